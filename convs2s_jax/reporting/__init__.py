@@ -1,1 +1,1 @@
-"""Reports of runs: one page with curves, translations, comparisons and attention. Workdirs are only read."""
+"""Reports of runs: a page with curves, translations, comparisons and attention. Workdirs are not modified."""

@@ -1,4 +1,4 @@
-"""Attention of a few sentences, layer by layer, and receptive fields."""
+"""Attention weights of a few sentences, layer by layer, and receptive fields."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,19 +16,21 @@ from convs2s_jax.translation.trained import Trained
 
 MEAN = "mean"
 LONGEST = 40
-"""Most tokens of a sentence or its translation whose matrix can still be read."""
+"""Maximum number of tokens in a sentence or translation for a readable matrix."""
 
 
 def of_run(run: Run, model: Trained, found: Translations, count: int, absent: list[str]) -> list[dict[str, Any]]:
-    """Attention of a few lines and their translations, short to long; a sentence in `absent` where there is none."""
+    """Attention for a few lines, ordered from short to long. If there is none, a sentence is added to `absent`."""
     if not model.cfg.translator.attends:
-        absent.append(f"{run.name} is left out: its decoder has no attention weights.")
+        absent.append(f"{run.name} is omitted: its decoder has no attention weights.")
         return []
     lengths = [len(ids) + 1 for ids in encode(model.vocabularies.tgt, found.texts)]
     longer = [max(pair) if min(pair) > 1 else 1 for pair in zip(found.lengths, lengths, strict=True)]
     places = chosen(longer, count, longest=min(LONGEST, model.cfg.translator.max_target))
     if not places:
-        absent.append(f"{run.name} is left out: no sentence with its translation has at most {LONGEST} tokens.")
+        absent.append(
+            f"{run.name} is omitted: no sentence has at most {LONGEST} tokens in both source and translation."
+        )
         return []
     seen = layer_attention(model, [found.sources[i] for i in places], [found.texts[i] for i in places])
     return [
@@ -37,7 +39,7 @@ def of_run(run: Run, model: Trained, found: Translations, count: int, absent: li
 
 
 def as_json(one: LayerAttention) -> dict[str, Any]:
-    """Tokens and matrices, the mean of the layers first; weights are rounded to a thousandth."""
+    """Tokens and matrices as JSON values, the mean of the layers first. Weights are rounded to three decimals."""
     layers = [(MEAN, one.mean), *zip(one.names, one.layers, strict=True)]
     return {
         "source": list(one.source_tokens),
@@ -47,16 +49,16 @@ def as_json(one: LayerAttention) -> dict[str, Any]:
 
 
 def fields(runs: Sequence[Run], absent: list[str]) -> list[dict[str, Any]]:
-    """Tokens that encoders, and decoders, see after each layer; a sentence in `absent` where there is no bound."""
+    """Receptive fields of encoders and decoders by layer. For unbounded ones, a sentence is added to `absent`."""
     found: dict[str, list[dict[str, Any]]] = {"encoder": [], "decoder": []}
     for run in runs:
         if not isinstance(run.cfg.model, ModelConfig):
-            absent.append(f"{run.name} is left out: it is a {run.cfg.model.kind}.")
+            absent.append(f"{run.name} is omitted: it is a {run.cfg.model.kind}.")
             continue
         seen = receptive_fields(run.cfg.model)
         for side, tokens in (("encoder", seen.encoder), ("decoder", seen.decoder)):
             if tokens is None:
-                absent.append(f"{run.name}: its {side} is recurrent and sees everything.")
+                absent.append(f"{run.name}: its {side} is recurrent, so its receptive field is unbounded.")
             elif tokens:
                 found[side] += [{"run": run.name, "layer": i, "tokens": n} for i, n in enumerate((1, *tokens))]
     names = [run.name for run in runs]

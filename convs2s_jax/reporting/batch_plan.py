@@ -1,4 +1,4 @@
-"""The batch plan of a run: shapes, how many batches and pairs each has, and how much of them is padding."""
+"""The batch plan of a run: shapes, with the number of batches and pairs and the share of padding for each."""
 
 import itertools
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from convs2s_jax.training.run.inputs import batching
 from convs2s_jax.training.run.inputs.dataset import fingerprint
 
 CELLS = 60
-"""Most cells of the picture of lengths on each side."""
+"""Maximum number of cells per axis in the chart of lengths."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class Row:
 
     Attributes:
       shape: rows and lengths.
-      batches: their number.
-      pairs: sentence pairs in them.
+      batches: number of batches.
+      pairs: number of sentence pairs in them.
       padding: share of their cells that is padding.
     """
 
@@ -41,10 +41,10 @@ class BatchPlan:
     """The first epoch of a run.
 
     Attributes:
-      rows: for each shape, smallest first.
+      rows: one for each shape, smallest first.
       padding: share of all cells that is padding.
-      lengths: (source from, source to, target from, target to, pairs): how many pairs have lengths in these ranges;
-        the ends are exclusive.
+      lengths: (source from, source to, target from, target to, pairs): the number of pairs with lengths in these
+        ranges, whose ends are exclusive.
     """
 
     rows: tuple[Row, ...]
@@ -53,10 +53,10 @@ class BatchPlan:
 
 
 def of_run(cfg: Config, workdir: Path) -> BatchPlan | None:
-    """The plan of the tokenised text in the run's cache; None where that is gone. Nothing is tokenised.
+    """The batch plan for the tokenised text in the run's cache; None if there is none. Nothing is tokenised.
 
-    Where the cache has texts of several runs, the checkpoints tell which is this run's. It has no segmentation of a
-    single epoch (`data.subword_sampling`).
+    If the cache contains texts of several runs, the checkpoints identify the text of this run. There is no plan with
+    `data.subword_sampling`, since the cache has no segmentation of a single epoch.
     """
     if cfg.data.subword_sampling:
         return None
@@ -68,7 +68,7 @@ def of_run(cfg: Config, workdir: Path) -> BatchPlan | None:
     )
     known = position_file.known_splits(workdir).get("train")
     if known is None and len(pairs) > 1:
-        return None  # nothing says which of them
+        return None  # nothing tells which one belongs to this run
     for src, tgt in pairs:
         if known is None or known == fingerprint(src.tokens, tgt.tokens):
             return planned(cfg, src.tokens.lengths + 1, tgt.tokens.lengths + 1)  # the end symbols
@@ -76,7 +76,7 @@ def of_run(cfg: Config, workdir: Path) -> BatchPlan | None:
 
 
 class _Stored(NamedTuple):
-    """Tokenised text in the cache, and when it was written, in seconds."""
+    """Tokenised text in the cache, and the time when it was written, in seconds."""
 
     tokens: TokenStore
     written: float
@@ -88,7 +88,7 @@ def _stores(folder: Path, side: str) -> list[_Stored]:
 
 
 def planned(cfg: Config, src: np.ndarray, tgt: np.ndarray) -> BatchPlan:
-    """The plan of the first epoch over pairs of these lengths [n], end symbols included, as training makes it."""
+    """Plan the first epoch over pairs of these lengths [n], including end symbols, as training does."""
     max_source, max_target = batching.longest(cfg)
     if cfg.data.batch.cut_source:
         src = np.minimum(src, max_source)
@@ -106,7 +106,7 @@ def planned(cfg: Config, src: np.ndarray, tgt: np.ndarray) -> BatchPlan:
 
 
 def _counted(src: np.ndarray, tgt: np.ndarray) -> tuple[tuple[int, int, int, int, int], ...]:
-    """Pairs counted by length, in cells of equal width."""
+    """Count pairs by length, in cells of equal width."""
     widths = [max(1, -(-int(side.max(initial=1)) // CELLS)) for side in (src, tgt)]
     cells, counts = np.unique(
         np.stack([(side - 1) // width for side, width in zip((src, tgt), widths, strict=True)], 1),

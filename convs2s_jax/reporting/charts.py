@@ -1,4 +1,4 @@
-"""Charts as Vega-Lite specifications, made with Altair. Colours come from the page, which knows light and dark."""
+"""Charts as Vega-Lite specifications, built with Altair. Colours are set by the page for its light and dark themes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,23 +14,23 @@ SHORT = (
     "abs(datum.value) >= 1e4 ? format(datum.value, '.3~s') "
     ": datum.value && abs(datum.value) < 1e-3 ? format(datum.value, '.2~e') : format(datum.value, ',.4~g')"
 )
-"""How numbers stand at an axis: 1,000 but 20k and 1e-4."""
+"""Format of numbers on an axis: 1,000 but 20k and 1e-4."""
 SPOKEN = "'value: ' + datum.value + '; step: ' + datum.step + '; run: ' + datum.run + '; split: ' + datum.split"
-"""What a point is to a screen reader."""
+"""Description of a point for screen readers."""
 Spec = dict[str, Any]
 
 
 def bundle() -> str:
-    """The scripts that draw the charts: Vega, Vega-Lite and Vega-Embed, of the version that Altair writes for."""
+    """The scripts that draw the charts: Vega, Vega-Lite and Vega-Embed, in the versions that Altair targets."""
     import vl_convert
 
     return vl_convert.javascript_bundle(vl_version=alt.SCHEMA_VERSION.rpartition(".")[0])
 
 
 def curve(found: Curve, runs: Sequence[str]) -> Spec:
-    """A curve for each run and split. The value under the pointer is shown with its step and run.
+    """A curve for each run and split. Hovering over a point shows its value, step and run.
 
-    The page changes the parameter `shown`, the list of runs to draw.
+    The page sets the parameter `shown`, the list of runs to draw.
     """
     rows = [{"value": p.value, "step": p.step, "run": p.run, "split": p.split} for p in found.points]
     value = alt.Y("value:Q", title=found.unit, scale=alt.Scale(zero=False), axis=alt.Axis(labelExpr=SHORT, tickCount=5))
@@ -51,7 +51,7 @@ def curve(found: Curve, runs: Sequence[str]) -> Spec:
     )
     opacity = alt.when(near).then(alt.value(1)).when("datum.split !== 'train'").then(alt.value(0.9))
     points = (
-        # all of the datum: fields that are not numbers would be undefined beside `nearest` (Vega-Lite 6.4)
+        # the whole datum, since fields that are not numbers would be undefined with `nearest` (Vega-Lite 6.4)
         base.mark_point(filled=True, tooltip={"content": "data"}, description={"expr": SPOKEN})
         .encode(
             step,
@@ -69,7 +69,7 @@ def curve(found: Curve, runs: Sequence[str]) -> Spec:
 
 
 def lengths(plan: BatchPlan, counted: str, sides: tuple[str, str]) -> Spec:
-    """How many pairs, or what `counted` calls them, have which lengths on both sides, and the shapes that hold them."""
+    """A heat map of the lengths of pairs, or whatever `counted` calls them, with the shapes of batches outlined."""
     cells = [dict(zip(("s", "s2", "t", "t2", "pairs"), cell, strict=True)) for cell in plan.lengths]
     source = alt.X("s:Q", title=f"{sides[0]} tokens", scale=alt.Scale(nice=False), axis=alt.Axis(tickCount=8))
     target = alt.Y("t:Q", title=f"{sides[1]} tokens", scale=alt.Scale(nice=False), axis=alt.Axis(tickCount=6))
@@ -106,11 +106,11 @@ def lengths(plan: BatchPlan, counted: str, sides: tuple[str, str]) -> Spec:
         .encode(x="s2:Q", y="t2:Q", tooltip=[alt.Tooltip("label:N", title=f"rows x ({', '.join(sides)})")])
     )
     shapes = alt.layer(counts, outlines, corners).add_params(alt.param(name="outline", value="black"))
-    return _finished(shapes, f"Lengths of the training {counted} and the shapes of batches")
+    return _finished(shapes, f"Lengths of the training {counted} and shapes of batches")
 
 
 def by_length(rows: Sequence[Mapping[str, Any]], metric: str, runs: Sequence[str]) -> Spec:
-    """A score of each bin of source lengths; rows have run, bin, sentences and the metric."""
+    """Scores by bins of source length. Rows have run, bin, sentences and the metric."""
     order = list(dict.fromkeys(row["bin"] for row in rows))
     chart = (
         alt.Chart(alt.Data(values=list(rows)))
@@ -134,7 +134,7 @@ def by_length(rows: Sequence[Mapping[str, Any]], metric: str, runs: Sequence[str
 
 
 def fields(rows: Sequence[Mapping[str, Any]], runs: Sequence[str]) -> Spec:
-    """Tokens that a position sees after each layer; rows have run, layer and tokens."""
+    """Receptive field after each layer. Rows have run, layer and tokens."""
     layer = alt.X("layer:Q", title="layers", axis=alt.Axis(tickMinStep=1, format="d", tickCount=8))
     tokens = alt.Y("tokens:Q", title="tokens seen", axis=alt.Axis(tickMinStep=1, tickCount=6))
     base = (

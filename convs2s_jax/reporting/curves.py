@@ -1,4 +1,4 @@
-"""The numbers of metrics.jsonl as curves: which there are, and their points."""
+"""Curves from the numbers in metrics.jsonl."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,11 +7,11 @@ from typing import NamedTuple
 from convs2s_jax.reporting.runs import Run
 
 MOST = 1000
-"""Most points of a curve of one run."""
+"""Maximum number of points per run and curve."""
 
 
 class Point(NamedTuple):
-    """A number of a report."""
+    """A value from a report."""
 
     run: str
     split: str
@@ -25,9 +25,9 @@ class Curve:
 
     Attributes:
       field: its name in metrics.jsonl.
-      title: for people.
-      unit: of the values after `scale`.
-      points: in order of run, split and step.
+      title: its display name.
+      unit: unit of the values after scaling.
+      points: points in order of run, split and step.
       left_out: number of reports that are not among the points.
     """
 
@@ -42,8 +42,8 @@ class Quantity(NamedTuple):
     """A field of metrics.jsonl.
 
     Attributes:
-      title, unit: for people; {item} is what the run counts: target tokens, or the texts that a classifier labels.
-      scale: factor between the file and the unit.
+      title, unit: display names. {item} is what the run counts: target tokens, or the texts that a classifier labels.
+      scale: factor from the value in the file to the unit.
     """
 
     title: str
@@ -56,30 +56,30 @@ QUANTITIES = {
     "perplexity": Quantity("Perplexity", "per {item}"),
     "bleu": Quantity("BLEU", "points"),
     "chrf": Quantity("chrF", "points"),
-    "ter": Quantity("TER", "edits per 100 words; less is better"),
+    "ter": Quantity("TER", "edits per 100 words; lower is better"),
     "exact_match": Quantity("Exact match", "% of sentences"),
     "rouge1": Quantity("ROUGE-1", "points"),
     "rouge2": Quantity("ROUGE-2", "points"),
     "rougel": Quantity("ROUGE-L", "points"),
-    "d2l_bleu": Quantity("BLEU of d2l.ai", "mean of sentences"),
+    "d2l_bleu": Quantity("d2l.ai BLEU", "sentence average"),
     "accuracy": Quantity("Accuracy", "%"),
     "macro_f1": Quantity("Macro F1", "%"),
-    "learning_rate": Quantity("Learning rate", "at the last update of a report"),
+    "learning_rate": Quantity("Learning rate", "at the last update before a report"),
     "grad_norm": Quantity("Gradient norm", "mean before clipping"),
     "tokens_per_second": Quantity("Throughput", "{item}s per second"),
-    "memory": Quantity("Memory", "GB in use on the fullest device", 1e-9),
-    "memory_peak": Quantity("Peak memory", "GB on the fullest device", 1e-9),
+    "memory": Quantity("Memory", "GB in use on the device that uses most", 1e-9),
+    "memory_peak": Quantity("Peak memory", "GB on the device that uses most", 1e-9),
     "mfu": Quantity("Model FLOPs utilisation", "% of the devices' peak", 100.0),
     "input_share": Quantity("Waiting for batches", "% of the time", 100.0),
     "skipped": Quantity("Skipped updates", "since the last report"),
 }
-"""In the order of the page."""
+"""All quantities, in the order of the page."""
 EXPECTED = ("loss", "perplexity", "bleu", "learning_rate", "grad_norm", "tokens_per_second", "memory", "mfu")
-"""Quantities that the page says are missing."""
+"""Quantities that the page lists as missing if no run has reported them."""
 
 
 def curves(runs: Sequence[Run], *, most: int = MOST) -> list[Curve]:
-    """The curves of every quantity that some run has reported."""
+    """The curves of every quantity that at least one run has reported."""
     found = []
     for field, quantity in QUANTITIES.items():
         points, left_out = [], 0
@@ -99,7 +99,7 @@ def curves(runs: Sequence[Run], *, most: int = MOST) -> list[Curve]:
 
 
 def _unit(quantity: Quantity, runs: Sequence[Run], points: Sequence[Point]) -> str:
-    """The unit for the runs that have points; each of their units where these differ."""
+    """The unit for the runs that have points, or all units if they differ."""
     drawn = {point.run for point in points}
     items = ("text" if run.cfg.classifies else "target token" for run in runs if run.name in drawn)
     return " or ".join(dict.fromkeys(quantity.unit.format(item=item) for item in items))
@@ -111,7 +111,7 @@ def missing(found: Sequence[Curve]) -> list[str]:
 
 
 def thinned(points: Sequence[Point], most: int) -> list[Point]:
-    """At most about `most` points: of each stretch the lowest and the highest, and the first and the last of all."""
+    """Keep about `most` points: the lowest and highest of each interval, and the first and last of all."""
     if len(points) <= most:
         return list(points)
     stretches = max(1, most // 2 - 1)

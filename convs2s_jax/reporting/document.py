@@ -1,4 +1,4 @@
-"""The content of a report as JSON values: one function for each section of the page."""
+"""The content of a report as JSON values, with one function for each section of the page."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -11,14 +11,14 @@ from convs2s_jax.reporting.runs import Run
 from convs2s_jax.reporting.translations import Translations
 
 STEPS = 60
-"""Most validations of a run whose samples are shown."""
+"""Maximum number of validations per run whose samples are shown."""
 F1 = "f1/"
-"""How the fields of a report begin that have the F1 of a label."""
+"""Prefix of the report fields with the F1 of a label."""
 Section = dict[str, Any]
 
 
 def overview(runs: Sequence[Run]) -> list[Section]:
-    """Each run in a paragraph and a table."""
+    """A paragraph and a table for each run."""
     return [
         {
             "name": run.name,
@@ -33,15 +33,15 @@ def overview(runs: Sequence[Run]) -> list[Section]:
 
 
 def curve_section(runs: Sequence[Run]) -> Section:
-    """The curves, and what has none."""
+    """The curves, and notes on missing ones."""
     names, found = [run.name for run in runs], curves(runs)
     notes = [
-        f"{one.title}: {one.left_out:,} reports are not drawn; the highest and the lowest of each stretch are."
+        f"{one.title}: {one.left_out:,} reports are not drawn; the highest and lowest of each interval are shown."
         for one in found
         if one.left_out
     ]
     if found and (absent := missing(found)):
-        notes.append(f"Not in the reports: {', '.join(absent)} (docs/training.md says when they are).")
+        notes.append(f"Not reported: {', '.join(absent)} (docs/training.md explains when they are).")
     drawn = [
         {"field": one.field, "title": one.title, "unit": one.unit, "spec": charts.curve(one, names)} for one in found
     ]
@@ -49,7 +49,7 @@ def curve_section(runs: Sequence[Run]) -> Section:
 
 
 def plan_section(runs: Sequence[Run]) -> list[Section]:
-    """Shapes and padding; runs with the same plan are shown together."""
+    """Shapes and padding of batches. Runs with the same plan are shown together."""
     found: list[tuple[BatchPlan | None, list[str], Run]] = []
     for run in runs:
         plan = batch_plan.of_run(run.cfg, run.workdir)
@@ -63,10 +63,10 @@ def plan_section(runs: Sequence[Run]) -> list[Section]:
 
 def _plan(plan: BatchPlan | None, names: list[str], run: Run) -> Section:
     if plan is None:
-        logged = f" The log says: {run.log.batches}." if run.log.batches else ""
+        logged = f" According to the log: {run.log.batches}." if run.log.batches else ""
         return {
             "runs": names,
-            "note": f"The run's tokenised text, from which batches are planned, was not found.{logged}",
+            "note": f"The tokenised text of the run, which determines its batches, was not found.{logged}",
         }
     rows = [
         [f"{row.shape.rows} x ({row.shape.src}, {row.shape.tgt})", row.batches, row.pairs, 100 * row.padding]
@@ -80,7 +80,7 @@ def _plan(plan: BatchPlan | None, names: list[str], run: Run) -> Section:
 
 
 def sample_section(runs: Sequence[Run]) -> list[Section]:
-    """Each sentence of the samples, with what runs made of it: an entry for steps in a row with the same text."""
+    """Each sampled sentence with the outputs of the runs. Consecutive steps with the same output share an entry."""
     found: dict[tuple[str, str], list[Section]] = {}
     for run in runs:
         steps, before = list(run.samples), dict[tuple[str, str], Section]()
@@ -100,13 +100,13 @@ def sample_section(runs: Sequence[Run]) -> list[Section]:
 
 
 def output_name(runs: Sequence[Run]) -> str:
-    """What the samples of runs are."""
+    """The title for the samples of the runs: translations, labels, or both."""
     names = ("Label" if run.cfg.classifies else "Translation" for run in runs if run.samples)
     return " or ".join(dict.fromkeys(names))
 
 
 def label_section(runs: Sequence[Run]) -> Section | None:
-    """F1 of each label on the test set, in percent, of the runs that classify; None where none was measured."""
+    """F1 of each label on the test set, in percent, for the runs that classify; None if there are no scores."""
     tests = {run.name: test for run in runs if (test := summary.tested(run)) and any(map(_label, test))}
     if not tests:
         return None
@@ -115,17 +115,17 @@ def label_section(runs: Sequence[Run]) -> Section | None:
     return {
         "runs": list(tests),
         "rows": [{"label": label, "f1": [test.get(F1 + label) for test in tests.values()]} for label in labels],
-        "about": f"Percent on the test set, at {' and '.join(steps)}.",
+        "about": f"In percent on the test set, at {' and '.join(steps)}.",
     }
 
 
 def _label(field: str) -> str:
-    """The label whose F1 a field of a report has, or ""."""
+    """The label whose F1 is stored in a field of a report, or ""."""
     return field.removeprefix(F1) if field.startswith(F1) else ""
 
 
 def score_section(found: Mapping[str, Translations], *, tokenize: str, resamples: int) -> Section:
-    """Scores of runs that translated the same lines, with intervals, tests against the first, and by length."""
+    """Scores of runs on the same lines, with intervals, tests against the first run, and scores by length."""
     first = next(iter(found.values()))
     texts = {name: one.texts for name, one in found.items()}
     measured = scores.measure(texts, first.references, tokenize=tokenize, resamples=resamples)
@@ -140,12 +140,12 @@ def score_section(found: Mapping[str, Translations], *, tokenize: str, resamples
         "measured": [one._asdict() for one in measured],
         "lengths": rows,
         "charts": [charts.by_length(rows, metric, list(found)) for metric in ("BLEU", "chrF2")],
-        "about": f"{len(first.texts):,} of {first.total:,} lines; {resamples:,} resampled sets for 95 % intervals.",
+        "about": f"{len(first.texts):,} of {first.total:,} lines; 95 % intervals from {resamples:,} bootstrap samples.",
     }
 
 
 def translation_section(found: Mapping[str, Translations]) -> Section:
-    """Every line with the translations of all runs, marked where they differ from the reference and the first run."""
+    """Every line with the translations of all runs and differences from the reference and the first run."""
     names, all_of = list(found), list(found.values())
     first = all_of[0]
     chrf = [scores.of_sentences(one.texts, first.references) for one in all_of]
@@ -179,7 +179,7 @@ def _steps(found: Translations) -> str:
 
 
 def _kept(count: int, most: int) -> list[bool]:
-    """Which of `count` things to keep: at most `most`, evenly spread, the last one always."""
+    """Which of `count` items to keep: at most `most`, evenly spaced, always including the last."""
     if count <= most:
         return [True] * count
     kept = {round(i * (count - 1) / (most - 1)) for i in range(most)}

@@ -1,4 +1,4 @@
-"""How the learning rate of a run changed, in words: by its schedule, and as the log says."""
+"""Describe how the learning rate of a run changed, from its schedule and its log."""
 
 from convs2s_jax.reporting.log import RateChange
 from convs2s_jax.reporting.runs import Run
@@ -6,29 +6,29 @@ from convs2s_jax.training.schedule import CosineConfig, FixedConfig, InverseSqrt
 
 
 def sentences(run: Run) -> str:
-    """What the schedule does with every update, and the changes in the log: the first one and the last one."""
+    """Describe the schedule, and the first and the last change in the log."""
     changes, said = run.log.rates, by_update(run.cfg.training.schedule)
     if changes:
         times = {1: "once", 2: "twice"}.get(len(changes), f"{len(changes)} times")
         last = f"; the last time at {changes[-1].sentence}" if len(changes) > 1 else ""
         said += f" The learning rate was {changed(changes)} {times}: at {changes[0].sentence}{last}."
-    nothing = "The log names no change of the learning rate."
+    nothing = "The log records no change of the learning rate."
     if not run.log.starts:
-        nothing = "There is no readable log, so how the learning rate changed is not known."
+        nothing = "There is no readable log, so it is unknown how the learning rate changed."
     return said.strip() or nothing
 
 
 def by_update(cfg: PlateauConfig | FixedConfig | InverseSqrtConfig | CosineConfig) -> str:
-    """What a schedule does with every update, of which the log says nothing; "" for one that leaves it as it is."""
-    every = f"The schedule, {cfg.kind}, changes the learning rate with every update: it rises to"
+    """Describe what a schedule changes at every update, which is not logged; "" if it changes nothing."""
+    every = f"The {cfg.kind} schedule changes the learning rate at every update: it rises to"
     match cfg:
         case CosineConfig():
             fall = f"follows half a cosine down to {cfg.minimum:g} at step {cfg.steps:,}"
-            return f"{every} {cfg.rate:g} until step {cfg.warmup:,}, and then {fall}."
+            return f"{every} {cfg.rate:g} until step {cfg.warmup:,} and then {fall}."
         case InverseSqrtConfig():
-            return f"{every} {cfg.rate:g} until step {cfg.warmup:,}, and then falls as 1 / sqrt(step)."
+            return f"{every} {cfg.rate:g} until step {cfg.warmup:,} and then decays as 1 / sqrt(step)."
         case FixedConfig(warmup=warmup) if warmup:
-            return f"The schedule, fixed, raises the learning rate with every update until step {warmup:,}."
+            return f"The fixed schedule raises the learning rate at every update until step {warmup:,}."
         case _:
             return ""
 

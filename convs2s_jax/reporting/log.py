@@ -1,4 +1,4 @@
-"""What train.log says about a run: devices, data, reasons. It reads the sentences that `training.run` writes."""
+"""Parse train.log for facts about a run: devices, data, reasons. The sentences are those that `training.run` writes."""
 
 import re
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ _RATE = re.compile(r"(?:step|epoch) \d+: .*learning rate ([\d.e+-]+) -> ([\d.e+-
 _STOPPED = re.compile(r"stopped at (step \d+(?:, epoch \d+)?): (.*)")
 _CONTINUED = re.compile(r"continuing at step \d+, epoch \d+")
 _DEVICES = "devices: "
-"""How the log of each start begins; the oldest logs have no such line."""
+"""Beginning of the log of each start. The oldest logs have no such line."""
 _SIZE = re.compile(r"([\d,]+) parameters; vocabularies of (\d+) and (\d+)")
 
 
@@ -18,7 +18,7 @@ class RateChange(NamedTuple):
     """A change of the learning rate.
 
     Attributes:
-      sentence: what the log says of it: when, why, from what to what.
+      sentence: the sentence in the log, with the time, the reason and both rates.
       before, after: the rates.
     """
 
@@ -29,20 +29,20 @@ class RateChange(NamedTuple):
 
 @dataclass(frozen=True)
 class Log:
-    """The facts of a log; "" for what it does not say, and of several starts the last one counts.
+    """The facts in a log. A fact that is not recorded is ""; if there are several starts, the last one counts.
 
     Attributes:
       begun, ended: times of the first and the last line.
-      devices: on which the run was, with the versions of what computes.
-      pairs: how many training pairs are used and skipped.
-      batches: batches of an epoch, their shapes and padding.
-      parameters, source_words, target_words: numbers of parameters and of entries of the vocabularies.
-      rates: the changes of the learning rate between epochs or at validations; those of every update are not logged.
-      origin: step and workdir whose parameters the run began with: "step 441 of runs/base".
-      starts: how often training was started.
-      stopped: where the last start stopped; "" if it goes on or was killed.
-      why: why it stopped: a bound, a signal or an error.
-      time: where the time of the last start went.
+      devices: devices of the run, with library versions.
+      pairs: number of training pairs that are used and skipped.
+      batches: batches per epoch, their shapes and padding.
+      parameters, source_words, target_words: number of parameters and of vocabulary entries.
+      rates: changes of the learning rate between epochs or at validations. Changes at every update are not logged.
+      origin: step and workdir of the initial parameters, such as "step 441 of runs/base".
+      starts: number of times that training was started.
+      stopped: where the last start stopped; "" if it is in progress or was killed.
+      why: the reason why it stopped: a limit, a signal or an error.
+      time: how the time since the last start was spent.
     """
 
     begun: str = ""
@@ -62,13 +62,13 @@ class Log:
 
 
 def read(text: str) -> Log:
-    """The facts of the text of a log; lines that are none are skipped."""
+    """Parse the text of a log. Malformed lines are skipped."""
     lines = [found.groups() for line in text.splitlines() if (found := _LINE.fullmatch(line))]
     sentences = [sentence for _, sentence in lines]
     begins = [i for i, sentence in enumerate(sentences) if sentence.startswith(_DEVICES)]
     continued = [i for i, sentence in enumerate(sentences) if _CONTINUED.fullmatch(sentence)]
     last = sentences[max(begins + continued, default=0) :]
-    stopped = _last(_STOPPED, last)  # a tracker may say something behind it
+    stopped = _last(_STOPPED, last)  # a tracker may log something after it
     size = _last(_SIZE, sentences)
     rates = filter(None, map(_RATE.match, sentences))
     return Log(
@@ -95,5 +95,5 @@ def _last(pattern: re.Pattern[str], sentences: Sequence[str]) -> re.Match[str] |
 
 
 def _after(beginning: str, sentences: Sequence[str]) -> str:
-    """The rest of the last sentence that begins so."""
+    """The rest of the last sentence with this beginning."""
     return next((s.removeprefix(beginning) for s in reversed(sentences) if s.startswith(beginning)), "")

@@ -11,18 +11,18 @@ from convs2s_jax.core.places import scheme_of
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions:
-    """What a report is about: each field is a flag (docs/report.md).
+    """The options of a report. Each field is a flag (docs/report.md).
 
     Attributes:
-      workdir: folder of a training run, or its address in an object store; several (A,B) are shown over each other,
-        and compared with the first.
-      output: folder for the page index.html, and for translations that the next report uses again.
+      workdir: folder of a training run, or its address in an object store; several (A,B) share the charts and are
+        compared with the first.
+      output: folder for the page index.html, and for translations that the next report reuses.
       split: held-out lines that are translated and scored.
-      lines: most lines of it that are translated; 0 for none, which leaves scores, translations and attention out.
+      lines: maximum number of lines to translate; 0 for none, which omits scores, translations and attention.
       attention: number of sentences whose attention is shown, layer by layer.
-      resamples: test sets drawn for confidence intervals and paired tests.
-      batch_size: most sentences in a batch.
-      search: fields of `SearchConfig` that override each run's.
+      resamples: number of bootstrap samples for confidence intervals and paired tests.
+      batch_size: maximum number of sentences per batch.
+      search: fields of `SearchConfig` that override those of each run.
     """
 
     workdir: tuple[str, ...] = ()
@@ -37,21 +37,21 @@ class ReportOptions:
     def __post_init__(self) -> None:
         check(
             len(self.workdir) > 0 and all(self.workdir),
-            "--workdir is missing: name a run, or several to compare, as in --workdir=runs/a,runs/b",
+            "--workdir is missing; specify a run, or several to compare, as in --workdir=runs/a,runs/b",
         )
         check(
             "lm_weight" not in self.search,
-            "--lm_weight: a report translates without a language model; leave it out, or use convs2s decode --lm",
+            "--lm_weight: a report translates without a language model; remove it, or use convs2s decode --lm",
         )
-        check(self.output != "", "--output is empty: name a folder, as in --output=report")
+        check(self.output != "", "--output is empty; specify a folder, as in --output=report")
         for name, least in (("lines", 0), ("attention", 0), ("resamples", 2), ("batch_size", 1)):
             value = getattr(self, name)
-            check(value >= least, f"--{name} is {value}: use {least} or more")
+            check(value >= least, f"--{name} is {value}; use {least} or more")
         output = Path(self.output).resolve()
         for workdir in filter(lambda each: not scheme_of(each), self.workdir):
             inside = Path(workdir).resolve()
             check(
                 inside != output and inside not in output.parents,
-                f"--output={self.output} lies in --workdir={workdir}: a report changes nothing there; name another "
+                f"--output={self.output} is inside --workdir={workdir}, which a report does not modify; choose another "
                 "folder",
             )

@@ -1,4 +1,4 @@
-"""The page: one file with its data, styles and scripts inside."""
+"""The report page: a single file that contains its data, styles and scripts."""
 
 import html
 import importlib.resources
@@ -8,7 +8,7 @@ from typing import Any
 
 PACKAGE = "convs2s_jax.reporting"
 SHARED = "convs2s_jax.translation"
-"""Its static files draw attention, here and on the page of the server."""
+"""Its static files draw attention weights, here and on the server's page."""
 
 
 def page(data: Mapping[str, Any], *, charts: str) -> str:
@@ -37,12 +37,12 @@ def page(data: Mapping[str, Any], *, charts: str) -> str:
 
 
 def embedded(data: Any) -> str:
-    """JSON inside a script element: no text of a corpus can end it or begin a comment."""
+    """JSON for a script element. No text of a corpus can end the element or begin a comment."""
     return json.dumps(data, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
 
 
 def script(code: str) -> str:
-    """Code inside a script element: `</script` within its strings would end it."""
+    """Code for a script element, with `</script` in strings escaped, since it would end the element."""
     return code.replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 

@@ -1,4 +1,4 @@
-"""Making a report: read the runs, translate what is missing, write the page."""
+"""Create a report: read the runs, translate what is missing, and write the page."""
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
@@ -19,16 +19,16 @@ Tell = Callable[[str], None]
 
 
 def report(options: ReportOptions, *, when: str, tell: Tell, scripts: Callable[[], str] = charts.bundle) -> Path:
-    """Write the page of some runs; returns its path.
+    """Write the report of some runs, and return its path.
 
     Args:
-      options: which runs, and what is shown.
-      when: the time, for the foot of the page.
-      tell: receives sentences for the user.
-      scripts: what draws the charts.
+      options: which runs and what to show.
+      when: the time, for the footer of the page.
+      tell: called with messages for the user.
+      scripts: returns the scripts that draw the charts.
 
     Raises:
-      UserError: there is no such run, the search does not fit one, or the output cannot be written.
+      UserError: a run does not exist, the search options do not fit it, or the output cannot be written.
     """
     with contextlib.ExitStack() as stack:
         folders = [stack.enter_context(store_copy.opened(workdir, reports=True)) for workdir in options.workdir]
@@ -48,7 +48,7 @@ def _report(found: Sequence[Run], options: ReportOptions, *, when: str, tell: Te
         replace_file(path, page.page(data, charts=scripts()))
     except OSError as error:
         raise UserError(
-            f"--output={options.output} cannot be written: {error.strerror}; make room or name another folder"
+            f"--output={options.output} cannot be written: {error.strerror}; free some space or choose another folder"
         ) from error
     for run in found:
         for problem in run.problems:
@@ -59,7 +59,7 @@ def _report(found: Sequence[Run], options: ReportOptions, *, when: str, tell: Te
 def content(
     found: Sequence[Run], options: ReportOptions, folder: Path, *, when: str, tell: Tell = lambda _: None
 ) -> dict[str, Any]:
-    """All that the page shows, as JSON values; arguments and errors as in `report`."""
+    """The content of the page as JSON values. Arguments and errors are as in `report`."""
     absent: dict[str, list[str]] = {"scores": [], "attention": [], "fields": []}
     models, texts = _translated(found, options, folder, absent, tell)
     seen: list[dict[str, Any]] = []
@@ -91,11 +91,11 @@ def content(
 def _translated(
     found: Sequence[Run], options: ReportOptions, folder: Path, absent: Mapping[str, list[str]], tell: Tell
 ) -> tuple[dict[str, Trained], dict[str, Translations]]:
-    """Models and translations by the name of the run; a sentence in `absent` for each that has none."""
+    """Models and translations by run name. For each run without them, a sentence is added to `absent`."""
     models: dict[str, Trained] = {}
     texts: dict[str, Translations] = {}
     if not options.lines:
-        absent["scores"].append("Nothing was translated: --lines is 0.")
+        absent["scores"].append("Nothing was translated, since --lines is 0.")
         return models, texts
     for run in found:
         try:
@@ -103,8 +103,8 @@ def _translated(
             texts[run.name] = translations.translate(run, models[run.name], options, folder, tell)
         except UserError as error:
             reason = run.with_place(str(error))
-            absent["scores"].append(f"{run.name} is left out: {reason}.")
-            tell(f"{run.name}: its translations are left out: {reason}")
+            absent["scores"].append(f"{run.name} is omitted: {reason}.")
+            tell(f"{run.name}: translations are omitted ({reason})")
     return models, texts
 
 
@@ -114,11 +114,11 @@ def _placed(run: Run, tell: Tell) -> Tell:
 
 
 def comparable(texts: Mapping[str, Translations], absent: list[str]) -> dict[str, Translations]:
-    """The runs that translated the same lines as the first of them."""
+    """The runs that translated the same lines as the first. For others, a sentence is added to `absent`."""
     first = next(iter(texts.values()), None)
     same = {name: one for name, one in texts.items() if first is not None and one.same_lines == first.same_lines}
     absent += [
-        f"{name} is left out: its lines are other ones than those of {next(iter(same))}; make a report of its own."
+        f"{name} is omitted: its lines differ from those of {next(iter(same))}; create a separate report for it."
         for name in texts
         if name not in same
     ]

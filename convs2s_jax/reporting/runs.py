@@ -1,4 +1,4 @@
-"""Reading workdirs: everything a report needs of a run but its model. Nothing is locked and nothing is written."""
+"""Read from workdirs what a report needs, except the model. Nothing is locked and nothing is written."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ LOG = "train.log"
 
 @dataclass(frozen=True)
 class Sample:
-    """What the model made of a line of the validation set at some step."""
+    """The model's output for a line of the validation set at some step."""
 
     source: str
     hypothesis: str
@@ -34,19 +34,19 @@ class Sample:
 
 @dataclass(frozen=True)
 class Run:
-    """A run as its workdir tells it.
+    """The contents of a workdir.
 
     Attributes:
       name: short and unique in a report.
       workdir: its folder, or a local copy of it.
       cfg: the configuration.
       records: the reports in metrics.jsonl, in order, without damaged ones.
-      log: facts of train.log.
-      samples: step -> samples of the validation there.
-      problems: a sentence for each thing that could not be read.
-      trainer: who trains there now; "" if nobody does.
-      derived: what it is where nothing was trained, "the mean of ..." or "an import of ..."; "" for a run.
-      address: of the workdir in an object store; "" where it is a local folder.
+      log: facts from train.log.
+      samples: samples of each validation, by step.
+      problems: a sentence for each file or line that could not be read.
+      trainer: the process that is training there now; "" if none is.
+      derived: for a workdir that was not trained, "the mean of ..." or "an import of ..."; "" for a run.
+      address: address of the workdir in an object store; "" for a local folder.
     """
 
     name: str
@@ -75,14 +75,14 @@ class Run:
 
 
 def read_all(workdirs: Sequence[str], folders: Sequence[Path]) -> list[Run]:
-    """Read runs, with names that tell them apart.
+    """Read runs, with names that distinguish them.
 
     Args:
       workdirs: paths or addresses, as they were given.
       folders: the folder of each, or a copy of it (`store_copy.opened`).
 
     Raises:
-      UserError: there is no such run, or its configuration cannot be read.
+      UserError: a run does not exist, or its configuration cannot be read.
     """
     addresses = [workdir if scheme_of(workdir) else "" for workdir in workdirs]
     return [read(*one) for one in zip(folders, names(workdirs), addresses, strict=True)]
@@ -93,7 +93,7 @@ def read(workdir: Path, name: str, address: str = "") -> Run:
     cfg = run_folder.load_config(workdir)
     problems: list[str] = []
     derived = _derived(workdir)
-    of_training = [] if derived else problems  # where nothing was trained, there is none
+    of_training = [] if derived else problems  # a derived workdir has no training reports
     records = _records(workdir, of_training)
     found = _log(workdir / LOG, of_training)
     return Run(
@@ -111,7 +111,7 @@ def read(workdir: Path, name: str, address: str = "") -> Run:
 
 
 def _derived(workdir: Path) -> str:
-    """What a workdir is in which nothing was trained, as `convs2s average` and imports make it; "" for others."""
+    """Describe a workdir created by `convs2s average` or an import, without training; "" for others."""
     places = [*run_folder.finished(run_folder.checkpoints(workdir)).values()]
     trained = len(places) > 1 or any((workdir / name).exists() for name in (LOG, metrics_file.NAME))
     for place in places[-1:]:
@@ -120,27 +120,27 @@ def _derived(workdir: Path) -> str:
             if origin := position.get(derived_workdir.AVERAGED):
                 steps = ", ".join(map(str, origin["steps"]))
                 return f"the mean of step{'s' * (len(origin['steps']) > 1)} {steps} of {origin['workdir']}"
-            if not trained and position.get("data", "") is None:  # a run knows its data
-                files = position.get(derived_workdir.IMPORTED, ())  # earlier imports do not name them
+            if not trained and position.get("data", "") is None:  # a run records its data
+                files = position.get(derived_workdir.IMPORTED, ())  # earlier imports do not record them
                 what = (
-                    f"fairseq's checkpoint{'s' * (len(files) > 1)} {', '.join(files)}"
+                    f"the fairseq checkpoint{'s' * (len(files) > 1)} {', '.join(files)}"
                     if files
-                    else "a checkpoint of fairseq"
+                    else "a fairseq checkpoint"
                 )
                 return f"an import of {'the mean of ' * (len(files) > 1)}{what}"
     return ""
 
 
 def names(workdirs: Sequence[str]) -> list[str]:
-    """As many last parts of each path as tell it from the others.
+    """Shorten paths to as many trailing parts as distinguish them.
 
     Raises:
-      UserError: a workdir is given twice.
+      UserError: a workdir is listed twice.
     """
     parts = [parts_of(workdir) for workdir in workdirs]
     for workdir, path in zip(workdirs, parts, strict=True):
         if parts.count(path) > 1:
-            raise UserError(f"--workdir names {workdir} twice: a report compares different runs")
+            raise UserError(f"--workdir lists {workdir} twice; a report compares different runs")
     for count in range(1, max(map(len, parts), default=0) + 1):
         found = ["/".join(path[-count:]) for path in parts]
         if len(set(found)) == len(found):
@@ -154,21 +154,21 @@ def parts_of(workdir: str) -> tuple[str, ...]:
 
 
 def _records(workdir: Path, problems: list[str]) -> list[dict[str, Any]]:
-    """Intact reports; one that is being written at this moment is left out silently."""
+    """Read intact reports. A last line that is still being written is skipped silently."""
     path = workdir / metrics_file.NAME
     try:
         intact, damaged = metrics_file.read(workdir)
         whole = not path.exists() or content(path).endswith(b"\n")
     except OSError as error:
-        problems.append(f"{path} cannot be read ({error.strerror}): there are no curves")
+        problems.append(f"{path} cannot be read ({error.strerror}), so there are no curves")
         return []
     if not whole and damaged:
         damaged = damaged[:-1]
     if damaged:
-        many = f"{len(damaged)} lines are" if len(damaged) > 1 else "a line is"
-        problems.append(f"{path}: {many} damaged and left out")
+        many = f"{len(damaged)} lines are damaged and were" if len(damaged) > 1 else "a line is damaged and was"
+        problems.append(f"{path}: {many} skipped")
     if not intact:
-        problems.append(f"{path} has no reports yet: there are no curves")
+        problems.append(f"{path} has no reports yet, so there are no curves")
     return [record for _, record in intact]
 
 
@@ -178,10 +178,10 @@ def _samples(folder: Path, problems: list[str]) -> dict[int, tuple[Sample, ...]]
         if not path.stem.isdecimal():
             continue
         try:
-            values = [json.loads(line) for line in content(path).split(b"\n") if line]  # texts may hold U+2028
+            values = [json.loads(line) for line in content(path).split(b"\n") if line]  # texts may contain U+2028
             found[int(path.stem)] = tuple(Sample(v["source"], v["hypothesis"], v["reference"]) for v in values)
         except (OSError, ValueError, KeyError, TypeError):
-            problems.append(f"{path} is damaged and left out")
+            problems.append(f"{path} is damaged and was skipped")
     return dict(sorted(found.items()))
 
 
@@ -189,15 +189,15 @@ def _log(path: Path, problems: list[str]) -> Log:
     try:
         found = log.read(content(path).decode("utf-8", errors="replace"))
     except OSError as error:
-        problems.append(f"{path} cannot be read ({error.strerror}): devices and reasons are not known")
+        problems.append(f"{path} cannot be read ({error.strerror}), so devices and reasons are unknown")
         return Log()
     if not found.starts:
-        problems.append(f"{path} has no readable line: devices and reasons are not known")
+        problems.append(f"{path} has no readable line, so devices and reasons are unknown")
     return found
 
 
 def _trainer(workdir: str) -> str:
-    """Who holds the lock, read from its file or object; the lock itself is not touched."""
+    """The holder of the lock, read from its file or object. The lock itself is not touched."""
     with contextlib.suppress(OSError):
         if scheme_of(workdir):
             holders = store_lock.holders(workdir)

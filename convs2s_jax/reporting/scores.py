@@ -1,4 +1,4 @@
-"""Scores of a test set by sacreBLEU: of runs with intervals and paired tests, by length, and of single sentences."""
+"""sacreBLEU scores: of runs with intervals and paired tests, by source length, and of single sentences."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,11 +11,11 @@ class Measured(NamedTuple):
 
     Attributes:
       run: its name.
-      metric: BLEU, chrF2, chrF2++ or TER (of which less is better).
-      score: of all sentences.
+      metric: BLEU, chrF2, chrF2++ or TER (lower is better).
+      score: score over all sentences.
       low, high: 95 % interval of the score over resampled test sets.
-      p: probability of a difference to the first run at least as large, were there none (paired bootstrap); None for
-        the first run. For equal translations it is 1, and not sacreBLEU's 1 / (resamples + 1).
+      p: probability of a difference from the first run at least this large if there were none (paired bootstrap); None
+        for the first run. For equal translations it is 1, not sacreBLEU's 1 / (resamples + 1).
       signature: how sacreBLEU computed it.
     """
 
@@ -33,7 +33,7 @@ class Bin(NamedTuple):
 
     Attributes:
       shortest, longest: bounds of the length, inclusive.
-      lines: their numbers.
+      lines: line numbers.
     """
 
     shortest: int
@@ -44,13 +44,13 @@ class Bin(NamedTuple):
 def measure(
     texts: Mapping[str, Sequence[str]], references: Sequence[str], *, tokenize: str, resamples: int
 ) -> list[Measured]:
-    """Scores of runs on the same sentences; the first run is the one that others are compared with (Koehn 2004).
+    """Score runs on the same sentences, and compare each with the first run (Koehn 2004).
 
     Args:
-      texts: name of a run -> its translations.
+      texts: translations by run name.
       references: one for each translation; at least one.
       tokenize: BLEU's tokeniser.
-      resamples: of the bootstrap.
+      resamples: number of bootstrap samples.
     """
     from sacrebleu.significance import PairedTest
 
@@ -75,7 +75,7 @@ def measure(
 
 
 def by_length(texts: Sequence[str], references: Sequence[str], bins: Sequence[Bin], *, tokenize: str) -> list[Any]:
-    """{"BLEU": score, "chrF2": score} of the sentences of each bin."""
+    """{"BLEU": score, "chrF2": score} for the sentences of each bin."""
     metrics = {name: metric for name, metric in _metrics(tokenize).items() if name in ("BLEU", "chrF2")}
     return [
         {
@@ -87,7 +87,7 @@ def by_length(texts: Sequence[str], references: Sequence[str], bins: Sequence[Bi
 
 
 def length_bins(lengths: Sequence[int], *, most: int = 6) -> list[Bin]:
-    """At most `most` bins of about the same number of sentences; sentences of one length are in one bin."""
+    """At most `most` bins with about the same number of sentences. Sentences of equal length share a bin."""
     values = np.asarray(lengths)
     if not len(values):
         return []
@@ -101,7 +101,7 @@ def length_bins(lengths: Sequence[int], *, most: int = 6) -> list[Bin]:
 
 
 def of_sentences(texts: Sequence[str], references: Sequence[str]) -> list[float]:
-    """chrF2 of each sentence, which also tells short ones apart."""
+    """chrF2 of each sentence, which is also meaningful for short ones."""
     from sacrebleu.metrics import CHRF
 
     metric = CHRF()

@@ -1,4 +1,4 @@
-"""Translations of held-out lines by a run's best checkpoint, kept for the next report."""
+"""Translations of held-out lines by a run's best checkpoint, cached for the next report."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -27,27 +27,27 @@ from convs2s_jax.translation.trained import Trained
 
 Tell = Callable[[str], None]
 _VERSION = 1
-"""Of what the files hold; one of another version is made again."""
+"""Version of the cached files. Files of another version are regenerated."""
 OTHER_LINES = {
-    "test": "take the validation lines with --split=valid",
-    "valid": "take the test lines with --split=test",
+    "test": "use the validation lines with --split=valid",
+    "valid": "use the test lines with --split=test",
 }
-"""What a user of a report can do where a split is not as it was."""
+"""What the user of a report can do if a split has changed."""
 
 
 @dataclass(frozen=True)
 class Translations:
-    """What a run makes of held-out lines.
+    """A run's translations of held-out lines.
 
     Attributes:
-      numbers: of the lines in their split, from 0.
+      numbers: line numbers in the split, from 0.
       sources, references: the lines.
-      lengths: tokens of each source, end symbol included.
+      lengths: number of tokens in each source, including the end symbol.
       texts: the translations.
-      scores: of each translation, in nats, normalised as the search says; None where there is none.
-      total: lines of the whole split.
-      steps: of the checkpoints whose mean the model is.
-      search: what differs from the defaults of the search, for people.
+      scores: score of each translation, in nats, normalised as in the search; None if there is none.
+      total: number of lines in the whole split.
+      steps: steps of the checkpoints that were averaged.
+      search: description of the beam size and other search options that are not defaults.
     """
 
     numbers: tuple[int, ...]
@@ -62,43 +62,43 @@ class Translations:
 
     @property
     def same_lines(self) -> str:
-        """Equal for translations of the same lines with the same references."""
+        """A digest that is equal for translations of the same lines with the same references."""
         return checksum(json.dumps([self.sources, self.references]).encode())
 
 
 def search_of(run: Run, options: ReportOptions) -> SearchConfig:
-    """The search of a run that translates, with what the options override. Raises UserError if it does not fit."""
+    """The search options of a translation run, with overrides. Raises UserError if they do not fit the model."""
     given = Options(workdir=(str(run.workdir),), search=options.search)
     return given.resolve(run.cfg.search, attends=run.cfg.translator.attends)
 
 
 def translates(run: Run) -> bool:
-    """Whether the run is of a model that translates."""
+    """Whether the run's model translates."""
     return isinstance(run.cfg.model, ModelConfig) and run.cfg.model.reads_source
 
 
 def restored(run: Run, tell: Tell) -> Trained:
-    """The model of a run. Raises UserError if it does not translate or no checkpoint can be read."""
+    """Restore the model of a run. Raises UserError if it does not translate or no checkpoint can be read."""
     model = run.cfg.translator
     if not model.reads_source:
-        raise UserError("it is a language model, which translates nothing")
+        raise UserError("it is a language model, which does not translate")
     if not run_folder.begun(run.workdir):
         raise UserError("it has no checkpoint yet")
     return trained.restore(run.workdir, (), None, tell)
 
 
 def translate(run: Run, model: Trained, options: ReportOptions, folder: Path, tell: Tell) -> Translations:
-    """Translate lines of a split, or read what an earlier report has translated.
+    """Translate lines of a split, or read the translations cached by an earlier report.
 
     Args:
       run: the run.
-      model: as `restored` returns it.
-      options: which split, how many lines, and the search.
-      folder: where translations are kept.
-      tell: receives sentences for the user.
+      model: its model, from `restored`.
+      options: the split, the number of lines, and the search.
+      folder: cache folder for translations.
+      tell: called with messages for the user.
 
     Raises:
-      UserError: the split cannot be read, has changed since the run, or the search does not fit the model.
+      UserError: the split cannot be read, it has changed since the run, or the search does not fit the model.
     """
     way = OTHER_LINES[options.split]
     text = trained.read_split(
@@ -111,7 +111,7 @@ def translate(run: Run, model: Trained, options: ReportOptions, folder: Path, te
     key = checksum(json.dumps(settings, sort_keys=True).encode())
     path = folder / f"{parts_of(run.place)[-1]}-{key}.json"
     if (kept := _kept(path)) is not None:
-        tell(f"{run.name}: translations of {path} are used again")
+        tell(f"{run.name}: reusing the translations in {path}")
         return kept
     tell(f"{run.name}: translating {len(numbers)} of {len(text)} lines of the {options.split} split")
     prepared = translators.precomputed(translators.of(model))
@@ -140,13 +140,13 @@ def translate(run: Run, model: Trained, options: ReportOptions, folder: Path, te
 
 
 def spread(total: int, most: int) -> list[int]:
-    """At most `most` line numbers, evenly spread over all lines, in order."""
+    """At most `most` line numbers, evenly spaced over all lines, in order."""
     count = min(total, most)
     return [i * total // count for i in range(count)]
 
 
 def chosen(lengths: Sequence[int], count: int, *, longest: int) -> list[int]:
-    """Places of `count` sentences from short to long, of those with 2 to `longest` tokens."""
+    """Indices of `count` sentences with 2 to `longest` tokens, ordered from short to long."""
     ordered = sorted((length, i) for i, length in enumerate(lengths) if 1 < length <= longest)
     return [ordered[place][1] for place in spread(len(ordered), count)]
 
@@ -158,7 +158,7 @@ def _described(search: SearchConfig) -> str:
 
 
 def _kept(path: Path) -> Translations | None:
-    """Translations of an earlier report; None where there are none, or they are damaged."""
+    """Translations of an earlier report; None if there are none or they are damaged."""
     try:
         values = unseal(parsed(content(path)))
         fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}

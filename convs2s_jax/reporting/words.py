@@ -1,4 +1,4 @@
-"""Words of one text that another one does not have at their place."""
+"""Word-level differences between two texts."""
 
 import difflib
 from typing import NamedTuple
@@ -11,7 +11,7 @@ class Piece(NamedTuple):
 
     Attributes:
       text: the part.
-      differs: whether it is a word, or several, that the other text does not have here.
+      differs: whether it consists of words that the other text does not have at this position.
     """
 
     text: str
@@ -19,7 +19,7 @@ class Piece(NamedTuple):
 
 
 def differences(text: str, other: str) -> list[Piece]:
-    """A text as pieces; together they are the whole text. Words are those of `alignment.words`, matched by difflib."""
+    """Split a text into pieces by whether they differ. Words are those of `alignment.words`, matched by difflib."""
     spans = alignment.words(text)
     own, others = [text[b:e] for b, e in spans], [other[b:e] for b, e in alignment.words(other)]
     same: set[int] = set()
@@ -28,7 +28,7 @@ def differences(text: str, other: str) -> list[Piece]:
     pieces: list[Piece] = []
     done = 0
     for i, (begin, end) in enumerate(spans):
-        # the space between two marked words is marked with them
+        # the space between two marked words is marked as well
         inside = i not in same and i > 0 and i - 1 not in same
         _add(pieces, text[done:begin], inside)
         _add(pieces, text[begin:end], i not in same)

@@ -305,9 +305,9 @@ def test_a_page_about_runs_that_lack_everything_says_so(opened, tmp_path):
     page = opened(path)
     told = page.locator(".absent").all_inner_texts()
     assert "No run has reported numbers yet." in told
-    assert "new is left out: it has no checkpoint yet." in told
-    assert "lm is left out: it is a language model, which translates nothing." in told
-    assert "kinds is left out: it is a classifier." in told
+    assert "new is omitted: it has no checkpoint yet." in told
+    assert "lm is omitted: it is a language model, which does not translate." in told
+    assert "kinds is omitted: it is a classifier." in told
     assert page.locator("#runs article").count() == 3
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280
 

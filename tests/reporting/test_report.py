@@ -87,7 +87,7 @@ def test_the_page_holds_what_the_files_and_the_decoder_say(tmp_path):
             assert all(len(row) == len(one_of["source"]) for row in layer["weights"])
             assert all(sum(row) == pytest.approx(1, abs=0.02) for row in layer["weights"])
     again, told = made(one, two, output=tmp_path / "out", lines=4, attention=2)
-    assert all("are used again" in line for line in told[:2])
+    assert all(": reusing the translations in " in line for line in told[:2])
     assert again == data
     assert snapshot(one) == before
     for path in (tmp_path / "out" / "translations").iterdir():
@@ -116,7 +116,7 @@ def test_only_runs_with_the_same_lines_are_compared():
     other = replace(one, references=("d",))
     absent = []
     assert list(comparable({"x": one, "y": other, "z": replace(one, texts=("e",))}, absent)) == ["x", "z"]
-    assert absent == ["y is left out: its lines are other ones than those of x; make a report of its own."]
+    assert absent == ["y is omitted: its lines differ from those of x; create a separate report for it."]
     assert comparable({}, absent) == {}
 
 
@@ -130,29 +130,32 @@ def test_what_a_run_lacks_is_a_sentence(tmp_path):
     data, told = made(tmp_path / "kinds", tmp_path / "new", output=tmp_path / "out")
     assert data["scores"] is None
     assert data["absent"]["scores"] == [
-        "kinds is left out: model.kind is 'classifier': it does not translate; use a run of an encoder_decoder.",
-        "new is left out: it has no checkpoint yet.",
+        "kinds is omitted: model.kind is 'classifier': it does not translate; use a run of an encoder_decoder.",
+        "new is omitted: it has no checkpoint yet.",
     ]
-    assert "kinds is left out: it is a classifier." in data["absent"]["fields"]
+    assert "kinds is omitted: it is a classifier." in data["absent"]["fields"]
     assert data["curves"]["charts"] == []
     assert any("metrics.jsonl has no reports yet" in line for line in told)
     assert "A model: a classifier with features of kind kim." in data["runs"][0]["paragraph"]
     quick, _ = made(tmp_path / "new", output=tmp_path / "out", lines=0)
-    assert quick["absent"]["scores"] == ["Nothing was translated: --lines is 0."]
+    assert quick["absent"]["scores"] == ["Nothing was translated, since --lines is 0."]
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "report: --workdir is missing: name a run, or several to compare, as in --workdir=runs/a,runs/b"),
+        ([], "report: --workdir is missing; specify a run, or several to compare, as in --workdir=runs/a,runs/b"),
         (["--workdir={tmp}/no"], "--workdir={tmp}/no: there is no such folder"),
         (["--workdir={tmp}"], "holds no config.json: no training was begun there"),
-        (["--workdir={tmp}", "--output={tmp}/page"], "lies in --workdir={tmp}: a report changes nothing there"),
-        (["--workdir={tmp}/no", "--resamples=1"], "--resamples is 1: use 2 or more"),
+        (["--workdir={tmp}", "--output={tmp}/page"], "is inside --workdir={tmp}, which a report does not modify"),
+        (["--workdir={tmp}/no", "--resamples=1"], "--resamples is 1; use 2 or more"),
         (["--workdir={tmp}/no", "--config.model.dropout=1"], "only --config.search.* can be given"),
-        (["--workdir={tmp}/no", "--output="], "--output is empty: name a folder"),
-        (["--workdir={tmp}/no", "--lm_weight=0"], "--lm_weight: a report translates without a language model; leave"),
-        (["--workdir={tmp}/no", "--lm_weight=0.2"], "--lm_weight: a report translates without a language model; leave"),
+        (["--workdir={tmp}/no", "--output="], "--output is empty; specify a folder"),
+        (["--workdir={tmp}/no", "--lm_weight=0"], "--lm_weight: a report translates without a language model; remove"),
+        (
+            ["--workdir={tmp}/no", "--lm_weight=0.2"],
+            "--lm_weight: a report translates without a language model; remove",
+        ),
         (["--workdri=a"], "Unknown command line flag 'workdri'. Did you mean: workdir ?"),
     ],
 )
@@ -182,7 +185,9 @@ def test_a_missing_extra_and_a_file_in_the_way_are_told(tmp_path, monkeypatch):
     monkeypatch.undo()
     run_folder.write_config(tmp_path, tiny.config())
     (tmp_path.parent / "file").write_text("")
-    with pytest.raises(UserError, match="file cannot be written: File exists; make room or name another folder"):
+    with pytest.raises(
+        UserError, match="file cannot be written: File exists; free some space or choose another folder"
+    ):
         made(tmp_path, output=tmp_path.parent / "file")
 
 

@@ -68,7 +68,7 @@ def test_units_are_those_of_the_task(tmp_path):
     assert (of_labels["loss"], of_labels["tokens_per_second"]) == ("nats per text", "texts per second")
     both = {one.field: one.unit for one in curves.curves([text, label])}
     assert both["loss"] == "nats per target token or nats per text"
-    assert both["memory"] == "GB in use on the fullest device"
+    assert both["memory"] == "GB in use on the device that uses most"
 
 
 def test_classifiers_have_texts_and_labels_in_place_of_pairs(tmp_path, monkeypatch):
@@ -80,7 +80,7 @@ def test_classifiers_have_texts_and_labels_in_place_of_pairs(tmp_path, monkeypat
     text, label = (runs.Run(name, tmp_path, cfg, log=said) for name, cfg in CONFIGS.items())
     facts = dict(summary.facts(label))
     assert facts["Training texts"] == "4 used, 0 skipped as longer than 10 tokens"
-    assert facts["Vocabularies"] == "150 entries of texts and 22 of labels"
+    assert facts["Vocabularies"] == "150 text and 22 label entries"
     assert dict(summary.facts(text))["Training pairs"].endswith("10 source or 2 target tokens")
     plan = batch_plan.BatchPlan((batch_plan.Row(Shape(4, 10, 2), 1, 4, 0.5),), 0.5, ((1, 2, 1, 2, 4),))
     for run, words, other in (
@@ -103,11 +103,14 @@ def test_labels_have_their_f1_of_the_test_set(tmp_path):
     assert document.label_section([one]) == {
         "runs": ["b"],
         "rows": [{"label": "price", "f1": [60.0]}, {"label": "day", "f1": [7.0]}],
-        "about": "Percent on the test set, at step 6.",
+        "about": "In percent on the test set, at step 6.",
     }
     other = dataclasses.replace(label, name="c", records=({"step": 2, "split": "test", "loss": 1.0, "f1/day": 3.0},))
     found = document.label_section([text, one, other])
-    assert (found["runs"], found["about"]) == (["b", "c"], "Percent on the test set, at step 6 of b and step 2 of c.")
+    assert (found["runs"], found["about"]) == (
+        ["b", "c"],
+        "In percent on the test set, at step 6 of b and step 2 of c.",
+    )
     assert [row["f1"] for row in found["rows"]] == [[60.0, None], [7.0, 3.0]]
 
 
@@ -137,7 +140,7 @@ def test_damaged_lines_are_told_and_one_being_written_is_not(tmp_path):
     path.write_text(whole[0] + whole[1].replace("4", "5", 1) + whole[2] + whole[2][:20])
     found = runs.read(path.parent, "a")
     assert [record["step"] for record in found.records] == [2, 4]
-    assert found.problems == (f"{path}: a line is damaged and left out",)
+    assert found.problems == (f"{path}: a line is damaged and was skipped",)
     path.unlink()
     (path.parent / "train.log").unlink()
     samples = path.parent / "samples"
@@ -147,9 +150,9 @@ def test_damaged_lines_are_told_and_one_being_written_is_not(tmp_path):
     found = runs.read(path.parent, "a")
     assert found.samples == {2: (runs.Sample("a", "b", "c"),)}
     assert [problem.partition(str(path.parent))[2] for problem in found.problems] == [
-        "/metrics.jsonl has no reports yet: there are no curves",
-        "/train.log cannot be read (No such file or directory): devices and reasons are not known",
-        "/samples/4.jsonl is damaged and left out",
+        "/metrics.jsonl has no reports yet, so there are no curves",
+        "/train.log cannot be read (No such file or directory), so devices and reasons are unknown",
+        "/samples/4.jsonl is damaged and was skipped",
     ]
     assert "A model: an encoder of kind conv (1 layer)" in summary.paragraph(found)
 
@@ -184,8 +187,8 @@ def test_the_log_says_devices_reasons_and_the_end(tmp_path):
     assert len(found.rates) == 2
     text = summary.paragraph(runs.read(workdir_at(tmp_path / "a"), "a"))
     for part in (
-        "A model of 1,234 parameters: an encoder of kind conv (1 layer) and a decoder of kind conv (1 layer).",
-        "It was trained on cldr (en to de), by 4 x TPU v5 lite; jit over data 4 (jax 0.10.2, jaxlib 0.10.2, ",
+        "A model with 1,234 parameters: an encoder of kind conv (1 layer) and a decoder of kind conv (1 layer).",
+        "It was trained on cldr (en to de) using 4 x TPU v5 lite; jit over data 4 (jax 0.10.2, jaxlib 0.10.2, ",
         "The lowest validation loss is 3.5, at step 4, BLEU 1.5.",
         "The learning rate was reduced twice: at step 4: validation loss 3.5000 did not improve on 3.4000: "
         "learning rate 0.25 -> 0.025; the last time at epoch 2: learning rate 0.025 -> 0.0025, as the schedule says.",
@@ -227,9 +230,12 @@ def test_every_start_counts(sentences, starts):
     [
         (["the loss is nan, at update 51"], "Training stopped at step 51, epoch 3: the loss is nan, at update 51."),
         (["the disk is full.", "wandb failed"], "Training stopped at step 51, epoch 3: the disk is full."),
-        (["SIGTERM"], "Training was stopped by SIGTERM at step 51, epoch 3; the same command continues it."),
-        (["the loss is nan", "devices: b"], "The log names no end: training goes on elsewhere, or it was killed."),
-        (["SIGINT", "continuing at step 51, epoch 3"], "The log names no end: training goes on elsewhere, or it was "),
+        (["SIGTERM"], "Training was stopped by SIGTERM at step 51, epoch 3; run the same command to continue."),
+        (["the loss is nan", "devices: b"], "The log records no end, so training is running elsewhere or was killed."),
+        (
+            ["SIGINT", "continuing at step 51, epoch 3"],
+            "The log records no end, so training is running elsewhere or was ",
+        ),
     ],
 )
 def test_the_end_is_that_of_the_last_start(tmp_path, sentences, ending):
@@ -242,26 +248,26 @@ def test_the_end_is_that_of_the_last_start(tmp_path, sentences, ending):
 @pytest.mark.parametrize(
     ("schedule", "rates", "said"),
     [
-        ({"kind": "plateau"}, [], "The log names no change of the learning rate."),
+        ({"kind": "plateau"}, [], "The log records no change of the learning rate."),
         ({"kind": "fixed"}, ["0.1 -> 0.2"], "The learning rate was raised once: at epoch 2: learning rate 0.1 -> 0.2."),
         ({"kind": "fixed"}, ["0.1 -> 0.2", "0.2 -> 1e-05"], "The learning rate was changed twice: at epoch 2: "),
         ({"kind": "fixed"}, ["0.1 -> 0.02", "0.02 -> 1e-05"], "The learning rate was reduced twice: at epoch 2: "),
         (
             {"kind": "fixed", "warmup": 9},
             ["0.1 -> 0.2"],
-            "The schedule, fixed, raises the learning rate with every update until step 9. The learning rate was ",
+            "The fixed schedule raises the learning rate at every update until step 9. The learning rate was ",
         ),
         (
             {"kind": "cosine", "rate": 0.003, "warmup": 5, "steps": 1470},
             [],
-            "The schedule, cosine, changes the learning rate with every update: it rises to 0.003 until step 5, and "
-            "then follows half a cosine down to 1e-07 at step 1,470.",
+            "The cosine schedule changes the learning rate at every update: it rises to 0.003 until step 5 and then "
+            "follows half a cosine down to 1e-07 at step 1,470.",
         ),
         (
             {"kind": "inverse_sqrt"},
             [],
-            "The schedule, inverse_sqrt, changes the learning rate with every update: it rises to 0.0005 until step "
-            "4,000, and then falls as 1 / sqrt(step).",
+            "The inverse_sqrt schedule changes the learning rate at every update: it rises to 0.0005 until step 4,000 "
+            "and then decays as 1 / sqrt(step).",
         ),
     ],
     ids=str,
@@ -273,7 +279,7 @@ def test_the_learning_rate_is_said_to_move_as_it_does(tmp_path, schedule, rates,
     assert learning_rate.sentences(run).startswith(said)
     fact = dict(summary.facts(run))["Learning rate"]
     assert all(rate in fact for rate in rates)
-    assert (fact == "no change in the log") == said.startswith("The log names no change")
+    assert (fact == "no changes logged") == said.startswith("The log records no change")
 
 
 def test_the_test_score_is_that_of_the_best_step_or_says_so(tmp_path):
@@ -287,8 +293,11 @@ def test_the_test_score_is_that_of_the_best_step_or_says_so(tmp_path):
         records = tuple({"step": step, "split": split, "loss": loss, "bleu": 3.0} for step, split, loss in reports)
         return summary.paragraph(runs.Run("a", tmp_path, tiny.config(), records))
 
-    assert "On the test set the loss of step 80 is 2, BLEU 3. " in text(40, 80, 90)
-    older = "On the test set the loss of step 40 is 2, BLEU 3. The best on validation, step 80, has no test score."
+    assert "On the test set, the loss at step 80 is 2, BLEU 3. " in text(40, 80, 90)
+    older = (
+        "On the test set, the loss at step 40 is 2, BLEU 3. "
+        "The best checkpoint on validation, at step 80, has no test score."
+    )
     assert older in text(40)
     assert "test" not in text()
 
@@ -297,10 +306,10 @@ def test_a_fine_tuned_run_says_what_it_began_with(tmp_path):
     cfg = tiny.config(training__finetune_from="runs/b")
     found = logged("fine-tuning: parameters of step 441 of runs/base", "devices: a", "continuing at step 4, epoch 1")
     run = runs.Run("a", tmp_path, cfg, log=found)
-    assert "It began with the parameters of step 441 of runs/base." in summary.paragraph(run)
-    assert ("Began with", "step 441 of runs/base") in summary.facts(run)
-    assert ("Began with", "a checkpoint of runs/b") in summary.facts(runs.Run("a", tmp_path, cfg))
-    assert "Began with" not in dict(summary.facts(runs.Run("a", tmp_path, tiny.config())))
+    assert "Training started from the parameters of step 441 of runs/base." in summary.paragraph(run)
+    assert ("Started from", "step 441 of runs/base") in summary.facts(run)
+    assert ("Started from", "a checkpoint of runs/b") in summary.facts(runs.Run("a", tmp_path, cfg))
+    assert "Started from" not in dict(summary.facts(runs.Run("a", tmp_path, tiny.config())))
     random = logged("devices: a", "500 parameters; vocabularies of 9 and 9")
     assert summary.began_with(runs.Run("a", tmp_path, cfg, log=random)) == ""
 
@@ -308,17 +317,17 @@ def test_a_fine_tuned_run_says_what_it_began_with(tmp_path):
 @pytest.mark.parametrize(
     ("position", "sentence"),
     [
-        ({"averaged": {"steps": [2, 3], "workdir": "b"}, "data": 1}, "It is the mean of steps 2, 3 of b: nothing was"),
+        ({"averaged": {"steps": [2, 3], "workdir": "b"}, "data": 1}, "It is the mean of steps 2, 3 of b; nothing was"),
         (
             {"imported": ["c.pt"], "data": None},
-            "It is an import of fairseq's checkpoint c.pt: nothing was trained here.",
+            "It is an import of the fairseq checkpoint c.pt; nothing was trained here.",
         ),
         (
             {"imported": ["c.pt", "d.pt"], "data": None},
-            "It is an import of the mean of fairseq's checkpoints c.pt, d.pt: ",
+            "It is an import of the mean of the fairseq checkpoints c.pt, d.pt; ",
         ),
-        ({"data": None}, "It is an import of a checkpoint of fairseq: nothing was trained here."),
-        ({"data": 1}, "There is no readable log, so how it ended is not known."),
+        ({"data": None}, "It is an import of a fairseq checkpoint; nothing was trained here."),
+        ({"data": 1}, "There is no readable log, so it is unknown how training ended."),
     ],
 )
 def test_what_was_not_trained_here_says_where_it_is_from(tmp_path, monkeypatch, position, sentence):
@@ -336,27 +345,29 @@ def test_a_log_without_a_readable_line_is_a_problem_and_tells_nothing(tmp_path):
     path = workdir_at(tmp_path / "a")
     (path / "train.log").write_bytes(b"\xff\xfe junk\n")
     found = runs.read(path, "a")
-    assert found.problems == (f"{path}/train.log has no readable line: devices and reasons are not known",)
+    assert found.problems == (f"{path}/train.log has no readable line, so devices and reasons are unknown",)
     text, facts = summary.paragraph(found), dict(summary.facts(found))
     assert "It was trained on cldr (en to de). The lowest" in text
-    assert "There is no readable log, so how the learning rate changed is not known." in text
-    assert text.endswith("There is no readable log, so how it ended is not known; the last report is of step 4.")
+    assert "There is no readable log, so it is unknown how the learning rate changed." in text
+    assert text.endswith(
+        "There is no readable log, so it is unknown how training ended; the last report is from step 4."
+    )
     assert facts["Learning rate"] == summary.UNKNOWN
 
 
 def test_a_trainer_at_work_is_named_and_not_disturbed(tmp_path):
     path = workdir_at(tmp_path / "a")
     (path / "train.log").write_text(LOG.rpartition("2026")[0])
-    assert "it was killed; the last report is of step 4." in summary.ending(runs.read(path, "a"))
+    assert "or was killed; the last report is from step 4." in summary.ending(runs.read(path, "a"))
     with locked(path):
         before = {file: file.stat().st_mtime_ns for file in path.iterdir()}
         text = summary.ending(runs.read(path, "a"))
-        assert text.startswith("Training goes on: process ")
+        assert text.startswith("Training is in progress (process ")
         assert {file: file.stat().st_mtime_ns for file in path.iterdir()} == before
 
 
 def test_runs_are_told_apart_by_their_names(tmp_path):
     assert runs.names(["runs/a", "runs/b"]) == ["a", "b"]
     assert runs.names([f"{tmp_path}/x/a", f"{tmp_path}/y/a"]) == ["x/a", "y/a"]
-    with pytest.raises(UserError, match="--workdir names runs/a twice: a report compares different runs"):
+    with pytest.raises(UserError, match="--workdir lists runs/a twice; a report compares different runs"):
         runs.names(["runs/a", "runs/../runs/a"])

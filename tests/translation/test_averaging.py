@@ -83,12 +83,12 @@ def test_it_is_exported_to_fairseq_without_a_training_to_continue_and_reported(t
     export_checkpoint(Export(workdir=mean, output=tmp_path / "model.pt"), told.append)
     assert (tmp_path / "model.pt").stat().st_size > 0
     assert [line for line in told if "fairseq-train" in line] == [
-        f"{tmp_path}/model.pt: without a state of the optimiser; fairseq-train begins it afresh"
+        f"{tmp_path}/model.pt: written without optimiser state; fairseq-train starts with a new one"
     ]
     page = report(ReportOptions(workdir=(str(mean),), output=str(tmp_path / "page")), when="now", tell=print)
     told = read(mean, "mean")
     assert told.problems == ()
-    assert summary.paragraph(told).endswith(f"It is the mean of steps 2, 3 of {trained}: nothing was trained here.")
+    assert summary.paragraph(told).endswith(f"It is the mean of steps 2, 3 of {trained}; nothing was trained here.")
     assert str(mean) in page.read_text()
 
 

@@ -1,5 +1,5 @@
 "use strict";
-// The report: each section of the page from its part of the data inside the page.
+// The report: builds each section of the page from the data embedded in it.
 
 const data = JSON.parse(byId("data").textContent);
 const names = data.runs.map((run) => run.name);
@@ -10,7 +10,7 @@ const dot = (name) => element("span", "", { class: "dot", style: `--dot: var(--r
 const who = (name) => (names.length > 1 && names.includes(name) ? element("span", [dot(name), name], { class: "run" }) : element("span", name));
 const sentences = (place, texts) => place.replaceChildren(...texts.map((text) => element("li", text)));
 
-// A text of a corpus, which runs in its own direction; `run` and `side` ("source", "target") tell its language.
+// A text of a corpus, in its own writing direction; `run` and `side` ("source", "target") determine its language.
 const prose = (content, run, side) => element("div", content, { dir: "auto", lang: language(data.runs[names.indexOf(run)][side]) });
 
 function absent(id, texts) {
@@ -50,7 +50,7 @@ function draw(chart) {
     .then((result) => { if (chart.view) chart.view.finalize(); chart.view = result.view; });
   return chart.drawing;
 }
-// What a pointer is told, line by line: numbers with six digits; the table of values has them all.
+// Tooltip content, line by line: numbers with six digits; the table of values has all digits.
 function shown(values, safe) {
   const rows = Object.entries(values).map(([name, value]) => {
     const text = typeof value === "number" ? String(Number(value.toPrecision(6))) : safe(value);
@@ -61,7 +61,7 @@ function shown(values, safe) {
 
 const drawAll = () => Promise.all(charts.map(draw));
 
-// A chart in a card: with a choice of scale where all values are above zero, and with its values as a table.
+// A chart in a card, with a log scale button if all values are positive, and with its values as a table.
 function card(title, spec, { scales = false, columns = [], rows = [] } = {}) {
   const place = element("div", "", { class: "plot" }), chart = { place, spec, log: false };
   const head = element("div", [element("h3", title)], { class: "head" });
@@ -143,7 +143,7 @@ function showPlans() {
 }
 
 function showSamples() {
-  if (!data.samples.length) return absent("samples", ["No run has samples: they are written by validations with training.validate_bleu."]);
+  if (!data.samples.length) return absent("samples", ["No run has samples. Validations write them with training.validate_bleu."]);
   const choice = byId("sample-choice");
   choice.replaceChildren(...data.samples.map((one, i) => element("option", one.source, { value: i, dir: "auto" })));
   const table = sortableTable(byId("sample-table"), [
@@ -174,7 +174,7 @@ function showScores() {
   const found = data.scores;
   if (!found) return absent("scores", data.absent.scores.length ? data.absent.scores : ["Nothing was translated."]);
   byId("scores-about").textContent = `${data.split} split: ${found.about}`
-    + (names.length > 1 ? ` p is the probability of a difference to ${data.translations.runs[0]} as large as this by chance (paired bootstrap).` : "");
+    + (names.length > 1 ? ` p is the probability of a difference from ${data.translations.runs[0]} this large arising by chance (paired bootstrap).` : "");
   const several = data.translations.runs.length > 1;
   sortableTable(byId("score-table"), [
     { title: "Metric", show: (row) => element("span", row.metric, { title: row.signature }), value: (row) => row.metric },
@@ -184,7 +184,7 @@ function showScores() {
     ...(several ? [{ title: "p", numeric: true, show: (row) => shortNumber(row.p, 3), value: (row) => row.p }] : []),
   ]).update(found.measured);
   const signatures = [...new Set(found.measured.map((row) => `${row.metric}: ${row.signature}`))];
-  sentences(byId("score-notes"), ["For TER less is better.", ...signatures, ...data.absent.scores]);
+  sentences(byId("score-notes"), ["For TER, lower is better.", ...signatures, ...data.absent.scores]);
   byId("length-list").replaceChildren(...found.charts.map((spec) => {
     const metric = spec.encoding.y.field;
     const columns = [plainColumn("Source tokens", "bin"), plainColumn("Run", "run"), plainColumn("Sentences", "sentences", true), plainColumn(metric, metric, true, (value) => shortNumber(value))];
@@ -242,7 +242,7 @@ function showTranslations() {
 }
 
 function showAttention() {
-  if (!data.attention.length) return absent("attention", data.absent.attention.length ? data.absent.attention : ["Nothing was translated whose attention could be shown."]);
+  if (!data.attention.length) return absent("attention", data.absent.attention.length ? data.absent.attention : ["There are no translations whose attention could be shown."]);
   const run = byId("attention-run"), choice = byId("attention-line");
   const runs = [...new Set(data.attention.map((one) => one.run))];
   run.replaceChildren(...runs.map((name) => element("option", name, { value: name })));
@@ -283,7 +283,7 @@ function showAttention() {
 
 function showFields() {
   const found = data.fields;
-  if (!found.length) return absent("fields", data.absent.fields.length ? data.absent.fields : ["No run has layers that see a part of the sentence."]);
+  if (!found.length) return absent("fields", data.absent.fields.length ? data.absent.fields : ["No run has layers with a bounded receptive field."]);
   const columns = [plainColumn("Run", "run"), plainColumn("Layers", "layer", true), plainColumn("Tokens seen", "tokens", true)];
   const titles = { encoder: "Encoder: source tokens", decoder: "Decoder: target tokens" };
   byId("field-list").replaceChildren(...found.map(({ side, spec, rows }) => card(titles[side], spec, { columns, rows })), ...data.absent.fields.map((text) => element("p", text, { class: "absent" })));
@@ -299,7 +299,7 @@ showTranslations();
 const redrawAttention = showAttention();
 showFields();
 byId("nav").replaceChildren(...[...document.querySelectorAll("main section")].map((section) => element("a", section.querySelector("h2").textContent, { href: `#${section.id}` })));
-byId("footer").textContent = `Made ${data.when} with ${data.versions} by convs2s report. This file loads nothing from elsewhere.`;
+byId("footer").textContent = `Generated ${data.when} by convs2s report with ${data.versions}. This file loads nothing from the network.`;
 
 // ---- light and dark ----
 function theme(value) {

@@ -1,5 +1,5 @@
 "use strict";
-// Elements, and tables that are sorted by buttons in their heads.
+// Helpers for elements, and tables that are sorted by buttons in their headers.
 
 const byId = (id) => document.getElementById(id);
 
@@ -12,11 +12,11 @@ function element(name, content = "", attributes = {}) {
 
 const shortNumber = (value, digits = 2) => (value === null || value === undefined ? "–" : value.toFixed(digits));
 
-// Text as pieces [text, differs]: those that differ are marked.
+// Renders text given as pieces [text, differs]; those that differ are marked.
 const marked = (pieces) => pieces.map(([text, differs]) => (differs ? element("mark", text) : text));
 
 // A table of `columns` ({title, numeric, show(row), value(row), label}) with buttons that sort where `value` is given.
-// Returns {update(rows)}. `most` rows are shown at first; `grown` is told how many are shown, of how many.
+// Returns {update(rows), more()}. `most` rows are shown at first; `grown` is called with the number shown and the total.
 function sortableTable(table, columns, { caption = "", most = Infinity, grown = () => {}, sorted = null } = {}) {
   let rows = [], order = sorted, shown = most;
   const head = element("tr"), body = element("tbody");
@@ -46,7 +46,7 @@ function sortableTable(table, columns, { caption = "", most = Infinity, grown = 
       const value = columns[order.column].value, sign = order.down ? -1 : 1;
       ordered.sort((a, b) => {
         const one = value(a), other = value(b);
-        if (one === null || other === null) return (one === null) - (other === null); // what has no value comes last
+        if (one === null || other === null) return (one === null) - (other === null); // rows without a value come last
         return sign * (typeof one === "string" ? one.localeCompare(other) : one - other);
       });
     }

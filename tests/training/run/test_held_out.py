@@ -119,13 +119,13 @@ def test_a_report_says_which_lines_have_changed_and_which_others_it_can_take(cop
     write(copy / "texts", test=TEXT[:40])
     where = f"--workdir={copy / 'run'}"
     assert left_out(copy, "test") == [
-        f"run is left out: the test data of {where} have changed since its last checkpoint: restore them, or take the "
+        f"run is omitted: the test data of {where} have changed since its last checkpoint: restore them, or use the "
         "validation lines with --split=valid."
     ]
     write(copy / "texts", valid=TEXT[:30])
     assert left_out(copy, "valid") == [
-        f"run is left out: the validation data of {where} have changed since its last checkpoint: restore them, or "
-        "take the test lines with --split=test."
+        f"run is omitted: the validation data of {where} have changed since its last checkpoint: restore them, or "
+        "use the test lines with --split=test."
     ]
 
 
@@ -151,7 +151,7 @@ def test_data_that_come_later_are_known_from_then_on(tmp_path):
     write(tmp_path / "texts", train=TEXT, valid=TEXT[:60])
     goes_on(tmp_path)
     none = f"the corpus of --workdir={tmp_path / 'run'} has no test split: "
-    assert left_out(tmp_path, "test") == [f"run is left out: {none}take the validation lines with --split=valid."]
+    assert left_out(tmp_path, "test") == [f"run is omitted: {none}use the validation lines with --split=valid."]
     ended = translated(tmp_path, "test")
     assert ended.stderr.endswith(f"decode.py: {none}translate other texts with --input and --reference\n")
     write(tmp_path / "texts", test=TEXT[:30])
@@ -187,7 +187,7 @@ def test_a_corpus_that_has_moved_is_named_and_can_be_given(copy):
     sizes = {"words": 2, "frequent": 2, "iterations": 1, "pairs": 100, "tell": lambda _: None}
     with pytest.raises(UserError, match=f"^{said}{flags}, or name another run$"):
         shortlists.make(copy / "run", **sizes)
-    assert left_out(copy, "test") == [f"run is left out: {said}, or take the validation lines with --split=valid."]
+    assert left_out(copy, "test") == [f"run is omitted: {said}, or use the validation lines with --split=valid."]
     shortlists.make(copy / "run", **sizes, places=[("data.dir", str(copy / "moved"))])
     for given, status in (
         (f"--config.data.dir={copy / 'moved'}", 0),
