@@ -1,1 +1,1 @@
-"""An HTTP server for translation: requests that arrive together share a batch of a shape that is compiled already."""
+"""An HTTP server for translation. Requests that arrive together share a batch of an already compiled shape."""

@@ -1,4 +1,4 @@
-"""The application: what a server answers to each request."""
+"""The web application: routes, error messages and static pages."""
 
 import asyncio
 import contextlib
@@ -21,16 +21,16 @@ from convs2s_jax.serving.service import RETRY, Service
 
 TRANSLATE = "/translate"
 GONE = 499
-"""Status of a request whose client has left, as proxies write it."""
+"""Status of a request whose client has disconnected, as proxies log it."""
 TAKEN = (200, 500, 504)
-"""Statuses of requests whose lines were translated, or tried; others are refusals."""
+"""Statuses of requests that were translated, or attempted. Others are refusals."""
 INDEX = "index.html"
 PAGE = {INDEX: "text/html", "page.js": "text/javascript", "page.css": "text/css"}
-"""Files of the page for people and their types."""
+"""Files of the web page and their types."""
 SHARED = {"attention.js": "text/javascript", "attention.css": "text/css"}
-"""Files that the page shares with reports (`translation/static`)."""
+"""Files that the web page shares with reports (`translation/static`)."""
 POLICY = "default-src 'self'; img-src 'self' data:"
-"""Content security policy of the page: nothing is loaded from elsewhere."""
+"""Content security policy of the web page. Nothing is loaded from other hosts."""
 
 
 def make(
@@ -40,13 +40,13 @@ def make(
     progress: Callable[[int, int], None] = lambda *_: None,
     failed: Callable[[BaseException], None] = lambda _: None,
 ) -> FastAPI:
-    """The application of an engine.
+    """Create the application for an engine.
 
     Args:
       engine: the model.
       options: limits.
-      progress: called from a thread whenever a program is compiled, with how many are, and of how many.
-      failed: called with the error where a program cannot be compiled, or where batches are no longer translated.
+      progress: called from a thread whenever a program is compiled, with the number compiled so far and the total.
+      failed: called with the error if a program cannot be compiled or batches are no longer translated.
     """
 
     @contextlib.asynccontextmanager
@@ -85,12 +85,12 @@ def _add_routes(app: FastAPI) -> None:
 
     @app.post(TRANSLATE, response_model=TranslationAnswer, responses=problems)
     async def translate(request: Request, asked: TranslationRequest) -> Response:
-        """Translate lines. Lines of requests that arrive together share a batch, which changes no translation."""
+        """Translate lines. Requests that arrive together share a batch, which does not change their translations."""
         service: Service = request.app.state.service
         begun = getattr(request.state, "arrived", time.monotonic())
         try:
             answer = await _unless_gone(request, service.translate(asked))
-        except Exception as error:  # `Bounded` answers and counts requests that are cancelled
+        except Exception as error:  # `Bounded` answers and counts cancelled requests
             _count_answer(service, error.status_code if isinstance(error, HTTPException) else 500, begun)
             raise
         _count_answer(service, 200, begun)
@@ -98,12 +98,12 @@ def _add_routes(app: FastAPI) -> None:
 
     @app.get("/health")
     async def health() -> dict[str, str]:
-        """Whether the process answers."""
+        """Check that the process responds."""
         return {"status": "ok"}
 
     @app.get("/ready", responses={503: {"model": Problem}})
     async def ready(request: Request) -> dict[str, str]:
-        """Whether all programs are compiled, so that requests are answered without delay."""
+        """Check that all programs are compiled, so that requests are answered without delay."""
         service: Service = request.app.state.service
         if service.missing:
             raise HTTPException(503, service.missing, {"retry-after": str(RETRY)})
@@ -111,7 +111,7 @@ def _add_routes(app: FastAPI) -> None:
 
     @app.get("/about")
     async def about(request: Request) -> dict[str, Any]:
-        """What the model and the limits are, for the page."""
+        """Describe the model and the limits, for the web page."""
         service: Service = request.app.state.service
         engine, options = service.engine, service.options
         data = engine.translator.cfg.data
@@ -135,27 +135,27 @@ def _add_routes(app: FastAPI) -> None:
 
 
 async def _page(name: str, _request: Request) -> Response:
-    """A file of the page for people."""
+    """Return a file of the web page."""
     package = "convs2s_jax.serving" if name in PAGE else "convs2s_jax.translation"
     content = importlib.resources.files(package).joinpath("static", name).read_bytes()
     return Response(content, media_type=(PAGE | SHARED)[name], headers={"content-security-policy": POLICY})
 
 
 def _add_handlers(app: FastAPI) -> None:
-    """Answer every mistake with a sentence, and errors of the program without their traceback."""
+    """Answer every client error with a sentence, and internal errors without a traceback."""
 
     @app.exception_handler(AnyHTTPException)
     async def refused(request: Request, error: AnyHTTPException) -> JSONResponse:
         sentence = error.detail
-        if error.status_code == 400:  # what FastAPI says of a body that Python's JSON reader fails at
+        if error.status_code == 400:  # raised by FastAPI for a body that Python's JSON parser cannot read
             count(request.app, request.url.path, 400)
             sentence = _unreadable(error.__cause__)
         elif error.status_code == 404:
-            sentence = "there is no such page; /docs lists what there is"
+            sentence = "no such page; see /docs for all endpoints"
         elif error.status_code == 405:
             methods = (error.headers or {}).get("Allow", "another method")
             here = request.url.path == TRANSLATE
-            sentence = f"send lines to {TRANSLATE} with POST" if here else f"this address answers to {methods} only"
+            sentence = f"send lines to {TRANSLATE} with POST" if here else f"this address accepts {methods} only"
         return JSONResponse({"error": sentence}, error.status_code, headers=error.headers)
 
     @app.exception_handler(RequestValidationError)
@@ -167,51 +167,51 @@ def _add_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def failed(_request: Request, _error: Exception) -> JSONResponse:
-        return JSONResponse({"error": "the server failed at this request; its log has the reason"}, 500)
+        return JSONResponse({"error": "the server failed to process this request; see its log for the reason"}, 500)
 
 
 def _count_answer(service: Service, status: int, begun: float) -> None:
-    """Count a request that `translate` had, and its time since `begun`."""
+    """Count a request handled by `translate`, and its time since `begun`."""
     service.metrics.requests.labels(str(status)).inc()
     if status in TAKEN:
         service.metrics.seconds.observe(time.monotonic() - begun)
 
 
 def count(app: FastAPI, path: str, status: int) -> None:
-    """Count a request to translate that is refused before `translate` has it; that counts its own."""
+    """Count a translation request that is refused before it reaches `translate`, which counts its own."""
     if path == TRANSLATE:
         app.state.service.metrics.requests.labels(str(status)).inc()
 
 
 def _unreadable(why: BaseException | None) -> str:
-    """What is wrong with a body that Python's JSON reader fails at."""
+    """Explain why Python's JSON parser cannot read a body."""
     match why:
         case UnicodeDecodeError():
-            return "the request is not JSON in UTF-8"
+            return "the request is not valid JSON in UTF-8"
         case RecursionError():
             return "the request is nested too deeply"
-        case _:  # the only other failure: Python reads no number of thousands of digits
-            return "the request has a number of thousands of digits, which no field takes"
+        case _:  # the only other failure: Python does not parse numbers with thousands of digits
+            return "the request contains a number with thousands of digits, which no field accepts"
 
 
 def _sentence(error: Any) -> str:
-    """A mistake that Pydantic found, in words."""
+    """Describe a validation error of Pydantic in words."""
     field = ".".join(str(part) for part in error["loc"][1:])
     if error["type"] == "json_invalid":
-        return "the request is not JSON"
+        return "the request is not valid JSON"
     if not field and isinstance(error["input"], bytes):
-        return "the request is not said to be JSON: send it with the header content-type: application/json"
+        return "the request is not declared as JSON; send it with the header content-type: application/json"
     if not field and error["type"] == "string_unicode":
-        return "the name of a field has half of a surrogate pair, which is no character"
+        return "the name of a field contains half of a surrogate pair, which is not a character"
     if not field:
         return 'the request is not a JSON object such as {"lines": ["April 4, 1989"]}'
     if error["type"] == "extra_forbidden":
-        return f"there is no field {shown(field)}{did_you_mean(field, TranslationRequest.model_fields)}"
+        return f"unknown field {shown(field)}{did_you_mean(field, TranslationRequest.model_fields)}"
     return f"{field}: {error['msg'].lower()}"
 
 
 async def _unless_gone(request: Request, work: Any) -> Any:
-    """The result of `work`, which is cancelled when the client leaves."""
+    """Await `work`, and cancel it if the client disconnects."""
     working = asyncio.ensure_future(work)
 
     async def gone() -> None:
@@ -226,7 +226,7 @@ async def _unless_gone(request: Request, work: Any) -> Any:
         working.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await working
-        raise HTTPException(GONE, "the client has left")
+        raise HTTPException(GONE, "the client disconnected")
     finally:
         leaving.cancel()
         working.cancel()

@@ -1,4 +1,4 @@
-"""Dynamic batching: lines of different requests that arrive within a few milliseconds are translated together."""
+"""Dynamic batching: lines of different requests that arrive within milliseconds are translated together."""
 
 import asyncio
 import time
@@ -11,29 +11,29 @@ from typing import Any
 from convs2s_jax.serving.waiting import FEWEST, Item, choose
 
 IN_FLIGHT = 2
-"""Batches in progress at once, as in `search.spread`: one computes while the host works on the other."""
+"""Batches in progress at once, as in `search.spread`. One is computed while the host works on the other."""
 SPAN = 2.0
-"""Seconds over which the most lines at once are remembered."""
+"""Seconds over which the maximum number of concurrent lines is tracked."""
 RETURN = 0.02
-"""Seconds after the end of a batch, and after each line that follows, in which clients may send their next line."""
+"""Seconds to wait for clients to send their next line, after the end of a batch and after each line that follows."""
 TURNS = 4
-"""Turns of the event loop from bytes of a socket to a line that waits."""
+"""Event loop iterations from bytes on a socket to a waiting line."""
 
 
 class FullError(Exception):
-    """There is no room for further lines."""
+    """The queue has no room for more lines."""
 
 
 @dataclass
 class Batcher:
-    """Collects lines and runs them in batches, in threads of its own.
+    """Collects lines and runs them in batches, in its own threads.
 
     Attributes:
-      run: the results of lines with equal keys, in their order; called in a thread.
-      rows: most lines of a batch with this key.
-      wait: most seconds that a line waits for others while a batch is in progress.
-      most: lines that may wait.
-      ran: called with the number of lines of each batch.
+      run: returns the results for lines with equal keys, in order; called in a thread.
+      rows: returns the maximum number of lines per batch for a key.
+      wait: maximum time in seconds that a line waits for others while a batch is in progress.
+      most: maximum number of waiting lines.
+      ran: called with the number of lines in each batch.
     """
 
     run: Callable[[Sequence[Item]], Sequence[Any]]
@@ -55,14 +55,14 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        """Lines that wait for a batch."""
+        """Number of lines waiting for a batch."""
         return len(self._waiting)
 
     def submit(self, key: Any, lines: Sequence[tuple[int, Any]]) -> "list[asyncio.Future[Any]]":
-        """Add the lines (width, line) of a request; their results arrive in the futures. A cancelled one is not run.
+        """Add the lines (width, line) of a request, and return futures for their results. Cancelled lines are not run.
 
         Raises:
-          FullError: there is no room for all of them; none is added.
+          FullError: there is no room for all lines; none of them is added.
         """
         self._waiting = [item for item in self._waiting if not item.answer.done()]
         if len(self._waiting) + len(lines) > self.most:
@@ -78,7 +78,7 @@ class Batcher:
         return [item.answer for item in items]
 
     async def work(self) -> None:
-        """Run batches until this is cancelled."""
+        """Run batches until cancelled."""
         try:
             while True:
                 await self._arrival.wait()
@@ -94,7 +94,7 @@ class Batcher:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _count(self, now: float) -> None:
-        """Note how many lines are here: waiting or in progress. Of the last `SPAN` seconds only maxima are kept."""
+        """Record the number of lines waiting or in progress, keeping only maxima over the last `SPAN` seconds."""
         count = len(self._waiting) + self._running
         while self._counts and (self._counts[-1][1] <= count):
             self._counts.pop()
@@ -103,7 +103,7 @@ class Batcher:
             self._counts.popleft()
 
     async def _next(self) -> list[Item]:
-        """The next batch, once enough lines are there or its oldest has waited for others."""
+        """The next batch, once enough lines have arrived or the oldest has waited long enough."""
         while True:
             self._waiting = [item for item in self._waiting if not item.answer.done()]
             if not self._waiting:
@@ -122,7 +122,7 @@ class Batcher:
                 self._arrival.set()
 
     def _take(self) -> list[Item]:
-        """A batch of the lines that wait, at most half of those that are here; none if all were cancelled."""
+        """Take a batch of waiting lines, at most half of the recent maximum; none if all were cancelled."""
         waiting = [item for item in self._waiting if not item.answer.done()]
         chosen = choose(waiting, min(self._half, self.rows(waiting[0].key))) if waiting else []
         taken = set(map(id, chosen))
@@ -131,35 +131,35 @@ class Batcher:
         return chosen
 
     async def _caught_up(self) -> bool:
-        """Whether no line comes while the event loop handles what has reached it, such as the answers of a batch."""
+        """Whether no line arrives while the event loop handles pending events, such as the answers of a batch."""
         before = self._came
         for _ in range(TURNS):
             await asyncio.sleep(0)
         return self._came == before
 
     def _enough(self) -> int:
-        """Lines that do not wait for others: half of the most that were here at once, or all where those were few.
+        """Number of lines that make up a batch without waiting: half of the recent maximum, or all if those were few.
 
-        Clients that ask again at once then keep two batches of equal size in progress. Without this rule the first few
-        that return would make a small batch, which takes much of the time of a large one.
+        Clients that immediately send another line then keep two batches of equal size in progress. Without this rule
+        the first few to return would form a small batch, which takes a large part of the time of a full one.
         """
         return self._half if self._running else min(self._half, self._counts[0][1])
 
     @property
     def _half(self) -> int:
-        """Half of the most lines that were here at once: the lines of a batch, of which two are in progress."""
+        """Half of the recent maximum of concurrent lines: the size of a batch if two are in progress."""
         return max(FEWEST, (self._counts[0][1] + 1) // 2)
 
     def _patience(self, oldest: Item, now: float) -> float:
-        """Seconds that the oldest line waits further, 0 or less for none.
+        """Seconds that the oldest line should keep waiting, 0 or less for none.
 
-        Where no batch is in progress, it waits only while the clients of the last one may be sending their next lines.
+        If no batch is in progress, it only waits while the clients of the last one may be sending their next lines.
         """
         rest = oldest.arrived + self.wait - now
         return rest if self._running else min(rest, self._returning - now)
 
     async def _run(self, batch: list[Item]) -> None:
-        """Run a batch; if it fails, each of its lines alone, so that only those fail that cannot be translated."""
+        """Run a batch. If it fails, run each line alone, so that only those that cannot be translated fail."""
         try:
             try:
                 results = await self._in_thread(batch)

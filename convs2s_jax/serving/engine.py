@@ -1,4 +1,4 @@
-"""The model behind a server: which searches, widths and batch sizes are compiled, and how a batch is translated."""
+"""The model behind a server: the searches, widths and batch sizes that are compiled, and the translation of a batch."""
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,18 +19,18 @@ from convs2s_jax.translation.results import Result
 from convs2s_jax.translation.translator import Translator
 
 FEW = 8
-"""Lines in batches of middle size, and in those with attention."""
+"""Lines in batches of medium size, and in those with attention."""
 
 
 class Key(NamedTuple):
-    """What lines of one batch have in common.
+    """The settings that all lines of a batch share.
 
     Attributes:
       search: options of the search.
       replace_unk: whether unknown words are replaced by source words.
       attention: whether the attention is returned.
-      shortlist: whether translations use the likely words of their sources only.
-      axes: room for prefixes and constraints (`required.kinds`).
+      shortlist: whether translations only use the likely words of their sources.
+      axes: sizes of the arrays for prefixes and constraints (`required.kinds`).
     """
 
     search: SearchConfig
@@ -41,14 +41,14 @@ class Key(NamedTuple):
 
 
 class LineRequest(NamedTuple):
-    """A line, and what is asked of its translation alone: lines of one batch may differ in it.
+    """A line with the settings that may differ within a batch.
 
     Attributes:
       text: the line.
-      nbest: hypotheses that are returned.
-      prefix: words that its translation begins with.
-      constraints: phrases that occur in it.
-      draw: seed and number that its samples depend on.
+      nbest: number of hypotheses to return.
+      prefix: words that the translation must begin with.
+      constraints: phrases that must occur in the translation.
+      draw: seed and line number that determine its samples.
     """
 
     text: str
@@ -64,11 +64,11 @@ class Engine:
 
     Attributes:
       translator: the model, or an ensemble.
-      search: options of the search, unless a request has others.
-      beam_sizes: those that a request may ask for.
-      batch_size: most lines of a batch.
-      max_tokens: most source tokens of a line, its end symbol counted.
-      allow: what requests may require of translations.
+      search: default search options, which a request may override.
+      beam_sizes: beam sizes that a request may use.
+      batch_size: maximum number of lines in a batch.
+      max_tokens: maximum number of source tokens per line, including the end symbol.
+      allow: optional features that requests may use.
     """
 
     translator: Translator
@@ -79,36 +79,36 @@ class Engine:
     allow: tuple[Allowed, ...] = ()
 
     def asked(self, changes: Mapping[str, Any], *, nbest: int = 1) -> SearchConfig:
-        """The options of a request.
+        """The search options of a request.
 
         Raises:
-          UserError: values that a search cannot have, or that would have to be compiled first.
+          UserError: a value is invalid or would require compilation.
         """
         try:
             search = _changed(self.search, tuple(changes.items()))
-        except UserError as error:  # a request names its fields without a path
+        except UserError as error:  # the fields of a request have no path
             raise UserError(str(error).removeprefix("search.")) from error
         check(
             search.beam_size in self.beam_sizes,
-            f"beam_size is {search.beam_size}: this server has {', '.join(map(str, self.beam_sizes))}",
+            f"beam_size is {search.beam_size}; this server supports {', '.join(map(str, self.beam_sizes))}",
         )
         check(
             not search.sampling or "sampling" in self.allow,
-            "sampling: this server draws no samples; it has to be started with --allow=sampling",
+            "sampling is not enabled on this server; it must be started with --allow=sampling",
         )
         own = structure_of(with_beam(self.search, search.beam_size, sampling=search.sampling))
         check(
             structure_of(search) == own,
-            "coverage_penalty is 0 in this server's search, or in this request's alone: whether there is one is chosen "
-            "when the server is started",
+            "coverage_penalty is 0 in either this server's search or this request, but not in both; whether it is used "
+            "is decided when the server is started",
         )
         check(
             search.normalize or "length_penalty" not in changes,
-            "length_penalty: this server does not divide scores by a power of the length; leave it out",
+            "length_penalty has no effect, since this server does not normalise scores by length; remove it",
         )
         check(
             1 <= nbest <= search.beam_size,
-            f"nbest is {nbest}: use 1 to {search.beam_size}, since a search has as many hypotheses as its beam",
+            f"nbest is {nbest}; use 1 to {search.beam_size}, the beam size",
         )
         return search
 
@@ -120,15 +120,15 @@ class Engine:
         prefix: Sequence[str] | None,
         constraints: Sequence[Sequence[str]] | None,
     ) -> Sizes:
-        """The axes for what a request requires (`required.checked`)."""
+        """The array sizes for the prefixes and constraints of a request (`required.checked`)."""
         if prefix is None and constraints is None:
             return NO_AXES
-        check(not search.sampling, "sampling with prefix or constraints: samples are drawn freely; leave one out")
+        check(not search.sampling, "sampling cannot be combined with prefix or constraints; remove one of them")
         given: dict[str, Any] = {"prefix": prefix, "constraints": constraints}
         return required.checked(self.translator, search, self.allow, lines, **given)
 
     def widths_of(self, lines: Sequence[str]) -> list[int]:
-        """Columns that the source of each line needs.
+        """The width of the source array that each line needs.
 
         Raises:
           UserError: a line is too long.
@@ -137,19 +137,20 @@ class Engine:
         for number, ids in enumerate(encode(self.translator.vocabularies.src, lines), 1):
             if len(ids) + 1 > self.max_tokens:
                 raise UserError(
-                    f"line {number} has {len(ids)} tokens: this server takes up to {self.max_tokens - 1}; divide it"
+                    f"line {number} has {len(ids)} tokens, but this server accepts at most {self.max_tokens - 1}; "
+                    "split it"
                 )
             widths.append(next(width for width in self.widths if width > len(ids)))
         return widths
 
     def most_weights(self, search: SearchConfig, widths: Sequence[int], *, nbest: int) -> int:
-        """Most weights that the attention of lines of these widths has, in the hypotheses of an answer."""
+        """Maximum number of attention weights in the answer for lines of these widths."""
         models = self.translator.models
         return nbest * sum(width * (longest(models, search, width) + 1) for width in widths)
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Columns of source arrays, each twice as many as the one before."""
+        """The compiled widths of source arrays."""
         return widths_up_to(self.max_tokens)
 
     def rows_of(self, key: Key) -> tuple[int, ...]:
@@ -159,7 +160,7 @@ class Engine:
         return tuple(sorted({max(1, min(size, self.batch_size)) for size in sizes}))
 
     def run(self, key: Key, width: int, lines: Sequence[LineRequest]) -> list[Result]:
-        """Translate lines that need at most this width, in one batch of a known shape."""
+        """Translate lines of at most this width, in one batch of a compiled shape."""
         rows = next(size for size in self.rows_of(key) if size >= len(lines))
         few = self.translator.shortlist
         if key.search.sampling:
@@ -187,7 +188,7 @@ class Engine:
         )
 
     def shapes(self) -> Iterator[tuple[Key, int, int]]:
-        """(key, width, lines) of every program: batches of one search differ in size, width, and attention."""
+        """(key, width, lines) of every program."""
         for beam_size in self.beam_sizes:
             search = with_beam(self.search, beam_size)
             for key in self._keys(search):
@@ -196,7 +197,7 @@ class Engine:
                         yield key, width, rows
 
     def _keys(self, search: SearchConfig) -> Iterator[Key]:
-        """The keys of a search whose programs differ."""
+        """The keys of a search that need separate programs."""
         attentions = (False, True) if self.translator.attends else (False,)
         for few in (False, True) if self.translator.shortlist else (False,):
             for axes in required.kinds(self.allow):
@@ -207,18 +208,18 @@ class Engine:
             yield from (Key(sampled, attention=attention) for attention in attentions)
 
     def compile(self) -> Iterator[None]:
-        """Compile the programs of all shapes; yields after each."""
+        """Compile the programs of all shapes, yielding after each."""
         for key, width, rows in self.shapes():
             self.run(key, width, [LineRequest("1")] * rows)
             yield
 
 
 def with_beam(search: SearchConfig, size: int, *, sampling: bool = False) -> SearchConfig:
-    """The same search with another beam, or as many samples. Raises UserError where it cannot have that."""
+    """The same search with another beam size or number of samples. Raises UserError if it does not allow that."""
     return _changed(search, (("beam_size", size), ("sampling", sampling)))
 
 
 @functools.lru_cache(maxsize=1024)
 def _changed(search: SearchConfig, changes: tuple[tuple[str, Any], ...]) -> SearchConfig:
-    """A search with other values of some fields. Checking takes longer than the rest of a request, and few differ."""
+    """A search with some fields changed. Cached, since validation is slow and most requests use the same options."""
     return build(SearchConfig, to_dict(search) | dict(changes), "search")

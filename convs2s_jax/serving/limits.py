@@ -1,4 +1,4 @@
-"""Limits on requests: their size, the time they take to arrive, and the time they have when the server ends."""
+"""Limits on requests: size, time to arrive, and time to finish when the server shuts down."""
 
 import asyncio
 import time
@@ -11,25 +11,27 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from convs2s_jax.serving.service import RETRY
 
 DISCARDED = 16
-"""How many times the largest size of a body is read and thrown away. A client that is still sending when its connection
-is closed may lose the answer, which says what is wrong."""
+"""How many times the maximum body size is read and discarded. A client that is still sending when its connection is
+closed may lose the answer that explains the error."""
 
 
 class Bounded:
-    """An ASGI application whose requests have a largest size, have to arrive in time, and end when the server does."""
+    """ASGI middleware that limits the size and arrival time of requests and answers those cancelled at shutdown."""
 
     def __init__(
         self, app: ASGIApp, *, most: int, seconds: float, count: Callable[[str, int], None] = lambda *_: None
     ) -> None:
-        """Wrap `app`: bodies of more than `most` bytes get 413, those that take longer than `seconds` 408, and those
-        that are cancelled, because the server ends and waits no longer, 503.
+        """Wrap `app`.
+
+        Requests of more than `most` bytes are answered with 413, those that take longer than `seconds` to arrive with
+        408, and those that are cancelled at shutdown with 503.
 
         `count` is called with the path and the status of each refusal.
         """
         self._app, self._most, self._seconds, self._count = app, most, seconds, count
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Read the body within the limits and hand it on, with the time of arrival as `arrived` of its state."""
+        """Read the body within the limits and pass it on, with the time of arrival as `arrived` of its state."""
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         begun = False
@@ -42,30 +44,32 @@ class Bounded:
         try:
             await self._answer(scope, receive, noted)
         except asyncio.CancelledError:
-            if not begun:  # what is half sent cannot be taken back: its connection is closed
+            if not begun:  # an answer that is partly sent cannot be taken back; its connection is closed
                 self._count(scope["path"], 503)
-                sentence = "the server is shutting down and could not finish this request in time: send it again"
+                sentence = "the server is shutting down and could not finish this request in time; send it again"
                 await _refuse(503, sentence, scope, receive, send, retry=True)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """`__call__` of a request that is not cancelled."""
+        """`__call__` without handling cancellation."""
         scope.setdefault("state", {})["arrived"] = time.monotonic()
         try:
             async with asyncio.timeout(self._seconds):
                 body = await self._read(scope, receive)
         except TimeoutError:
             self._count(scope["path"], 408)
-            return await _refuse(408, "the request took too long to arrive: send it at once", scope, receive, send)
+            return await _refuse(
+                408, "the request took too long to arrive; send it without delay", scope, receive, send
+            )
         if body is None:
             self._count(scope["path"], 413)
-            sentence = f"the request has more than {self._most} bytes: divide it"
+            sentence = f"the request has more than {self._most} bytes; split it"
             return await _refuse(413, sentence, scope, receive, send)
         if not body["more"]:
             return await self._app(scope, _replayed(body["data"], receive), send)
-        return None  # the client has gone
+        return None  # the client has disconnected
 
     async def _read(self, scope: Scope, receive: Receive) -> dict[str, Any] | None:
-        """The body, None if it is too large; `more` if the client left before its end."""
+        """Read the body. None if it is too large; `more` is true if the client disconnected before its end."""
         headers = dict(scope["headers"])
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > self._most:
@@ -88,7 +92,7 @@ class Bounded:
                 return {"data": b"".join(parts), "more": False}
 
     async def _discard(self, receive: Receive) -> None:
-        """Read what remains of a body that is too large, within reason."""
+        """Read the rest of a body that is too large, up to a limit."""
         size = 0
         while size <= DISCARDED * self._most:
             message = await receive()
@@ -98,7 +102,7 @@ class Bounded:
 
 
 def _replayed(data: bytes, receive: Receive) -> Receive:
-    """Messages with the body that was read, then those that follow it, such as the client's leaving."""
+    """Replay the body that was read, then pass on later messages, such as a disconnect."""
     given = False
 
     async def next_message() -> Message:

@@ -1,4 +1,4 @@
-"""The model that the options of a server name."""
+"""Load the model that a server's options specify."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,35 +12,36 @@ from convs2s_jax.translation import fit, shortlists, translator
 
 
 def load(options: ServeOptions, *, tell: Callable[[str], None]) -> Engine:
-    """Load the model that the options name.
+    """Load the model that the options specify.
 
     Raises:
-      UserError: there is none, it is not one that translates, or the options do not fit it.
+      UserError: there is no such model, it does not translate, or the options do not fit it.
     """
     model = translator.load(options.workdir, steps=options.checkpoint, dtype=options.dtype, tell=tell)
     check(
         model.reads_source,
-        f"--workdir={options.workdir[0]} is a language model: it reads no source, and a server translates",
+        f"--workdir={options.workdir[0]} is a language model and reads no source; a server needs a translation model",
     )
     search = build(SearchConfig, to_dict(model.cfg.search) | dict(options.search), "search")
     check(
         not search.sampling,
-        "search.sampling is True in this run: a server answers the same request with the same translations; use "
+        "search.sampling is True in this run, but a server answers the same request with the same translations; use "
         "--nosampling",
     )
     check(
         search.lm_weight == 0,
-        f"search.lm_weight is {search.lm_weight}: a server has no language model; use --lm_weight=0, or convs2s decode "
-        "--lm",
+        f"search.lm_weight is {search.lm_weight}, but a server has no language model; use --lm_weight=0, or "
+        "convs2s decode --lm",
     )
     check_search(search, options.search, attends=model.attends)
     check(
         search.diverse_groups == 1 or "constraints" not in options.allow,
-        "--allow=constraints with diverse_groups: only plain beam search sees to it that phrases occur; leave one out",
+        "--allow=constraints cannot be combined with diverse_groups, since only plain beam search enforces phrases; "
+        "remove one",
     )
     check(
         search.diverse_groups == 1 or "sampling" not in options.allow,
-        "--allow=sampling with diverse_groups: samples are drawn independently; leave one out",
+        "--allow=sampling cannot be combined with diverse_groups, since samples are drawn independently; remove one",
     )
     sizes = options.beam_sizes or (search.beam_size,)
     for size in sizes:

@@ -1,4 +1,4 @@
-"""The JSON of requests and answers."""
+"""The JSON schema of requests and answers."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -19,54 +19,58 @@ SEARCH = (
     "min_length",
     "sampling",
 )
-"""Fields of a request that change the search; those of `SearchConfig`."""
+"""Fields of a request that override fields of `SearchConfig`."""
 
 
 class TranslationRequest(BaseModel):
-    """Lines to translate, and how. A field of the search that is left out has the server's value."""
+    """Lines to translate, with options. Search fields that are omitted default to the server's values."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    lines: Annotated[list[str], Field(description="one sentence each", examples=[["April 4, 1989"]])]
-    nbest: Annotated[int, Field(description="translations of each line, at most beam_size")] = 1
-    alignment: Annotated[bool, Field(description="whether to tell the source token of each target token")] = False
+    lines: Annotated[
+        list[str], Field(description="lines to translate, one sentence each", examples=[["April 4, 1989"]])
+    ]
+    nbest: Annotated[int, Field(description="number of translations per line, at most beam_size")] = 1
+    alignment: Annotated[bool, Field(description="whether to return the source token of each target token")] = False
     attention: Annotated[bool, Field(description="whether to return the attention as a matrix")] = False
-    replace_unk: Annotated[bool, Field(description="replace unknown words by the source words they look at")] = False
+    replace_unk: Annotated[bool, Field(description="replace unknown words by the source words they attend to")] = False
     prefix: Annotated[
-        list[str] | None, Field(description='for each line, words that its translation begins with; "" for none')
+        list[str] | None, Field(description='for each line, words that its translation must begin with; "" for none')
     ] = None
     constraints: Annotated[
-        list[list[str]] | None, Field(description="for each line, phrases that occur in its translation, in any order")
+        list[list[str]] | None,
+        Field(description="for each line, phrases that must occur in its translation, in any order"),
     ] = None
     shortlist: Annotated[
         bool | None,
-        Field(description="false: all words, on a server that has a shortlist; true: the likely words only"),
+        Field(description="on a server with a shortlist, false: use all words; true: only the likely words"),
     ] = None
     sampling: Annotated[
-        bool | None, Field(description="draw beam_size translations of each line and rank them, in place of a search")
+        bool | None,
+        Field(description="sample beam_size translations of each line and rank them, instead of beam search"),
     ] = None
-    seed: Annotated[int | None, Field(description="of sampling; 0 by default", ge=0, lt=2**32)] = None
+    seed: Annotated[int | None, Field(description="random seed for sampling; 0 by default", ge=0, lt=2**32)] = None
     beam_size: Annotated[int | None, Field(description="one of the server's beam sizes")] = None
-    length_penalty: Annotated[float | None, Field(description="power of the length that divides scores")] = None
-    coverage_penalty: Annotated[float | None, Field(description="weight of the coverage of the source")] = None
-    temperature: Annotated[float | None, Field(description="logits are divided by it")] = None
+    length_penalty: Annotated[float | None, Field(description="scores are divided by the length to this power")] = None
+    coverage_penalty: Annotated[float | None, Field(description="weight of the coverage penalty")] = None
+    temperature: Annotated[float | None, Field(description="divisor of the logits")] = None
     unk_penalty: Annotated[float | None, Field(description="nats subtracted for each unknown word")] = None
-    min_length: Annotated[int | None, Field(description="fewest tokens of a translation")] = None
+    min_length: Annotated[int | None, Field(description="minimum number of tokens in a translation")] = None
 
     @property
     def changes(self) -> dict[str, Any]:
-        """The fields of the search that the request has."""
+        """The search fields that the request sets."""
         return {name: value for name in SEARCH if (value := getattr(self, name)) is not None}
 
     @property
     def texts(self) -> tuple[tuple[str, list[str]], ...]:
-        """Its texts, with what one of them is called."""
+        """Its texts, grouped by kind: (name of one text, texts)."""
         phrases = [phrase for each in self.constraints or () for phrase in each]
         return ("line", self.lines), ("prefix", self.prefix or []), ("constraint", phrases)
 
     @property
     def characters(self) -> int:
-        """Of all texts."""
+        """Total number of characters in its texts."""
         return sum(len(text) for _, texts in self.texts for text in texts)
 
     @property
@@ -80,14 +84,14 @@ class Hypothesis(BaseModel):
 
     text: str
     tokens: Annotated[list[str], Field(description="the model's tokens, end symbol last")]
-    score: Annotated[float | None, Field(description="nats, divided as the search says; null where there is none")]
-    token_scores: Annotated[list[float | None], Field(description="nats of each token")]
+    score: Annotated[float | None, Field(description="in nats, normalised as in the search; null if there is none")]
+    token_scores: Annotated[list[float | None], Field(description="score of each token, in nats")]
     alignment: Annotated[
-        str | None, Field(description='"0-0 1-2": source and target tokens, counted from 0; only if asked for')
+        str | None, Field(description='pairs of source and target tokens, from 0, such as "0-0 1-2"; only if requested')
     ] = None
     attention: Annotated[
         list[list[float]] | None,
-        Field(description="a row for each of tokens, a column for each source token and the end symbol"),
+        Field(description="one row per entry of tokens, one column per source token and one for the end symbol"),
     ] = None
 
 
@@ -108,17 +112,17 @@ class TranslationAnswer(BaseModel):
 class Problem(BaseModel):
     """The answer to a request that cannot be served."""
 
-    error: Annotated[str, Field(description="what is wrong and what to do, in a sentence")]
+    error: Annotated[str, Field(description="one sentence about what is wrong and how to fix it")]
 
 
 def answer_of(results: Sequence[Result], request: TranslationRequest) -> bytes:
-    """The JSON of a `TranslationAnswer`, made line by line, so that other threads run in between."""
+    """The JSON of a `TranslationAnswer`, built line by line so that other threads can run in between."""
     lines = [_line_of(result, request).model_dump_json() for result in results]
     return f'{{"translations":[{",".join(lines)}]}}'.encode()
 
 
 def _line_of(result: Result, request: TranslationRequest) -> Line:
-    """The part of the answer that is for one line."""
+    """The part of the answer for one line."""
     result = dataclasses.replace(result, hypotheses=result.hypotheses[: request.nbest])
     hypotheses = []
     for found, values in zip(result.hypotheses, record(result)["hypotheses"], strict=True):

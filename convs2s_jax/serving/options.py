@@ -1,4 +1,4 @@
-"""The options of a server and their consistency checks."""
+"""The options of a server and their validation."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -11,31 +11,32 @@ LARGEST_PORT = 65535
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServeOptions:
-    """What to serve, where, and within which limits: each field is a flag (docs/serving.md).
+    """What to serve, where, and with which limits. Each field is a flag (docs/serving.md).
 
     Attributes:
-      workdir: folder of a training run; several (A,B) translate together as an ensemble.
-      checkpoint: steps of checkpoints, or last:N for the last N, whose kernels are averaged; by default the one that is
-        best on validation.
-      dtype: dtype of matrix products and activations; by default the run's.
-      int8: convolutions and the softmax compute with 8-bit integers: twice as fast on CPUs with VNNI from jax 0.11 on,
-        no faster on an H200, not tried on TPUs.
-      shortlist: file of likely target words for each source word (`convs2s shortlist`): translations use the words of
-        their source in it only, unless a request says otherwise; by default all words.
-      allow: prefixes, constraints, sampling, or several of them: what requests may ask for besides. Each means further
-        programs.
-      host: address to listen on. The default accepts connections of this machine only.
-      port: port to listen on; 0 for any that is free.
-      beam_sizes: beam sizes that a request may ask for, the first by default; by default that of the search.
-      batch_size: most lines that are translated together.
-      wait_ms: most milliseconds that a line waits for others to share its batch, while another batch is in progress.
-      max_tokens: most source tokens of a line, its end symbol counted; at most the model's positions.
-      max_lines: most lines of a request.
-      max_body: most bytes of a request.
-      max_waiting: most lines that wait; further requests are answered with 429.
-      timeout: seconds within which a request is read, and within which it is answered; later, the answer is 504.
-      drain: seconds that requests in progress have to end after SIGTERM or Ctrl-C.
-      search: fields of `SearchConfig` that override the run's.
+      workdir: folder of a training run; several (A,B) translate as an ensemble.
+      checkpoint: steps of checkpoints to average, or last:N for the last N; by default the best checkpoint on
+        validation.
+      dtype: dtype of matrix products and activations; by default that of the run.
+      int8: use 8-bit integers in convolutions and the softmax. Twice as fast on CPUs with VNNI from jax 0.11 on, no
+        faster on an H200, not tried on TPUs.
+      shortlist: file of likely target words for each source word (`convs2s shortlist`). Translations only use the words
+        that it lists for their source, unless a request overrides this; by default all words.
+      allow: optional features that requests may use: prefixes, constraints, sampling, or several of them. Each requires
+        more programs to be compiled.
+      host: address to listen on. The default only accepts connections from this machine.
+      port: port to listen on; 0 for any free port.
+      beam_sizes: beam sizes that a request may use; the first is the default. By default that of the search.
+      batch_size: maximum number of lines that are translated together.
+      wait_ms: maximum time in milliseconds that a line waits for others to share its batch while another batch is in
+        progress.
+      max_tokens: maximum number of source tokens per line, including the end symbol; at most the model's positions.
+      max_lines: maximum number of lines per request.
+      max_body: maximum number of bytes per request.
+      max_waiting: maximum number of waiting lines; further requests are answered with 429.
+      timeout: seconds within which a request must arrive (else 408), and within which it is answered (else 504).
+      drain: seconds that requests in progress have to finish after SIGTERM or Ctrl-C.
+      search: fields of `SearchConfig` that override those of the run.
     """
 
     workdir: tuple[str, ...] = ()
@@ -58,31 +59,36 @@ class ServeOptions:
     search: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse options that no server can have."""
-        check(bool(self.workdir) and all(self.workdir), "--workdir is missing, as in --workdir=runs/demo")
-        check(self.host != "", "--host is empty: use 127.0.0.1 for this machine, 0.0.0.0 for all its addresses")
-        check(0 <= self.port <= LARGEST_PORT, f"--port={self.port}: use a port from 1 to {LARGEST_PORT}, or 0 for any")
-        for name in ("batch_size", "max_lines", "max_body", "max_waiting"):
-            check(getattr(self, name) >= 1, f"--{name} is {getattr(self, name)}: use 1 or more")
+        """Raise UserError for invalid options."""
+        check(bool(self.workdir) and all(self.workdir), "--workdir is missing; set it as in --workdir=runs/demo")
+        check(self.host != "", "--host is empty; use 127.0.0.1 for this machine only, or 0.0.0.0 for all its addresses")
         check(
-            self.max_tokens >= 2, f"--max_tokens is {self.max_tokens}: a word and its end symbol are 2; use 2 or more"
+            0 <= self.port <= LARGEST_PORT,
+            f"--port={self.port} is invalid; use 1 to {LARGEST_PORT}, or 0 for any free port",
         )
-        check(0 <= self.wait_ms <= 1000, f"--wait_ms is {self.wait_ms}: use a value from 0 to 1000")
+        for name in ("batch_size", "max_lines", "max_body", "max_waiting"):
+            check(getattr(self, name) >= 1, f"--{name} is {getattr(self, name)}; use 1 or more")
+        check(
+            self.max_tokens >= 2,
+            f"--max_tokens is {self.max_tokens}; use 2 or more, since a word and the end symbol are 2 tokens",
+        )
+        check(0 <= self.wait_ms <= 1000, f"--wait_ms is {self.wait_ms}; use a value between 0 and 1000")
         for name in ("timeout", "drain"):
-            check(0 < getattr(self, name) <= 3600, f"--{name} is {getattr(self, name)}: use 0.1 to 3600 seconds")
-        check(all(size >= 1 for size in self.beam_sizes), f"--beam_sizes={self.beam_sizes}: each is 1 or more")
+            check(0 < getattr(self, name) <= 3600, f"--{name} is {getattr(self, name)}; use 0.1 to 3600 seconds")
+        check(all(size >= 1 for size in self.beam_sizes), f"--beam_sizes={self.beam_sizes}; each must be 1 or more")
         own = self.search.get("beam_size")
         check(
             own is None or not self.beam_sizes or own == self.beam_sizes[0],
-            f"--beam_size={own} with --beam_sizes={','.join(map(str, self.beam_sizes))}: the first of these is that of "
-            "a request that names none; leave --beam_size out",
+            f"--beam_size={own} conflicts with --beam_sizes={','.join(map(str, self.beam_sizes))}, the first of which "
+            "is the default for requests; remove --beam_size",
         )
         check(
             self.max_lines <= self.max_waiting,
-            f"--max_lines={self.max_lines} with --max_waiting={self.max_waiting}: a request could never be taken; "
-            "raise --max_waiting",
+            f"--max_lines={self.max_lines} exceeds --max_waiting={self.max_waiting}, so a full request could never "
+            "be accepted; raise --max_waiting",
         )
         check(
             not self.search.get("sampling"),
-            "--sampling: a server answers the same request with the same translations; leave it out",
+            "--sampling is not supported, since a server answers the same request with the same translations; "
+            "remove it",
         )

@@ -1,4 +1,4 @@
-"""What requests require of translations, prefixes and constraints: what a server takes, in arrays of known shapes."""
+"""Prefixes and constraints of requests: which ones a server accepts, in arrays of compiled shapes."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -12,11 +12,11 @@ from convs2s_jax.translation.translator import Translator
 
 Allowed = Literal["prefixes", "constraints", "sampling"]
 MOST = Sizes(prefix=32, phrases=8, phrase=8)
-"""Most tokens of a prefix, phrases of a line, and tokens of a phrase."""
+"""Maximum number of tokens per prefix, phrases per line, and tokens per phrase."""
 
 
 def axes_of(allow: Sequence[Allowed], *, prefix: bool, constraints: bool) -> Sizes:
-    """Room for what a request has. With constraints there is room for prefixes too, where a server takes both."""
+    """Array sizes for a request. Requests with constraints also have room for prefixes if the server allows both."""
     prefix = prefix or (constraints and "prefixes" in allow)
     return Sizes(
         prefix=MOST.prefix if prefix else 0,
@@ -26,7 +26,7 @@ def axes_of(allow: Sequence[Allowed], *, prefix: bool, constraints: bool) -> Siz
 
 
 def kinds(allow: Sequence[Allowed]) -> tuple[Sizes, ...]:
-    """All axes that requests to a server have; those of requests that require nothing first."""
+    """All array sizes that requests to a server use. The first is for requests without prefixes and constraints."""
     names = [name for name in allow if name != "sampling"]
     return (NO_AXES, *(axes_of(allow, prefix=name == "prefixes", constraints=name == "constraints") for name in names))
 
@@ -40,33 +40,33 @@ def checked(
     prefix: Sequence[str] | None,
     constraints: Sequence[Sequence[str]] | None,
 ) -> Sizes:
-    """The axes for what a request requires of its lines.
+    """Check the prefixes and constraints of a request, and return their array sizes.
 
     Args:
       translator: the model.
-      search: options of the search, for the length bounds.
-      allow: what the server takes.
+      search: options of the search, for the length limits.
+      allow: features that the server allows.
       lines: source lines.
-      prefix: for each line, words that its translation begins with; None for none at all.
-      constraints: for each line, phrases that occur in its translation; None for none at all.
+      prefix: for each line, words that its translation must begin with; None if the request has no prefixes.
+      constraints: for each line, phrases that must occur in its translation; None if the request has no constraints.
 
     Raises:
-      UserError: the server does not take it, or a translation cannot have it.
+      UserError: the server does not allow them, or no translation can satisfy them.
     """
     for field, name, given in (("prefix", "prefixes", prefix), ("constraints", "constraints", constraints)):
         check(
             given is None or name in allow,
-            f"{field}: this server takes no {name}; it has to be started with --allow={name}",
+            f"{field} is not enabled on this server; it must be started with --allow={name}",
         )
     arguments.check_required(translator, search, lines, prefix=prefix, constraints=constraints)
     tgt = translator.vocabularies.tgt
     tokens = [len(ids) for ids in encode(tgt, prefix or ())]
     phrases = [[len(ids) for ids in encode_phrases(tgt, wanted)] for wanted in constraints or ()]
     for what, counts, most in (
-        ("tokens of a prefix", tokens, MOST.prefix),
-        ("constraints of a line", map(len, phrases), MOST.phrases),
-        ("tokens of a constraint", (n for each in phrases for n in each), MOST.phrase),
+        ("tokens in a prefix", tokens, MOST.prefix),
+        ("constraints for a line", map(len, phrases), MOST.phrases),
+        ("tokens in a constraint", (n for each in phrases for n in each), MOST.phrase),
     ):
         count = max(counts, default=0)
-        check(count <= most, f"{count} {what} are too many: this server takes up to {most}")
+        check(count <= most, f"{count} {what} are too many; this server accepts at most {most}")
     return axes_of(allow, prefix=prefix is not None, constraints=constraints is not None)

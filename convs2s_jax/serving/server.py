@@ -1,4 +1,4 @@
-"""Running the application: the socket, signals, and what the log says."""
+"""Run the application: socket, signals and log messages."""
 
 import contextlib
 import errno
@@ -17,15 +17,15 @@ from convs2s_jax.serving.limits import Bounded
 from convs2s_jax.serving.options import ServeOptions
 
 NEWS = 10.0
-"""Seconds between two lines of the log about programs that are being compiled."""
+"""Seconds between two log messages about compilation."""
 
 
 def serve(options: ServeOptions, *, tell: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or SIGINT; requests in progress are then answered.
+    """Serve until SIGTERM or SIGINT. Requests in progress are then finished.
 
     Raises:
       UserError: the address or the model cannot be used.
-      Exception: a program could not be compiled, for example for want of memory.
+      Exception: a program could not be compiled, for example for lack of memory.
     """
     with contextlib.closing(bound(options.host, options.port)) as listener:
         model = loading.load(options, tell=tell)
@@ -47,16 +47,16 @@ def serve(options: ServeOptions, *, tell: Callable[[str], None]) -> None:
             timeout_graceful_shutdown=max(1, round(options.drain)),
         )
         server = _Server(config)
-        server.run(sockets=[listener])  # with uvloop, which `asyncio.run` would not take
+        server.run(sockets=[listener])  # with uvloop, which `asyncio.run` would not use
         if not server.started:
-            raise UserError("the server could not start: see the message above")
+            raise UserError("the server could not start; see the message above")
         if failures:
             raise failures[0]
         tell("stopped")
 
 
 def _progress(tell: Callable[[str], None]) -> Callable[[int, int], None]:
-    """What tells of compiled programs: all of them, and until then their number every `NEWS` seconds."""
+    """Return a callback that logs the number of compiled programs every `NEWS` seconds, and when all are compiled."""
     begun = told = time.monotonic()
 
     def progress(compiled: int, programs: int) -> None:
@@ -72,41 +72,43 @@ def _progress(tell: Callable[[str], None]) -> Callable[[int, int], None]:
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket that is bound to an address.
+    """Return a socket that is bound to an address and listens.
 
     Raises:
-      UserError: another program has the port, or there is no such address.
+      UserError: the port is in use, or the address does not exist.
     """
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError) as error:
-        why = getattr(error, "strerror", None) or "it is no name of a host"
+        why = getattr(error, "strerror", None) or "not a valid host name"
         raise UserError(f"--host={host}: {why}; use an address of this machine") from error
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         made.bind(place)
-        made.listen(128)  # of two servers that start together, one is refused here
+        made.listen(128)  # if two servers start together, one of them fails here
     except OSError as error:
         made.close()
         if error.errno == errno.EADDRINUSE:
-            raise UserError(f"--port={port} is in use: another program listens there; use another port") from error
-        raise UserError(f"--host={host} --port={port} cannot be used: {error.strerror}; use another") from error
+            raise UserError(f"--port={port} is already in use by another program; choose another port") from error
+        raise UserError(
+            f"--host={host} --port={port} cannot be used: {error.strerror}; choose another address"
+        ) from error
     return made
 
 
 def address_of(listener: socket.socket) -> str:
-    """The address as people write it into a browser."""
+    """The address as a URL for a browser."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class _Server(uvicorn.Server):
-    """A server that ends with status 0 on SIGTERM, once it has answered what it was asked."""
+    """A server that finishes its requests on SIGTERM and then exits with status 0."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """End on the signals, and give them back to the program afterwards without raising them again."""
+        """Shut down on the signals, and restore their handlers afterwards without raising the signals again."""
         handled = (signal.SIGTERM, signal.SIGINT)
         before: dict[Any, Any] = {number: signal.signal(number, self.handle_exit) for number in handled}
         try:

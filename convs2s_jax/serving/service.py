@@ -1,4 +1,4 @@
-"""What the handlers of requests share: the model, its batches, its metrics, and the answer to a request."""
+"""The state that request handlers share (model, batches, metrics), and the translation of a request."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -15,14 +15,14 @@ from convs2s_jax.serving.metrics import Metrics
 from convs2s_jax.serving.options import ServeOptions
 
 RETRY = 1
-"""Seconds after which a client may try again."""
+"""Seconds after which a client may retry."""
 INLINE = 4096
-"""Characters of a request, times its nbest, up to which the event loop itself tokenises and answers where no attention
-is asked for; more would keep other requests waiting, and get a thread."""
+"""Maximum characters of a request, times its nbest, that are tokenised and answered in the event loop itself if no
+attention is requested. Larger requests would block others and run in a thread."""
 LINE = 32
-"""Characters that a line counts in addition: an answer has its fields, however short it is."""
+"""Characters added per line, since the fields of an answer take time however short the line is."""
 MOST_WEIGHTS = 1 << 21
-"""Attention weights that an answer may have: as JSON they are up to 16 MB."""
+"""Maximum number of attention weights in an answer. As JSON they take up to 16 MB."""
 
 
 class Service:
@@ -31,15 +31,15 @@ class Service:
     Attributes:
       engine: the model.
       options: limits.
-      batcher: collects lines.
-      metrics: of this server.
-      programs: how many are compiled before the server is ready.
-      compiled: how many are.
-      closing: set when the server ends, which then waits for the program that is being compiled and for no other.
+      batcher: collects lines into batches.
+      metrics: metrics of this server.
+      programs: number of programs to compile before the server is ready.
+      compiled: number of programs compiled so far.
+      closing: set when the server shuts down. It then waits for the program that is being compiled, but for no other.
     """
 
     def __init__(self, engine: Engine, options: ServeOptions) -> None:
-        """Begin without compiled programs. Called within an event loop."""
+        """Start without compiled programs. Must be called within an event loop."""
         self.engine, self.options = engine, options
         self.programs, self.compiled, self.closing = sum(1 for _ in engine.shapes()), 0, False
         self.batcher = Batcher(
@@ -53,16 +53,16 @@ class Service:
 
     @property
     def missing(self) -> str:
-        """A sentence while programs are still being compiled, else ""."""
+        """A message while programs are still being compiled, else ""."""
         if self.compiled == self.programs:
             return ""
-        return f"{self.compiled} of {self.programs} programs are compiled: try again soon"
+        return f"{self.compiled} of {self.programs} programs are compiled; try again soon"
 
     def compile(self, progress: Callable[[int, int], None] = lambda *_: None) -> None:
-        """Compile all programs, unless the server ends before; in a thread, since it takes a while.
+        """Compile all programs, unless the server shuts down first. Slow; call it in a thread.
 
         Args:
-          progress: called after each with how many are compiled, and of how many.
+          progress: called after each program with the number compiled so far and the total.
         """
         for _ in self.engine.compile():
             self.compiled += 1
@@ -71,26 +71,26 @@ class Service:
                 return
 
     async def translate(self, asked: TranslationRequest) -> bytes:
-        """The answer to a request, a `TranslationAnswer` as JSON.
+        """Return the answer to a request, a `TranslationAnswer` as JSON.
 
         Raises:
-          HTTPException: it cannot be served, and why.
+          HTTPException: the request cannot be served; the detail states why.
         """
         if self.missing:
             raise HTTPException(503, self.missing, {"retry-after": str(RETRY)})
         most = self.options.max_lines
         if len(asked.lines) > most:
-            raise HTTPException(422, f"lines has {len(asked.lines)} lines: this server takes up to {most}")
+            raise HTTPException(422, f"lines has {len(asked.lines)} lines, but this server accepts at most {most}")
         try:
             async with asyncio.timeout(self.options.timeout):
                 answer = await self._answer(asked)
         except TimeoutError:
-            raise HTTPException(504, f"there was no answer within {self.options.timeout:g} seconds") from None
+            raise HTTPException(504, f"the request timed out after {self.options.timeout:g} seconds") from None
         self.metrics.lines.inc(len(asked.lines))
         return answer
 
     async def _answer(self, asked: TranslationRequest) -> bytes:
-        """`translate` of a request that may take as long as it does."""
+        """`translate` without a time limit."""
 
         async def done(work: Callable[..., Any], *given: Any) -> Any:
             return work(*given) if inline else await asyncio.to_thread(work, *given)
@@ -103,7 +103,7 @@ class Service:
         try:
             answers = self.batcher.submit(key, requests)
         except FullError:
-            sentence = f"{self.batcher.waiting} lines are waiting already: try again later"
+            sentence = f"{self.batcher.waiting} lines are already waiting; try again later"
             raise HTTPException(429, sentence, {"retry-after": str(RETRY)}) from None
         try:
             results = await asyncio.gather(*answers)
@@ -114,7 +114,7 @@ class Service:
         return content
 
     def _prepared(self, asked: TranslationRequest) -> tuple[Key, list[tuple[int, LineRequest]]]:
-        """What the lines of a request have in common, and each with its width.
+        """The batching key of a request, and each of its lines with its width.
 
         Raises:
           UserError: the request cannot be served.
@@ -124,15 +124,16 @@ class Service:
             _check_lines(name, texts)
         check(
             engine.translator.attends or not asked.looks,
-            "this model has no attention: leave out alignment, attention and replace_unk",
+            "this model has no attention; remove alignment, attention and replace_unk",
         )
         own = engine.translator.shortlist is not None
-        check(own or not asked.shortlist, "shortlist is true and this server has none: leave it out")
+        check(own or not asked.shortlist, "shortlist is true, but this server has no shortlist; remove it")
         search = engine.asked(asked.changes, nbest=asked.nbest)
         drawn = search.sampling
-        check(asked.seed is None or drawn, "seed without sampling: nothing is drawn in beam search; leave it out")
+        check(asked.seed is None or drawn, "seed has no effect without sampling; remove it")
         check(
-            not (asked.shortlist and drawn), "shortlist with sampling: samples are drawn from all words; leave one out"
+            not (asked.shortlist and drawn),
+            "shortlist cannot be combined with sampling, which uses all words; remove one of them",
         )
         short = own and asked.shortlist is not False and not drawn
         constraints = asked.constraints and [[one for one in phrases if one.strip()] for phrases in asked.constraints]
@@ -147,19 +148,20 @@ class Service:
         count = engine.most_weights(search, widths, nbest=asked.nbest) if asked.attention else 0
         check(
             count <= MOST_WEIGHTS,
-            f"attention: translations of these lines may have {count} weights, and this server returns up to "
-            f"{MOST_WEIGHTS}; ask for fewer lines at once, or for a smaller nbest",
+            f"attention: translations of these lines may have {count} weights, but this server returns at most "
+            f"{MOST_WEIGHTS}; request fewer lines at once or a smaller nbest",
         )
         return key, list(zip(widths, requests, strict=True))
 
 
 def _check_lines(name: str, texts: Sequence[str]) -> None:
-    """Refuse texts that are no lines."""
+    """Raise UserError for texts that are not single lines of valid Unicode."""
     for number, text in enumerate(texts, 1):
         check(
-            "\n" not in text and "\r" not in text, f"{name} {number} has a line break: give each line as one of lines"
+            "\n" not in text and "\r" not in text,
+            f"{name} {number} contains a line break; send each line as a separate entry of lines",
         )
         try:
             text.encode("utf-8")
         except UnicodeEncodeError:
-            raise UserError(f"{name} {number} has half of a surrogate pair, which is no character") from None
+            raise UserError(f"{name} {number} contains half of a surrogate pair, which is not a character") from None

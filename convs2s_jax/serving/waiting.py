@@ -1,4 +1,4 @@
-"""Lines that wait for their translation, and which of them make up a batch."""
+"""Waiting lines, and the choice of those that make up a batch."""
 
 import asyncio
 from collections.abc import Sequence
@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 FEWEST = 8
-"""Lines that are worth a second batch beside one in progress."""
+"""Number of lines that justify a second batch beside one in progress."""
 WIDER = 2
-"""How many times as wide as the oldest line of a batch others may be."""
+"""Maximum width of a line in a batch, relative to its oldest line."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,11 +16,11 @@ class Item:
     """A line that waits for its translation.
 
     Attributes:
-      key: lines with equal keys can share a batch; hashable.
-      width: columns that its source needs.
-      line: what `run` needs of it.
-      answer: its result.
-      arrived: when it came, in seconds of the clock.
+      key: hashable; lines with equal keys can share a batch.
+      width: width of the source array that it needs.
+      line: the argument for `run`.
+      answer: future of its result.
+      arrived: time of its arrival, in seconds of the monotonic clock.
     """
 
     key: Any
@@ -31,14 +31,14 @@ class Item:
 
 
 def choose(waiting: Sequence[Item], rows: int) -> list[Item]:
-    """The lines of the next batch: the oldest, and those of its key that are nearest to it in width.
+    """Choose the next batch: the oldest line, and those with the same key that are closest to it in width.
 
-    Lines more than `WIDER` times as wide would make it slow; they are the oldest in their turn, so none waits forever.
-    It may be fewer than there are (`filled`).
+    Lines more than `WIDER` times as wide would slow the batch down. They become the oldest in turn, so none waits
+    forever. Some lines may be left for a later batch to avoid empty rows (`filled`).
 
     Args:
       waiting: at least one line, oldest first.
-      rows: most lines of a batch.
+      rows: maximum number of lines per batch.
     """
     oldest = waiting[0]
     fitting = [item for item in waiting if item.key == oldest.key and item.width <= WIDER * oldest.width]
@@ -47,10 +47,10 @@ def choose(waiting: Sequence[Item], rows: int) -> list[Item]:
 
 
 def filled(lines: int) -> int:
-    """How many of these lines to take, so that few rows of a batch are empty.
+    """Number of these lines to take, so that few rows of the batch are empty.
 
-    A batch costs as much as one of the next power of two: 40 lines cost what 64 do, and more than 32 and 8. So it is a
-    power of two, or at most an eighth less; `FEWEST` lines and less stay together.
+    A batch costs as much as one of the next power of two: 40 lines cost as much as 64, and more than 32 and 8. So the
+    result is a power of two, or at most an eighth less. `FEWEST` lines or fewer stay together.
     """
     power = 1 << lines.bit_length() - 1
     return lines if lines <= FEWEST or lines >= 2 * power - power // 4 else power

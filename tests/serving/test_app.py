@@ -49,25 +49,33 @@ def test_nbest_alignment_and_attention_are_given_on_request():
 @pytest.mark.parametrize(
     ("body", "status", "sentence"),
     [
-        ({"lines": ["a"], "beamsize": 2}, 422, "there is no field 'beamsize'; did you mean 'beam_size'?"),
-        ({"lines": ["a"], "\0" + "x" * 1000: 2}, 422, "there is no field '\\x00xxx"),
-        ({"lines": ["a"], "beam_size": 3}, 422, "beam_size is 3: this server has 2, 1"),
-        ({"lines": ["a"], "nbest": 3}, 422, "nbest is 3: use 1 to 2"),
+        ({"lines": ["a"], "beamsize": 2}, 422, "unknown field 'beamsize'; did you mean 'beam_size'?"),
+        ({"lines": ["a"], "\0" + "x" * 1000: 2}, 422, "unknown field '\\x00xxx"),
+        ({"lines": ["a"], "beam_size": 3}, 422, "beam_size is 3; this server supports 2, 1"),
+        ({"lines": ["a"], "nbest": 3}, 422, "nbest is 3; use 1 to 2"),
         ({"lines": ["a"], "temperature": 0}, 422, "temperature is 0"),
-        ({"lines": ["a"], "coverage_penalty": 0.5}, 422, "is chosen when the server is started"),
-        ({"lines": ["a"], "shortlist": True}, 422, "this server has none: leave it out"),
-        ({"lines": ["a"], "prefix": ["b"]}, 422, "takes no prefixes; it has to be started with --allow=prefixes"),
-        ({"lines": ["a"], "constraints": [["b\nc"]]}, 422, "constraint 1 has a line break"),
-        ({"lines": ["a"], "sampling": True}, 422, "draws no samples; it has to be started with --allow=sampling"),
-        ({"lines": ["a"], "seed": 3}, 422, "seed without sampling: nothing is drawn"),
+        ({"lines": ["a"], "coverage_penalty": 0.5}, 422, "is decided when the server is started"),
+        ({"lines": ["a"], "shortlist": True}, 422, "this server has no shortlist; remove it"),
+        (
+            {"lines": ["a"], "prefix": ["b"]},
+            422,
+            "prefix is not enabled on this server; it must be started with --allow=prefixes",
+        ),
+        ({"lines": ["a"], "constraints": [["b\nc"]]}, 422, "constraint 1 contains a line break"),
+        (
+            {"lines": ["a"], "sampling": True},
+            422,
+            "sampling is not enabled on this server; it must be started with --allow=sampling",
+        ),
+        ({"lines": ["a"], "seed": 3}, 422, "seed has no effect without sampling"),
         ({"lines": ["a"], "sampling": True, "seed": -1}, 422, "seed: input should be greater than or equal to 0"),
         ({"lines": "a"}, 422, "lines: input should be a valid list"),
         ({}, 422, "lines: field required"),
-        ({"lines": ["a", "b\nc"]}, 422, "line 2 has a line break"),
-        ({"lines": ["a", "b\r"]}, 422, "line 2 has a line break"),
+        ({"lines": ["a", "b\nc"]}, 422, "line 2 contains a line break"),
+        ({"lines": ["a", "b\r"]}, 422, "line 2 contains a line break"),
         ({"lines": ["a " * 40]}, 422, "line 1 is too long"),
-        ({"lines": ["a"] * 300}, 422, "lines has 300 lines: this server takes up to 256"),
-        ({"lines": ["fail"]}, 500, "the server failed at this request"),
+        ({"lines": ["a"] * 300}, 422, "lines has 300 lines, but this server accepts at most 256"),
+        ({"lines": ["fail"]}, 500, "the server failed to process this request"),
     ],
 )
 def test_a_request_that_cannot_be_served_gets_a_sentence(body, status, sentence):
@@ -82,11 +90,11 @@ def test_a_request_that_cannot_be_served_gets_a_sentence(body, status, sentence)
 @pytest.mark.parametrize(
     ("content", "status", "sentence"),
     [
-        (b"{bad", 400, "the request is not JSON"),
-        (b'{"lines": ["\xff"]}', 400, "not JSON in UTF-8"),
+        (b"{bad", 400, "the request is not valid JSON"),
+        (b'{"lines": ["\xff"]}', 400, "not valid JSON in UTF-8"),
         (b"[" * 4000, 400, "the request is n"),  # nested too deeply, or not JSON for a Python that reads that deep
-        (b'{"lines": ["a"], "min_length": %s}' % (b"9" * 5000), 400, "has a number of thousands of digits"),
-        (b'{"lines": ["a"], "\\ud800": 1}', 422, "the name of a field has half of a surrogate pair"),
+        (b'{"lines": ["a"], "min_length": %s}' % (b"9" * 5000), 400, "contains a number with thousands of digits"),
+        (b'{"lines": ["a"], "\\ud800": 1}', 422, "the name of a field contains half of a surrogate pair"),
         (b"", 422, "not a JSON object such as"),
         (b'["a"]', 422, 'not a JSON object such as {"lines": ["April 4, 1989"]}'),
         (b'{"lines": ["\\ud800"]}', 422, "half of a surrogate pair"),
@@ -131,7 +139,7 @@ def test_before_all_programs_are_compiled_the_server_says_so():
 
     for answer in talk(work, engine=engine, compile=False):
         assert answer.status_code == 503
-        assert f"of {len(list(engine.shapes()))} programs are compiled: try again soon" in answer.json()["error"]
+        assert f"of {len(list(engine.shapes()))} programs are compiled; try again soon" in answer.json()["error"]
         assert answer.headers["retry-after"] == "1"
 
 
@@ -196,7 +204,7 @@ def test_a_line_that_takes_too_long_gets_504_and_the_others_their_answers():
     other, late = talk(work, engine=engine, options=ServeOptions(workdir=("w",), timeout=0.5, wait_ms=10))
     assert other.json()["translations"][0]["text"] == "b a"
     assert late.status_code == 504
-    assert late.json()["error"] == "there was no answer within 0.5 seconds"
+    assert late.json()["error"] == "the request timed out after 0.5 seconds"
 
 
 def test_a_request_that_is_tokenised_for_too_long_gets_504():
@@ -243,7 +251,7 @@ def test_attention_beyond_what_an_answer_may_hold_is_refused(monkeypatch):
     for asked, lines in ((body, 4), (body | {"lines": ["a"] * 2, "nbest": 2}, 4)):
         answer = answer_to(asked)
         assert answer.status_code == 422
-        assert f"may have {lines * of_a_line} weights, and this server returns up to" in answer.json()["error"]
+        assert f"may have {lines * of_a_line} weights, but this server returns at most" in answer.json()["error"]
 
 
 def test_a_full_queue_answers_429():
@@ -296,11 +304,11 @@ def test_the_page_loads_nothing_from_elsewhere_and_the_interface_is_described():
     [
         ("GET", "/translate", 405, "send lines to /translate with POST"),
         ("PUT", "/translate", 405, "send lines to /translate with POST"),
-        ("POST", "/health", 405, "this address answers to GET only"),
-        ("GET", "/other", 404, "there is no such page; /docs lists what there is"),
-        ("POST", "/other", 404, "there is no such page; /docs lists what there is"),
-        ("GET", "/a/b", 404, "there is no such page; /docs lists what there is"),
-        ("GET", "/../app.py", 404, "there is no such page; /docs lists what there is"),
+        ("POST", "/health", 405, "this address accepts GET only"),
+        ("GET", "/other", 404, "no such page; see /docs for all endpoints"),
+        ("POST", "/other", 404, "no such page; see /docs for all endpoints"),
+        ("GET", "/a/b", 404, "no such page; see /docs for all endpoints"),
+        ("GET", "/../app.py", 404, "no such page; see /docs for all endpoints"),
     ],
 )
 def test_another_address_or_method_gets_a_sentence(method, path, status, sentence):

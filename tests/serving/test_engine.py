@@ -69,7 +69,7 @@ def test_widths_hold_every_line_that_is_taken(engine):
     tokens = [len(ids) for ids in engine.translator.vocabularies.src.encode(["", "5", "1 2 3 4 5 6 7 8 9"])]
     assert engine.widths_of(["", "5", "1 2 3 4 5 6 7 8 9"]) == [16 if n < 16 else 24 for n in tokens]
     assert max(tokens) in range(16, 24)  # else the second width is not seen
-    with pytest.raises(UserError, match=r"line 2 has .* tokens: this server takes up to 23; divide it"):
+    with pytest.raises(UserError, match=r"line 2 has .* tokens, but this server accepts at most 23; split it"):
         engine.widths_of(["5", "1 2 3 4 5 6 7 8 9 " * 3])
 
 
@@ -163,9 +163,9 @@ def test_what_is_required_gives_the_translations_of_decoding(required, prefix, c
     ("prefix", "constraints", "sentence"),
     [
         (["a"], None, "prefix has 1 entries and lines 2"),
-        (["", "a " * 33], None, "tokens of a prefix are too many: this server takes up to 32|at most"),
-        (None, [[], ["a"] * 9], "9 constraints of a line are too many: this server takes up to 8"),
-        (None, [["1 2 3 4 5 6 7 8 9"], []], "tokens of a constraint are too many: this server takes up to 8"),
+        (["", "a " * 33], None, "tokens in a prefix are too many; this server accepts at most 32|at most"),
+        (None, [[], ["a"] * 9], "9 constraints for a line are too many; this server accepts at most 8"),
+        (None, [["1 2 3 4 5 6 7 8 9"], []], "tokens in a constraint are too many; this server accepts at most 8"),
         (["\u4e00", ""], None, "prefix, line 1: '\u4e00' is not in the target vocabulary"),
     ],
 )
@@ -211,18 +211,18 @@ def test_samples_are_compiled_beforehand_and_drawn_freely(drawing):
     kinds = {(key.search.sampling, key.axes.prefix > 0) for key, _, _ in drawing.shapes()}
     assert kinds == {(False, False), (False, True), (True, False)}
     search = drawing.asked({"sampling": True})
-    with pytest.raises(UserError, match="sampling with prefix or constraints"):
+    with pytest.raises(UserError, match="sampling cannot be combined with prefix or constraints"):
         drawing.room_for(search, ["5"], prefix=["a"], constraints=None)
-    with pytest.raises(UserError, match="it has to be started with --allow=sampling"):
+    with pytest.raises(UserError, match="it must be started with --allow=sampling"):
         dataclasses.replace(drawing, allow=()).asked({"sampling": True})
 
 
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        ({"search": {"sampling": True}}, "--sampling: a server answers the same request"),
-        ({"beam_sizes": (0,)}, "each is 1 or more"),
-        ({"port": 70000}, "use a port from 1 to 65535"),
+        ({"search": {"sampling": True}}, "--sampling is not supported, since a server answers the same request"),
+        ({"beam_sizes": (0,)}, "each must be 1 or more"),
+        ({"port": 70000}, "--port=70000 is invalid; use 1 to 65535"),
         ({"max_lines": 2000}, "raise --max_waiting"),
         ({"timeout": 0.0}, "use 0.1 to 3600 seconds"),
     ],
@@ -236,7 +236,7 @@ def test_options_that_no_server_can_have_are_refused(workdir, more, sentence):
     ("search", "sentence"),
     [
         # of an ensemble the last model would count as one
-        ({"lm_weight": 0.2}, r"^search.lm_weight is 0\.2: a server has no language model; use --lm_weight=0"),
+        ({"lm_weight": 0.2}, r"^search.lm_weight is 0\.2, but a server has no language model; use --lm_weight=0"),
         ({"length_penalty": 0.5, "normalize": False}, "^--length_penalty with --nonormalize: scores are not divided"),
         ({"diverse_strength": 1.0}, "^--diverse_strength without --diverse_groups: "),
     ],
@@ -252,7 +252,7 @@ def test_a_request_cannot_ask_for_what_changes_nothing(engine):
     plain = dataclasses.replace(engine, search=dataclasses.replace(engine.search, normalize=False))
     assert plain.asked({"temperature": 0.7}).temperature == 0.7
     with pytest.raises(
-        UserError, match=r"^length_penalty: this server does not divide scores by a power of the length"
+        UserError, match=r"^length_penalty has no effect, since this server does not normalise scores by length"
     ):
         plain.asked({"length_penalty": 0.7})
 

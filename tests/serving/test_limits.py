@@ -69,7 +69,7 @@ def test_a_request_that_the_ending_server_does_not_wait_for_gets_503(arrived):
     answer, metrics = talk(work, engine=engine)
     assert (answer.status_code, answer.headers["retry-after"], answer.headers["connection"]) == (503, "1", "close")
     assert answer.json() == {
-        "error": "the server is shutting down and could not finish this request in time: send it again"
+        "error": "the server is shutting down and could not finish this request in time; send it again"
     }
     assert [line for line in metrics.splitlines() if line.startswith("convs2s_requests_total")] == [
         'convs2s_requests_total{status="503"} 1.0'

@@ -69,7 +69,7 @@ def test_the_page_shows_what_the_server_answers(page, tmp_path):
     assert page.eval_on_selector("#source", "e => getComputedStyle(e).direction") == "rtl"
     page.fill("#source", "1 2 3 4 5 6 7 8 9 " * 5)
     page.wait_for_selector("#problem:not([hidden])")
-    assert "this server takes up to 31; divide it" in page.inner_text("#problem")
+    assert "this server accepts at most 31; split it" in page.inner_text("#problem")
     page.screenshot(path=tmp_path / "page.png", full_page=True)
     refused = [text for text in page.said if "422" in text]  # the browser reports the refusal itself
     assert page.said == refused

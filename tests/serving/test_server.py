@@ -28,21 +28,22 @@ def test_an_address_in_use_or_of_another_machine_is_refused():
     with bound("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
         assert address_of(listener) == f"http://127.0.0.1:{port}"
-        with pytest.raises(UserError, match=f"--port={port} is in use: another program listens there"):
+        with pytest.raises(UserError, match=f"--port={port} is already in use by another program"):
             bound("127.0.0.1", port)
-    with pytest.raises(UserError, match=r"--host=192.0.2.1 --port=0 cannot be used: .*; use another"):
+    with pytest.raises(UserError, match=r"--host=192.0.2.1 --port=0 cannot be used: .*; choose another address"):
         bound("192.0.2.1", 0)
     with pytest.raises(UserError, match="--host=no such host: "):
         bound("no such host", 0)
     for odd in ("my..host", "a" * 70 + ".b"):
-        with pytest.raises(UserError, match=f"--host={odd}: it is no name of a host; use an address of this machine"):
+        with pytest.raises(UserError, match=f"--host={odd}: not a valid host name; use an address of this machine"):
             bound(odd, 0)
 
 
 def test_the_beam_of_a_server_is_said_once():
     assert ServeOptions(workdir=("a",), beam_sizes=(3, 1), search={"beam_size": 3}).beam_sizes == (3, 1)
     with pytest.raises(
-        UserError, match=r"^--beam_size=7 with --beam_sizes=3,1: the first of these is that of a request"
+        UserError,
+        match=r"^--beam_size=7 conflicts with --beam_sizes=3,1, the first of which is the default for requests",
     ):
         ServeOptions(workdir=("a",), beam_sizes=(3, 1), search={"beam_size": 7})
 

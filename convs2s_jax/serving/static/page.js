@@ -1,7 +1,7 @@
 "use strict";
-// The page for people: sends what is typed, shows translations, and lights up the attention.
+// The web page: sends what is typed, shows translations, and highlights the attention.
 
-const PAUSE = 250; // milliseconds without a key before the text is sent
+const PAUSE = 250; // milliseconds after the last keystroke before the text is sent
 const byId = (id) => document.getElementById(id);
 let about = null, waiting = null, sent = null, search = {}, answers = [], chosen = 0;
 
@@ -28,7 +28,7 @@ async function connect() {
     byId("state").textContent = ready ? "Ready" : "Compiling programs …";
     if (ready) return later(0);
   } catch {
-    byId("state").textContent = "The server cannot be reached; trying again …";
+    byId("state").textContent = "Cannot reach the server; retrying …";
   }
   setTimeout(connect, 1000);
 }
@@ -52,7 +52,7 @@ async function translate() {
   if (translations) show(typed, translations);
 }
 
-// The translations of a request; null where there are none, once the page says why.
+// Returns the translations of a request, or null on an error, which the page then shows.
 async function ask(asked) {
   try {
     const response = await fetch("translate", {
@@ -62,7 +62,7 @@ async function ask(asked) {
     problem(response.ok ? "" : answer.error);
     return response.ok ? answer.translations : null;
   } catch (error) {
-    if (error.name !== "AbortError") problem("The server cannot be reached.");
+    if (error.name !== "AbortError") problem("Cannot reach the server.");
     return null;
   }
 }
@@ -104,7 +104,7 @@ function showLine() {
   if (line.looked <= chosen) look(line);
 }
 
-// Asks for the attention of the hypothesis that is shown: with that of all lines, answers would be large.
+// Requests the attention of the selected hypothesis only, since answers with that of all lines would be large.
 async function look(line) {
   const count = chosen + 1;
   const found = await ask({ lines: [line.source], attention: true, ...search, nbest: count });
