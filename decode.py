@@ -1,4 +1,4 @@
-"""Translate, or label:  python decode.py --workdir=DIR [--input=FILE] [--output=FILE] [--reference=FILE]."""
+"""Translate or label text:  python decode.py --workdir=DIR [--input=FILE] [--output=FILE] [--reference=FILE]."""
 
 from convs2s_jax.commands.decode import console
 

@@ -1,7 +1,7 @@
 """Convolutional sequence to sequence learning (Gehring et al. 2017) as pure JAX functions.
 
-The public names below are imported when they are first used, so that `import convs2s_jax` costs next to nothing and
-touches no device. docs/library.md explains them.
+Each public name is imported when it is first used, so that `import convs2s_jax` is fast and initialises no device. See
+docs/library.md.
 """
 
 from importlib import import_module
@@ -133,11 +133,11 @@ _PLACES = {
     "translate": "search.translate.translate",
     "update": "training.step.update",
 }
-"""Where each public name is, below the package."""
+"""Where each public name is defined, relative to the package."""
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, imported from its module at first use."""
+    """Return a public name, imported from its module at first use."""
     if name not in _PLACES:
         raise AttributeError(f"module 'convs2s_jax' has no attribute '{name}'")
     module, _, attribute = _PLACES[name].rpartition(".")

@@ -1,14 +1,14 @@
-"""Beam search over any network: it knows a step function and a cache, and keeps hypotheses as back-pointers.
+"""Beam search for any network, given a step function and a cache. Hypotheses are stored as back-pointers.
 
-The procedure is fairseq's (`SequenceGenerator`): of the 2H best continuations of a group's H live hypotheses, ends
-ranked among the first H are finished, ends ranked lower are dropped, and the first H others live on, so that the beam
-never shrinks. It differs from fairseq in the stopping rule (`SearchConfig.stop`) and in that a sentence's result
-depends on nothing but the sentence. How the 2H continuations are chosen is a function that the search is given, a
-`Strategy`: the best ones, samples, diverse groups, phrases that must occur. All else is shared.
+The procedure is that of fairseq's `SequenceGenerator`. Among the 2H best continuations of a group's H live hypotheses,
+those that end are finished if they rank among the first H, and dropped otherwise. The first H others stay alive, so
+that the beam never shrinks. It differs from fairseq in the stopping rule (`SearchConfig.stop`), and a sentence's result
+depends on nothing but the sentence. A `Strategy` chooses the 2H continuations: the best ones, samples, diverse groups,
+or phrases that must occur. Everything else is shared.
 
-B sentences in a batch, a beam of W for each, in G groups of H = W // G hypotheses (G = 1 but in diverse search); R =
-B * G rows of the search. The network sees N = R * H = B * W rows, those of a sentence side by side; at the first symbol
-of a plain search B rows, since hypotheses are equal there.
+A batch has B sentences with a beam of W each, in G groups of H = W // G hypotheses (G = 1 except in diverse search);
+the search has R = B * G rows. The network sees N = R * H = B * W rows, with those of a sentence adjacent. At the first
+symbol of a plain search it sees B rows, because all hypotheses are equal.
 """
 
 from collections.abc import Callable
@@ -34,22 +34,22 @@ StepFunction = Callable[[StepMemory, StepCache, Array], tuple[Array | Fused, Ste
 Coverage = Callable[[StepMemory, StepCache], Array]
 
 PHASES = 2
-"""Sizes of a batch, each half of the one before; the step is compiled once for each (docs/decisions/0006)."""
+"""Number of batch sizes, each half of the previous one; the step is compiled once for each (docs/decisions/0006)."""
 LEAST_ROWS = 8
-"""Batches do not get smaller than this."""
+"""Minimum batch size."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """What stays the same from step to step.
+    """The constants of a search, the same at every step.
 
     Attributes:
-      step: of the network.
+      step: the step function of the network.
       strategy: chooses the candidates.
       structure: the static options.
       numbers: the traced options.
-      coverage: what the coverage penalty reads, where there is one.
-      chunk: steps between two checks for finished sentences.
+      coverage: the coverage that the penalty is computed from; None without a coverage penalty.
+      chunk: number of steps between two checks for finished sentences.
     """
 
     step: StepFunction
@@ -76,42 +76,44 @@ def search(
 ) -> Hypotheses:
     """Find the best hypotheses of B sentences, or draw samples.
 
-    When half of the sentences are done, the others go on in a smaller batch, so that a few long sentences do not keep
-    all rows busy. The sizes are static: everything is one program.
+    When half of the sentences are done, the others continue in a smaller batch, so that a few long sentences do not
+    keep all rows busy. The sizes are static, and the whole search is one program.
 
-    The scores are functions of `numbers` that can be mapped (`jax.vmap`) and differentiated: by `jax.jvp` always, by
-    `jax.grad` where `chunk` is at least `limit`, because then a loop of fixed length takes the place of one that stops
-    when all sentences are done. The derivative is that of the hypotheses found, as if the choice were constant.
+    The scores are functions of `numbers` and work with `jax.vmap` and `jax.jvp`. `jax.grad` requires a `chunk` of at
+    least `limit`, which replaces the loop that stops when all sentences are done with one of fixed length. The
+    derivative is that of the hypotheses found, as if the choice were constant.
 
     Args:
-      step: one step of the network; pure. It gets memory, cache and the last symbol [N] of every live hypothesis and
-        returns logits or log-probabilities, [N, V] or [M, N, V] of the M members of an ensemble, or either beside
-        those of a language model (`rules.Fused`), and the new cache; softmax, temperature and penalties are applied
-        here. N changes from call to call: B at the first symbol of most searches, where hypotheses are equal, then
-        B * beam_size, and less once sentences are done. So what belongs to a row or a sentence comes from `memory` and
-        `cache`, which are cut to the same rows; an array that the step closes over belongs to all rows.
-      strategy: how candidates are chosen (`strategies`); `strategies.table.strategy_of` has a user's.
-      numbers: penalties and temperature, traced; `numbers_of` has a user's.
-      memory: what `step` reads: the B sentences on axis 0 of every leaf.
-      cache: the state before the start symbol, rows [N = B * beam_size] on axis 0 of every leaf.
-      request: what is asked of each sentence; of `max_lengths` at most `limit - 1` counts.
-      structure: the static options; `structure_of` has a user's.
-      limit: L, static length of the results in symbols, the end symbol counted.
-      chunk: steps between two checks for finished sentences. A check is cheap; steps after the last end are wasted.
+      step: one step of the network, a pure function. It gets memory, cache and the last symbol [N] of every live
+        hypothesis. It returns the new cache and logits or log-probabilities: [N, V], [M, N, V] for the M members of an
+        ensemble, or either of them with those of a language model (`rules.Fused`). Softmax, temperature and penalties
+        are applied here. N changes from call to call. It is B at the first symbol of most searches, where hypotheses
+        are equal, then B * beam_size, and less once sentences are done. Therefore, take per-row and per-sentence inputs
+        from `memory` and `cache`, which are sliced to the same rows. Arrays that the step closes over are shared by all
+        rows.
+      strategy: how candidates are chosen (`strategies`); see `strategies.table.strategy_of`.
+      numbers: penalties and temperature, traced; see `numbers_of`.
+      memory: constant inputs of `step`, with the B sentences on axis 0 of every leaf.
+      cache: the state before the start symbol, with N = B * beam_size rows on axis 0 of every leaf.
+      request: length bounds, prefixes, phrases and keys of each sentence; `max_lengths` above `limit - 1` are clipped.
+      structure: the static options; see `structure_of`.
+      limit: L, static length of the results in symbols, including the end symbol.
+      chunk: number of steps between two checks for finished sentences. A check is cheap; steps after the last sentence
+        has finished are wasted.
       start: the symbol fed first.
-      coverage: of memory and the cache after a step, [N]: the sum over source positions of log min(attention, 1), for
-        the coverage penalty.
+      coverage: (memory, cache after a step) -> [N], the sum over source positions of log min(attention, 1), for the
+        coverage penalty.
 
     Returns:
       Hypotheses, best first.
 
     Raises:
-      ValueError: shapes that do not fit, no sentence, prefixes or phrases outside the vocabulary (seen where they are
-        not traced), or no `coverage` or keys where the options need them.
+      ValueError: shapes do not fit, there is no sentence, prefixes or phrases are outside the vocabulary (checked only
+        if they are not traced), or `coverage` or keys are missing.
     """
     B = request.max_lengths.shape[0]
     structure = replace(structure, stop=strategy.stop or structure.stop)
-    cache = jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, cache)  # float64 to JAX's type
+    cache = jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, cache)  # canonical dtypes
     V = _check(step, strategy, structure, memory, cache, request, coverage, limit, chunk)
     fixed = Search(step, strategy, structure, numbers, coverage if structure.coverage else None, chunk)
     batch = begin(strategy, structure, memory, cache, request, limit, chunk, start)
@@ -123,13 +125,13 @@ def search(
 
 
 def _finish_all(search: Search, batch: SearchBatch, found: Hypotheses, sizes: list[int]) -> Hypotheses:
-    """Search a batch of the first of `sizes`; once enough sentences are done, go on in a batch of the next size.
+    """Search a batch of the first of `sizes`; once enough sentences are done, continue in a batch of the next size.
 
     Args:
-      search: what stays the same.
-      batch: its sentences.
-      found: of all sentences; those of the batch are put in their places.
-      sizes: of batches, falling.
+      search: the constants of the search.
+      batch: the sentences to search.
+      found: hypotheses of all sentences, of which those of the batch are updated.
+      sizes: batch sizes, in descending order.
     """
     smaller = sizes[1:]
     batch = _run(search, batch, found.tokens.shape[-1], smaller[0] if smaller else 0)
@@ -146,7 +148,7 @@ def _finish_all(search: Search, batch: SearchBatch, found: Hypotheses, sizes: li
 
 
 def _run(search: Search, batch: SearchBatch, limit: int, smaller: int) -> SearchBatch:
-    """Advance until at most `smaller` sentences live."""
+    """Advance until at most `smaller` sentences are alive."""
 
     def live(batch: SearchBatch) -> Array:
         return jnp.sum(alive(batch), dtype=jnp.int32) > smaller
@@ -161,12 +163,16 @@ def _run(search: Search, batch: SearchBatch, limit: int, smaller: int) -> Search
         return replace(batch, beams=beams, trail=trail)
 
     if search.chunk >= limit:
-        return several(batch)  # nothing lives after that; without a while_loop there is a gradient
+        return several(batch)  # nothing is alive after that, and without a while_loop there is a gradient
     return lax.while_loop(live, several, batch)
 
 
 def advance(search: Search, batch: SearchBatch) -> tuple[Beams, Trail]:
-    """One symbol further: score all continuations, finish some, let H live on, end the sentences that are done."""
+    """Advance by one symbol: score all continuations, finish some, keep H alive, and stop the sentences that are done.
+
+    Returns:
+      The state after the step, and what the step chose.
+    """
     structure, numbers, strategy = search.structure, search.numbers, search.strategy
     beams, request, H = batch.beams, batch.request, search.structure.group_size
     rows = beams.last.shape
@@ -181,7 +187,7 @@ def advance(search: Search, batch: SearchBatch) -> tuple[Beams, Trail]:
     if search.coverage is not None:
         covered = pick(search.coverage(batch.memory, cache).reshape(rows), parents[:, :H])
     finished = finish(structure, numbers, beams.finished, beams.step, ended, parents[:, :H], covered)
-    first = jnp.argsort(ends, axis=-1, stable=True)[:, :H]  # a beam ends at most once: H of 2H always live on
+    first = jnp.argsort(ends, axis=-1, stable=True)[:, :H]  # a hypothesis ends at most once, so H of 2H stay alive
     totals, parents, tokens = (pick(x, first) for x in (totals, parents, tokens))
 
     done = is_done(structure, numbers, finished, beams.step, jnp.max(totals, axis=-1), request.max_lengths)
@@ -198,7 +204,7 @@ def advance(search: Search, batch: SearchBatch) -> tuple[Beams, Trail]:
 
 
 def _longer(history: Array, step: Array, parents: Array, tokens: Array) -> Array:
-    """The tokens of the hypotheses that live on."""
+    """Return the tokens of the hypotheses that stay alive."""
     if history.shape[-1] == 0:
         return history
     history = jnp.take_along_axis(history, parents[..., None], axis=1)
@@ -206,7 +212,7 @@ def _longer(history: Array, step: Array, parents: Array, tokens: Array) -> Array
 
 
 def _first(search: Search, batch: SearchBatch) -> SearchBatch:
-    """The first step on one row of each sentence: before it, the hypotheses of a sentence are equal."""
+    """Take the first step with one row per sentence, because all its hypotheses are equal before that step."""
     beams, W = batch.beams, search.structure.beam_size
     one = replace(
         beams,
@@ -232,28 +238,28 @@ def _check(
     limit: int,
     chunk: int,
 ) -> int:
-    """Refuse shapes and options that do not fit together. Returns V, the size of the vocabulary."""
+    """Refuse shapes and options that do not fit together. Return V, the size of the vocabulary."""
     for name, value in (("limit", limit), ("chunk", chunk)):
         if not isinstance(value, Integral):
-            raise TypeError(f"{name} is {value}: expected a whole number of Python, which is static under `jit`")
+            raise TypeError(f"{name} is {value}: expected a Python integer, which is static under `jit`")
     if limit < 1 or chunk < 1:
-        raise ValueError(f"limit is {limit} and chunk is {chunk}: both are 1 or more")
+        raise ValueError(f"limit is {limit} and chunk is {chunk}: use 1 or more for both")
     if structure.coverage and coverage is None:
-        raise ValueError("the structure has a coverage penalty, but no coverage was given")
+        raise ValueError("coverage is None, but the search has a coverage penalty: pass coverage")
     strategy.check(request)
     B = request.max_lengths.shape[0]
     N = B * structure.beam_size
     if B == 0:
-        raise ValueError("max_lengths has no entry: a search needs one sentence or more")
+        raise ValueError("max_lengths is empty: a search needs at least one sentence")
     for name, tree, rows, what in (("memory", memory, B, "B"), ("cache", cache, N, "B * W")):
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
             if np.shape(leaf)[:1] != (rows,):
                 place = name + jax.tree_util.keystr(path)
-                raise ValueError(f"{place} has shape {np.shape(leaf)}: axis 0 must hold {what} = {rows} rows")
+                raise ValueError(f"{place} has shape {np.shape(leaf)}: axis 0 must have {what} = {rows} rows")
     result = jax.eval_shape(step, memory, cache, jax.ShapeDtypeStruct((N,), jnp.int32))
     if not isinstance(result, tuple | list) or len(result) != 2:
         what = f"{len(result)} values" if isinstance(result, tuple | list) else f"a {type(result).__name__}"
-        raise ValueError(f"the step returns {what}: a step has to return two, (logits [N, V], cache)")
+        raise ValueError(f"the step returns {what}: expected two values, (logits [N, V], cache)")
     logits, after = result
     V = _check_result(N, cache, logits, after)
     check_request(request, V)
@@ -261,7 +267,7 @@ def _check(
 
 
 def _check_result(rows: int, cache: StepCache, logits: Array | Fused, after: StepCache) -> int:
-    """Refuse what a step returns of `rows` last symbols and `cache` where shapes do not fit. Returns V."""
+    """Refuse results of a step whose shapes do not fit its inputs, `rows` last symbols and `cache`. Return V."""
     parts = (
         {"logits": logits} if not isinstance(logits, Fused) else {"logits.model": logits.model, "logits.lm": logits.lm}
     )
@@ -270,17 +276,17 @@ def _check_result(rows: int, cache: StepCache, logits: Array | Fused, after: Ste
         ranks = (2,) if name == "logits.lm" else (2, 3)
         if part.ndim not in ranks or part.shape[-2:] != (rows, *V) or V[0] < SPECIAL:
             raise ValueError(
-                f"{name} of the step has shape {part.shape}: it must be [N, V], or [M, N, V] of an ensemble, with the "
-                f"same V >= {SPECIAL} symbols and N = {rows} rows, as many as there are last tokens in this call; a "
-                "step takes what belongs to a row from its cache or memory"
+                f"{name} of the step has shape {part.shape}: expected [N, V], or [M, N, V] for an ensemble, with the "
+                f"same V >= {SPECIAL} symbols and N = {rows} rows, one for each last token of this call; take per-row "
+                "inputs of the step from its cache or memory"
             )
     old, new = (jax.tree_util.tree_leaves_with_path(x) for x in (cache, after))
     if [path for path, _ in old] != [path for path, _ in new]:
-        raise ValueError("the step returns a cache of another structure than it takes")
+        raise ValueError("the step returns a cache whose structure differs from that of its input cache")
     for (path, x), (_, y) in zip(old, new, strict=True):
         if (x.shape, x.dtype) != (y.shape, y.dtype):
             raise ValueError(
-                f"cache{jax.tree_util.keystr(path)} goes into the step as {x.dtype}{list(x.shape)} and comes back as "
-                f"{y.dtype}{list(y.shape)}: shape and type must stay"
+                f"cache{jax.tree_util.keystr(path)} enters the step as {x.dtype}{list(x.shape)} and is returned as "
+                f"{y.dtype}{list(y.shape)}: shape and dtype must not change"
             )
     return int(V[0])

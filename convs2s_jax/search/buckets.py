@@ -1,4 +1,4 @@
-"""Grouping sentences into batches of few shapes, with little padding and few compilations."""
+"""Batching: group sentences into batches of few shapes, with little padding and few compilations."""
 
 import itertools
 from collections.abc import Sequence
@@ -8,12 +8,12 @@ from convs2s_jax.core.config import check, record
 from convs2s_jax.core.rows import round_up
 
 NARROWEST = 16
-"""Columns of the narrowest arrays."""
+"""Minimum width of arrays."""
 
 
 @record(kw_only=False)
 class Sizes:
-    """Axes of a request.
+    """Sizes of the axes of a request.
 
     Attributes:
       prefix: P, tokens of a prefix.
@@ -27,27 +27,27 @@ class Sizes:
 
 
 NO_AXES = Sizes(0, 0, 0)
-"""Of requests without prefixes and phrases."""
+"""The axes of requests without prefixes and phrases."""
 
 
 def at_least(axes: Sizes, least: Sizes) -> Sizes:
-    """Axes that are as large as both."""
+    """Return the larger of both, axis by axis."""
     return Sizes(max(axes.prefix, least.prefix), max(axes.phrases, least.phrases), max(axes.phrase, least.phrase))
 
 
 @record
 class Batching:
-    """How sentences are put into batches. Results do not depend on it; time, memory and compilations do.
+    """How sentences are batched. Results do not depend on it, but time, memory and the number of compilations do.
 
-    The lower bounds let small batches share a program that is compiled once.
+    The lower bounds let small batches share one compiled program.
 
     Attributes:
-      size: most sentences in a batch.
-      tokens: most source tokens in a batch, padding counted; a sentence longer than that has a batch of its own.
-      min_width: source arrays are at least this wide.
-      min_rows: a batch that is the only one has at least this many rows.
-      min_axes: the arrays of prefixes and phrases are at least this large.
-      word_sizes: with a shortlist, the sizes that the words of a batch may have, ascending, the whole vocabulary last;
+      size: maximum number of sentences in a batch.
+      tokens: maximum number of source tokens in a batch, including padding; a longer sentence gets its own batch.
+      min_width: minimum width of source arrays.
+      min_rows: minimum number of rows of a batch that is the only one.
+      min_axes: minimum sizes of the arrays of prefixes and phrases.
+      word_sizes: with a shortlist, the allowed sizes of a batch's words, in ascending order, the whole vocabulary last;
         if empty, those of `shortlist.union_size`.
     """
 
@@ -62,7 +62,7 @@ class Batching:
         for name in ("size", "tokens", "min_width", "min_rows"):
             check(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}: use 1 or more")
         ascending = all(one <= other for one, other in itertools.pairwise((1, *self.word_sizes)))
-        check(ascending, f"word_sizes is {list(self.word_sizes)}: give ascending sizes, from 1")
+        check(ascending, f"word_sizes is {list(self.word_sizes)}: use sizes of at least 1, in ascending order")
 
 
 DEFAULT_BATCHING = Batching()
@@ -83,28 +83,28 @@ class Bucket(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Batches of equal shape share one compilation."""
+        """Shape of the batch; batches of equal shape share one compilation."""
         return self.rows, self.width
 
     @property
     def padded(self) -> list[int | None]:
-        """Indices of the sentences, then None for each empty row."""
+        """The indices of the sentences, then None for each empty row."""
         return [*self.indices, *[None] * (self.rows - len(self.indices))]
 
 
 def batches(lengths: Sequence[int], batching: Batching = DEFAULT_BATCHING) -> list[Bucket]:
-    """Group sentences of similar length, longest first.
+    """Group sentences of similar length into batches, longest first.
 
-    With the longest first, a lack of memory shows at once, and estimates of the time left are not too low. Batches of
-    equal width have the same number of rows, so they share one shape. If there is only one batch, its rows are the next
-    power of two, or `min_rows`. Empty rows cost little, because the search drops them.
+    With the longest first, running out of memory shows at once, and estimates of the remaining time are not too low.
+    Batches of equal width have the same number of rows, so they share one shape. If there is only one batch, its number
+    of rows is the next power of two, or `min_rows`. Empty rows cost little, because the search drops them.
 
     Args:
-      lengths: source length of each sentence, its end symbol counted; at least 1.
-      batching: how many sentences and tokens a batch has, and lower bounds of its arrays.
+      lengths: source length of each sentence, including its end symbol; at least 1.
+      batching: the maximum batch size and the minimum sizes of its arrays.
 
     Returns:
-      Batches that hold every sentence once; among equal lengths in input order.
+      Batches that contain every sentence once. Sentences of equal length stay in input order.
 
     Raises:
       ValueError: a length below 1.
@@ -125,19 +125,20 @@ def batches(lengths: Sequence[int], batching: Batching = DEFAULT_BATCHING) -> li
 
 
 def width_of(length: int) -> int:
-    """The width of arrays for sources of this length, in steps of 8 up to 32, of 16 up to 128, then of an eighth up.
+    """Round a source length up to an array width, a multiple of 8 up to 32, of 16 up to 128, then of larger steps.
 
-    Each width takes seconds to compile, while a few columns of padding only add a few percent of work. That is more
-    where sentences are short: the step is at most half of the length from 16 on.
+    The larger steps are an eighth of the next power of two.
+    Each width takes seconds to compile, while a few columns of padding only add a few percent of work. The share is
+    larger for short sentences, where the step is at most half of the length from 16 on.
     """
     step = 8 if length <= 32 else max(16, _power_of_two(length) // 8)
     return round_up(length, step)
 
 
 def widths_up_to(longest: int) -> tuple[int, ...]:
-    """A few widths for sources of up to `longest` tokens, the end symbol counted: each twice as wide as the one before.
+    """Return a few widths for sources of up to `longest` tokens, including the end symbol, each twice the previous one.
 
-    Where every width has to be compiled beforehand, these are few; `width_of` pads less.
+    They keep the number of compilations low when every width is compiled in advance; `width_of` pads less.
     """
     widths = [NARROWEST]
     while widths[-1] * 2 < longest:
@@ -146,5 +147,5 @@ def widths_up_to(longest: int) -> tuple[int, ...]:
 
 
 def _power_of_two(count: int) -> int:
-    """The smallest power of two that is at least `count`."""
+    """Return the smallest power of two that is at least `count`."""
     return 1 << (count - 1).bit_length()

@@ -12,11 +12,11 @@ class Candidate:
     """One translation of a sentence.
 
     Attributes:
-      tokens: ids without the end symbol.
+      tokens: token ids without the end symbol.
       score: the score by which candidates are ranked (see `SearchConfig`).
-      token_scores: nats of each token and of the end symbol: one more than `tokens`.
-      attention: [tokens + 1, S], how much each symbol looked at each source token, end symbols included; None unless
-        it was asked for.
+      token_scores: score of each token and of the end symbol in nats, one more than `tokens`.
+      attention: [tokens + 1, S], the attention of each symbol to each source token, including end symbols; None unless
+        it was requested.
     """
 
     tokens: np.ndarray
@@ -31,7 +31,7 @@ class Translation:
 
     Attributes:
       candidates: at least one, best first.
-      cut: source tokens left out at the end because the model has no positions for them.
+      cut: number of source tokens truncated at the end because the model has no positions for them.
     """
 
     candidates: tuple[Candidate, ...]
@@ -39,29 +39,29 @@ class Translation:
 
     @property
     def best(self) -> Candidate:
-        """The candidate of the highest score."""
+        """The candidate with the highest score."""
         return self.candidates[0]
 
 
 NOTHING = Candidate(np.zeros(0, np.int32), 0.0, np.zeros(0, np.float32), np.zeros((0, 0), np.float32))
-"""Of an empty source."""
+"""The candidate of an empty source."""
 
 UNSCORED = Candidate(NOTHING.tokens, float("-inf"), NOTHING.token_scores)
-"""Where the model yields no number, or has no positions for a target."""
+"""The candidate if the model's scores are not finite, or if it has no positions for a target."""
 
 
 def candidates_of(
     found: Hypotheses, weights: np.ndarray | None, source_length: int, *, nbest: int | None = None
 ) -> tuple[Candidate, ...]:
-    """The finished hypotheses of a sentence, best first; where there is none, an empty one of score -inf.
+    """Return the finished hypotheses of a sentence, best first; if there are none, an empty one with score -inf.
 
-    Their arrays are copies: views would keep those of the whole batch, padding included, in memory.
+    Their arrays are copies, because views would keep the arrays of the whole batch in memory, padding included.
 
     Args:
       found: the sentence's hypotheses, [W, ...] each.
       weights: [W, T, S] their attention, or None.
-      source_length: tokens of the source, its end symbol counted.
-      nbest: most candidates; None for all.
+      source_length: number of source tokens, including the end symbol.
+      nbest: maximum number of candidates; None for all.
     """
     tokens, token_scores = np.asarray(found.tokens), np.asarray(found.token_scores)
     finished = [(w, n) for w, n in enumerate(found.lengths) if n > 0]

@@ -1,4 +1,4 @@
-"""Checks of what a caller hands to `translate` and `score`: one sentence in place of numbers that look right."""
+"""Checks of the arguments of `translate` and `score`, which would otherwise give plausible but wrong results."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -23,59 +23,59 @@ ModelConfigs = ModelConfig | tuple[ModelConfig, ...]
 def members_of(
     params: Models, cfg: ModelConfigs, search: SearchConfig
 ) -> tuple[tuple[Params, ...], tuple[ModelConfig, ...]]:
-    """The members of an ensemble, be it of one, and the language model.
+    """Return the parameters and configs of all members of an ensemble, including the language model, as tuples.
 
     Raises:
-      ValueError, TypeError: not one config for each, other records, `search.lm_weight` without a language model, or the
-        reverse, or a coverage penalty where a model has no attention to cover the source.
+      ValueError, TypeError: the numbers of parameters and configs differ, or their types are wrong; `search.lm_weight`
+        without a language model, or the reverse; a coverage penalty with a model that has no attention.
     """
     members = params if isinstance(params, tuple) else (params,)
     cfgs = cfg if isinstance(cfg, tuple) else (cfg,)
     if isinstance(params, list) or isinstance(cfg, list):
-        raise TypeError("params or cfg is a list: those of an ensemble are tuples, one entry for each model")
+        raise TypeError("params or cfg is a list: for an ensemble, pass tuples with one entry per model")
     check_config(search, SearchConfig, name="search")
     for model in cfgs:
         check_config(model, ModelConfig)
     if len(members) != len(cfgs) or not members:
-        raise ValueError(f"there are {len(members)} parameters and {len(cfgs)} models: each needs one")
+        raise ValueError(f"params has {len(members)} entries and cfg {len(cfgs)}: pass one config for each model")
     if search.lm_weight and len(members) == 1:
         raise ValueError(
-            f"lm_weight is {search.lm_weight}, and there is one model: give the language model as the last"
+            f"lm_weight is {search.lm_weight}, but there is only one model: pass the language model as the last one"
         )
     if search.lm_weight and cfgs[-1].reads_source:
         raise ValueError(
-            f"lm_weight is {search.lm_weight}, and the last model reads a source: give a language model there"
+            f"lm_weight is {search.lm_weight}, but the last model reads a source: pass a language model there"
         )
     if not search.lm_weight and len({c.reads_source for c in cfgs}) > 1:
-        raise ValueError("lm_weight is 0, and a language model is among the models: give it a weight, or leave it out")
+        raise ValueError("lm_weight is 0, but one of the models is a language model: set its weight, or leave it out")
     reading = [model for model in cfgs if model.reads_source]
     if search.coverage_penalty and not (reading and all(model.attends for model in reading)):
         raise ValueError(
-            f"coverage_penalty is {search.coverage_penalty}, and a model has no attention to cover the source: use 0"
+            f"coverage_penalty is {search.coverage_penalty}, but a model has no attention to cover the source: use 0"
         )
     return members, cfgs
 
 
 def check_untraced(params: Any, *sequences: Any) -> None:
-    """Refuse what `jit`, `grad` or `vmap` trace: batches are made of values.
+    """Refuse arguments traced by `jit`, `grad` or `vmap`: batching needs concrete values.
 
     Raises:
-      TypeError: parameters, sequences of ids, or all of them in one array are traced.
+      TypeError: parameters, sequences of ids, or an array of all of them are traced.
     """
-    wholes = (*jax.tree.leaves(params), *sequences)  # looked at first: what is traced is not iterated over
+    wholes = (*jax.tree.leaves(params), *sequences)  # checked first, so that no tracer is iterated over
     if any(isinstance(x, jax.core.Tracer) for x in chain(wholes, chain.from_iterable(sequences))):
         raise TypeError(
-            "translate and score read values, and jit, grad or vmap trace params or sequences: use beam_search there, "
-            "and loss or force for scores that have gradients"
+            "translate and score need concrete values, but params or sequences are traced by jit, grad or vmap: use "
+            "beam_search there, and loss or force for scores that have gradients"
         )
 
 
 def checked_sources(
     sources: Sequence[Tokens], members: tuple[Params, ...], cfgs: tuple[ModelConfig, ...]
 ) -> list[np.ndarray]:
-    """The sources as arrays, if they are ids of the source vocabulary other than begin, end and padding.
+    """Return the sources as arrays, after checking that their ids are in the source vocabulary and not BOS, EOS or PAD.
 
-    Where there is no token, the parameters are not looked at; a language model reads no source.
+    The parameters are not checked if there are no tokens. A language model reads no source.
 
     Raises:
       ValueError, TypeError: see `as_ids`, `check_ids` and `check_params`.
@@ -102,25 +102,33 @@ def check_required(
 
     Args:
       sources: token ids.
-      prefixes, phrases: what is required.
-      most: most tokens of each translation.
+      prefixes, phrases: required tokens of each translation.
+      most: maximum number of tokens of each translation.
       reads: whether the models read sources, so that the translation of an empty one is empty.
 
     Raises:
-      ValueError: not one for each source, more tokens than a translation may have, or any for an empty source.
+      ValueError: there is not one of each per source, there are more tokens than a translation may have, or there are
+        any for an empty source.
     """
     count = len(sources)
     if len(prefixes) != count or len(phrases) != count:
-        raise ValueError(f"{count} sources, {len(prefixes)} prefixes, {len(phrases)} lists of phrases: use as many")
+        raise ValueError(
+            f"got {count} sources, {len(prefixes)} prefixes and {len(phrases)} lists of phrases: pass one of each per "
+            "source"
+        )
     for i, (source, prefix, wanted, room) in enumerate(zip(sources, prefixes, phrases, most, strict=True)):
         needed = len(prefix) + sum(len(phrase) for phrase in wanted)
         if needed > room:
-            raise ValueError(f"sentence {i}: prefix and phrases have {needed} tokens, its translation at most {room}")
+            raise ValueError(
+                f"sentence {i}: prefix and phrases have {needed} tokens, but its translation has at most {room}"
+            )
         if needed and reads and not len(source):
-            raise ValueError(f"sentence {i}: its source is empty, and so is its translation: require nothing of it")
+            raise ValueError(
+                f"sentence {i}: its source is empty, so its translation is empty too: leave out its prefix and phrases"
+            )
 
 
 def target_size(params: Params, cfg: ModelConfig) -> int:
-    """V, the number of words that the decoder scores."""
+    """Return V, the number of words that the decoder scores."""
     check_params(params, Params)
     return len(jax.eval_shape(lambda p: encoder_decoder.output_layer(p, cfg, cfg.dtype), params).b)

@@ -1,4 +1,4 @@
-"""Texts in, probabilities of labels out: in the batches and on the devices of translations."""
+"""Label probabilities of texts, with the batching and the devices of translation."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -25,19 +25,19 @@ def classify(
     devices: Sequence[jax.Device] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[np.ndarray]:
-    """Probabilities of all labels for each text, in the order of the texts.
+    """Return the probabilities of all labels for each text, in the order of the texts.
 
-    A text longer than the model allows is cut at the end. An empty text is classified as an end symbol alone. No result
-    depends on the other texts.
+    A text longer than the model allows is truncated at the end. An empty text is classified as an end symbol alone. No
+    result depends on the other texts.
 
     Args:
-      params: merged kernels.
+      params: parameters with merged kernels.
       cfg: the model.
       sources: token ids without the end symbol.
       batching, devices, progress: as in `translate.translate`.
 
     Returns:
-      [L] each, float32; they sum to 1.
+      An array [L] for each text, float32; it sums to 1.
     """
     room = cfg.max_source - 1
     on = placed(params)

@@ -1,4 +1,4 @@
-"""The options of a search: bounds of the length, ranking, stopping, sampling, constraints."""
+"""The options of a search: length bounds, ranking, stopping, sampling, constraints."""
 
 import dataclasses
 import math
@@ -11,7 +11,7 @@ from convs2s_jax.core.config import check, record
 Stop = Literal["exact", "fairseq"]
 LengthPenalty = Literal["power", "gnmt"]
 SCORING = MappingProxyType({"scoring": True})
-"""Metadata of fields that have a part in the score of a given translation; the others only steer the search."""
+"""Metadata of fields that affect the score of a given translation; the others only affect the search."""
 BOUNDS: Mapping[str, tuple[float, float]] = MappingProxyType(
     {
         "beam_size": (1, 2**31 - 1),
@@ -28,53 +28,53 @@ BOUNDS: Mapping[str, tuple[float, float]] = MappingProxyType(
         "lm_weight": (0, 1e6),
     }
 )
-"""Least and largest value of fields: within them scores are finite in float32 and lengths are 32-bit integers."""
+"""Minimum and maximum of fields; within them, scores are finite in float32 and lengths fit into 32-bit integers."""
 
 
 @record
 class SearchConfig:
     """Options of beam search and sampling; a beam of 1 with stop="fairseq" is greedy search.
 
-    A hypothesis of L symbols, the end symbol counted, scores  log P / l(L) + coverage_penalty * c.  log P is the sum of
-    its log-probabilities; l(L) = L ** length_penalty (section 4.3 of Gehring et al.) or, of the kind "gnmt",
-    ((5 + L) / 6) ** length_penalty (equation 14 of Wu et al. 2016); c, the sum over source positions, end symbol
-    included, of  log min(attention received, 1), is at most 0 (the same equation).
+    A hypothesis of L symbols, including the end symbol, scores  log P / l(L) + coverage_penalty * c.  log P is the sum
+    of its log-probabilities. l(L) is L ** length_penalty (section 4.3 of Gehring et al.) or, for "gnmt",
+    ((5 + L) / 6) ** length_penalty (equation 14 of Wu et al. 2016). c is the sum over source positions, including the
+    end symbol, of  log min(attention received, 1)  (the same equation); it is at most 0.
 
-    The longest allowed hypothesis has  max_length_a * S + max_length_b  tokens before the end symbol, where S is the
-    length of the sentence's own source, its end symbol counted (fairseq takes the padded length of the batch, so
-    that there a translation depends on its batch mates), and never less than one. fairseq's bound of 200 would be
-    slow: under the exact rule a larger bound keeps the search running longer, because a live hypothesis that may still
-    grow to L symbols may still reach a score of cumulative / L ** length_penalty. Twice the source and ten is longer
-    than translations are.
+    A hypothesis has at most  max_length_a * S + max_length_b  tokens before the end symbol, but always room for one. S
+    is the length of the sentence's own source, including its end symbol. (fairseq uses the padded length of the batch,
+    so that a translation depends on the other sentences of its batch.) fairseq's bound of 200 would be slow. Under the
+    exact rule, a larger bound keeps the search running longer, because a live hypothesis that may still grow to L
+    symbols may still reach a score of cumulative / L ** length_penalty. Translations are shorter than twice the source
+    plus ten.
 
     Attributes:
-      beam_size: W, hypotheses kept alive and returned for each sentence.
-      length_penalty: alpha, the exponent of the length that scores are divided by; above 1 favours longer, below 1
-        shorter hypotheses.
-      length_penalty_kind: power divides by L ** alpha, gnmt by ((5 + L) / 6) ** alpha; L counts the end symbol.
+      beam_size: W, number of hypotheses kept alive and returned for each sentence.
+      length_penalty: alpha, the exponent of the length that scores are divided by; values above 1 favour longer
+        hypotheses, values below 1 shorter ones.
+      length_penalty_kind: power divides by L ** alpha, gnmt by ((5 + L) / 6) ** alpha; L includes the end symbol.
       normalize: divide scores by the length; otherwise hypotheses are ranked by the plain sum and length_penalty is
         ignored.
-      coverage_penalty: beta, the weight of the coverage term c (GNMT, equation 14): it lowers the score of a hypothesis
-        that leaves source positions with little attention. It ranks finished hypotheses only.
-      min_length: fewest tokens before the end symbol. If it exceeds the longest allowed length, that length is used.
-      max_length_a: a hypothesis has at most max_length_a * S + max_length_b tokens, S of the source, but always room
-        for one.
+      coverage_penalty: beta, the weight of the coverage term c (GNMT, equation 14), which lowers the score of a
+        hypothesis that leaves source positions with little attention. It ranks finished hypotheses only.
+      min_length: minimum number of tokens before the end symbol. If it exceeds the maximum length, that length is used.
+      max_length_a: a hypothesis has at most max_length_a * S + max_length_b tokens, where S is the source length, but
+        always room for one.
       max_length_b: the constant of that bound; it may be negative.
-      temperature: logits are divided by it; above 1 flattens the distribution.
+      temperature: logits are divided by it; values above 1 flatten the distribution.
       unk_penalty: nats subtracted for each unknown symbol; a negative value is a reward.
-      stop: exact ends a sentence when no live hypothesis can still enter the W best finished ones; fairseq ends it when
-        W have finished, even if better ones could follow.
-      no_repeat_ngram: n-grams of this size never occur twice in a hypothesis; 0 allows everything.
-      sampling: draw beam_size translations of each sentence instead of searching for the best (convs2s decode:
-        --nbest of them, unless --beam_size is given).
-      top_k: sample among the k most probable symbols only; 0 for all.
-      top_p: sample among the fewest symbols whose probabilities add up to p (nucleus, Holtzman et al. 2020).
-      diverse_groups: G groups of beam_size / G hypotheses, each searched on its own, but each step of a group avoids
-        what the groups before it chose at that step (Vijayakumar et al. 2018).
+      stop: exact stops a sentence when no live hypothesis can still become one of the W best finished ones; fairseq
+        stops it when W have finished, even if better ones could follow.
+      no_repeat_ngram: n-grams of this size never occur twice in a hypothesis; 0 disables this.
+      sampling: sample beam_size translations of each sentence instead of searching for the best. convs2s decode samples
+        --nbest of them, unless --beam_size is given.
+      top_k: sample from the k most probable symbols only; 0 for all.
+      top_p: sample from the fewest symbols whose probabilities add up to p (nucleus, Holtzman et al. 2020).
+      diverse_groups: number G of groups of beam_size / G hypotheses. Each group is searched separately, but at each
+        step it avoids what earlier groups chose at that step (Vijayakumar et al. 2018).
       diverse_strength: penalty in nats for each time that an earlier group chose a token at this step. It affects the
         choice only, not the scores.
       lm_weight: lambda of shallow fusion (Gulcehre et al. 2015): each symbol scores  log p(y|x) + lambda log p_lm(y),
-        p_lm of a language model beside the model; 0 for none.
+        where p_lm is from a separate language model; 0 for none.
     """
 
     beam_size: int = 5
@@ -97,25 +97,26 @@ class SearchConfig:
     lm_weight: float = dataclasses.field(default=0.0, metadata=SCORING)
 
     def __post_init__(self) -> None:
-        """Refuse values no search can run with."""
+        """Refuse values that no search can use."""
         check(
             self.beam_size >= 1,
             f"beam_size is {self.beam_size}: a search keeps at least one hypothesis; use 1 (greedy) or more",
         )
         for name in ("length_penalty", "unk_penalty"):
             value = getattr(self, name)
-            check(math.isfinite(value), f"{name} is {value}: scores would be no numbers; use a finite value such as 0")
+            check(math.isfinite(value), f"{name} is {value}: scores would not be finite; use a finite value such as 0")
         check(
             math.isfinite(self.temperature) and self.temperature > 0,
             f"temperature is {self.temperature}: logits are divided by it; use a value above 0 (1 changes nothing)",
         )
         check(
             self.min_length >= 0,
-            f"min_length is {self.min_length}: no hypothesis has fewer than 0 tokens; use 0 or more",
+            f"min_length is {self.min_length}: a hypothesis cannot have fewer than 0 tokens; use 0 or more",
         )
         check(
             math.isfinite(self.max_length_a) and self.max_length_a >= 0,
-            f"max_length_a is {self.max_length_a}: tokens for each source token; use 0 (no dependence) or more",
+            f"max_length_a is {self.max_length_a}: expected target tokens per source token; use 0 (no dependence) or "
+            "more",
         )
         check(
             self.max_length_a > 0 or self.max_length_b > 0,
@@ -124,28 +125,37 @@ class SearchConfig:
         )
         check(
             math.isfinite(self.coverage_penalty) and self.coverage_penalty >= 0,
-            f"coverage_penalty is {self.coverage_penalty}: it takes from hypotheses that leave source words unread; "
-            "use 0 (off) or more",
+            f"coverage_penalty is {self.coverage_penalty}: it penalises hypotheses that leave source words without "
+            "attention; use 0 (off) or more",
         )
         check(
             self.no_repeat_ngram >= 0,
-            f"no_repeat_ngram is {self.no_repeat_ngram}: the size of n-grams that may not repeat; use 0 (off) or more",
+            f"no_repeat_ngram is {self.no_repeat_ngram}: expected the size of n-grams that may not repeat; use 0 (off) "
+            "or more",
         )
         check(
             math.isfinite(self.lm_weight) and self.lm_weight >= 0,
-            f"lm_weight is {self.lm_weight}: the share of the language model's log-probability; use 0 (none) or more",
+            f"lm_weight is {self.lm_weight}: expected a weight of the language model's log-probability; use 0 (none) "
+            "or more",
         )
         self._check_sampling()
         self._check_groups()
         for name, (low, high) in BOUNDS.items():
             value = getattr(self, name)
-            check(low <= value <= high, f"{name} is {value}: use a value from {low:g} to {high:g}")
+            check(low <= value <= high, f"{name} is {value}: use a value between {low:g} and {high:g}")
 
     def _check_sampling(self) -> None:
-        check(self.top_k >= 0, f"top_k is {self.top_k}: a number of symbols; use 0 (all) or more")
-        check(0 < self.top_p <= 1, f"top_p is {self.top_p}: a probability; use a value above 0, at most 1 (all)")
+        check(self.top_k >= 0, f"top_k is {self.top_k}: expected a number of symbols; use 0 (all) or more")
+        check(
+            0 < self.top_p <= 1,
+            f"top_p is {self.top_p}: expected a probability; use a value above 0 and at most 1 (all)",
+        )
         for name, value, off in (("top_k", self.top_k, 0), ("top_p", self.top_p, 1.0)):
-            check(self.sampling or value == off, f"{name} is {value} without sampling: it says what samples come from")
+            check(
+                self.sampling or value == off,
+                f"{name} is {value} without sampling: it restricts what samples are drawn from; set sampling, or "
+                f"leave {name} out",
+            )
         check(
             not self.sampling or self.diverse_groups == 1,
             f"diverse_groups is {self.diverse_groups} with sampling: samples are drawn independently; leave one out",
@@ -155,43 +165,44 @@ class SearchConfig:
         check(
             self.diverse_groups >= 1 and self.beam_size % self.diverse_groups == 0,
             f"diverse_groups is {self.diverse_groups} with a beam_size of {self.beam_size}: "
-            "groups are of equal size; use a number that divides the beam",
+            "groups have the same size; use a divisor of beam_size",
         )
         check(
             math.isfinite(self.diverse_strength) and self.diverse_strength >= 0,
-            f"diverse_strength is {self.diverse_strength}: nats by which repeated choices are avoided; use 0 or more",
+            f"diverse_strength is {self.diverse_strength}: expected a penalty in nats for repeated choices; use 0 or "
+            "more",
         )
 
     @property
     def exponent(self) -> float:
-        """The power of the length that scores are divided by: length_penalty, or 0 where nothing is normalised."""
+        """The power of the length that scores are divided by: length_penalty, or 0 without normalisation."""
         return self.length_penalty if self.normalize else 0.0
 
     @property
     def group_size(self) -> int:
-        """H, hypotheses kept alive in each group."""
+        """H, number of hypotheses kept alive in each group."""
         return self.beam_size // self.diverse_groups
 
     def max_length(self, source_length: int) -> int:
-        """Most tokens before the end symbol, for a source of `source_length` tokens, its end symbol counted."""
+        """Return the maximum number of tokens before the end symbol; `source_length` includes the end symbol."""
         return max(1, int(self.max_length_a * source_length + self.max_length_b))
 
 
 def check_search(search: SearchConfig, given: Iterable[str], *, attends: bool) -> None:
-    """Refuse options of a search that change nothing in it, or that the model cannot follow.
+    """Refuse search options that have no effect, or that the model does not support.
 
     Args:
       search: the whole search.
-      given: names of the fields that the user gave.
+      given: names of the fields that the user has set.
       attends: whether the model has attention weights.
 
     Raises:
-      UserError: the message says which.
+      UserError: there is such an option; the message names it.
     """
     given = set(given)
     check(
         "diverse_strength" not in given or search.diverse_groups > 1,
-        "--diverse_strength without --diverse_groups: one group has no other to differ from; leave it out",
+        "--diverse_strength without --diverse_groups: a single group has no other to differ from; leave it out",
     )
     check(
         "stop" not in given or not search.sampling,

@@ -1,4 +1,4 @@
-"""Beam search with a user's options."""
+"""Beam search with the options of a `SearchConfig`."""
 
 from convs2s_jax.core.tokens import EOS
 from convs2s_jax.models.checks import check_config
@@ -28,24 +28,24 @@ def beam_search(
     start: int = EOS,
     coverage: Coverage | None = None,
 ) -> Hypotheses:
-    """Find the best hypotheses of B sentences over any step function, or draw samples (`search.beam.search`).
+    """Find the best hypotheses of B sentences with any step function, or draw samples (`search.beam.search`).
 
     Args:
-      step: one step of the network; pure: (memory, cache, last tokens [N]) -> (logits or log-probabilities [N, V], new
-        cache), the hypotheses of a sentence side by side. N changes from call to call: mostly B at the first symbol,
-        then B * W with W = `search.beam_size`, and less once sentences are done. So what belongs to a row or a sentence
-        comes from `memory` and `cache`, which are cut to the same rows; an array that the step closes over belongs to
-        all rows.
-      search: the options. Under `jit` they are static.
-      memory: what `step` reads: the B sentences on axis 0 of every leaf.
-      cache: the state before the start symbol: N rows on axis 0 of every leaf.
-      request: what is asked of each sentence; of `max_lengths` at most `limit - 1` counts.
-      limit: L, static length of the results in symbols, the end symbol counted.
-      numbers: penalties and temperature in the place of those of `search`, for values that are traced, mapped or
-        differentiated. Which of them are read at all is decided by `search`: a coverage_penalty only where that of
-        `search` is above 0, for example.
-      strategy: how candidates are chosen, in the place of what `search` and the phrases of the request ask for.
-      chunk: steps between two checks for finished sentences; `jax.grad` needs `limit`.
+      step: one step of the network, a pure function (memory, cache, last tokens [N]) -> (logits or log-probabilities
+        [N, V], new cache). The hypotheses of a sentence are adjacent. N changes from call to call. It is usually B at
+        the first symbol, then B * W with W = `search.beam_size`, and less once sentences are done. Therefore, take
+        per-row and per-sentence inputs from `memory` and `cache`, which are sliced to the same rows. Arrays that the
+        step closes over are shared by all rows.
+      search: the options, static under `jit`.
+      memory: constant inputs of `step`, with the B sentences on axis 0 of every leaf.
+      cache: the state before the start symbol, with N = B * W rows on axis 0 of every leaf.
+      request: length bounds, prefixes, phrases and keys of each sentence; `max_lengths` above `limit - 1` are clipped.
+      limit: L, static length of the results in symbols, including the end symbol.
+      numbers: penalties and temperature that replace those of `search`, for values that are traced, mapped or
+        differentiated. `search` decides which of them are used. For example, a coverage_penalty is used only if that of
+        `search` is above 0.
+      strategy: how candidates are chosen, instead of the strategy that `search` and the phrases of the request select.
+      chunk: number of steps between two checks for finished sentences; `jax.grad` needs `chunk=limit`.
       start: the symbol fed first.
       coverage: (memory, cache after a step) -> [N], for the coverage penalty.
 
@@ -53,8 +53,8 @@ def beam_search(
       Hypotheses, best first.
 
     Raises:
-      ValueError: shapes that do not fit, no sentence, prefixes or phrases outside the vocabulary (seen where they are
-        not traced), no `coverage` or keys where the options need them, or a number that `search` leaves unread.
+      ValueError: shapes do not fit, there is no sentence, prefixes or phrases are outside the vocabulary (checked only
+        if they are not traced), `coverage` or keys are missing, or `search` does not use one of the `numbers`.
     """
     check_config(search, SearchConfig, name="search")
     numbers = numbers_of(search) if numbers is None else numbers

@@ -1,7 +1,7 @@
-"""The finished hypotheses of each row of a search, and when the row is over.
+"""The finished hypotheses of each row of a search, and the stopping rule.
 
-R = B * G rows, the groups of the sentences, of H hypotheses each; G = 1 but in diverse search, so that a row is a
-sentence.
+There are R = B * G rows, the groups of the sentences, of H hypotheses each. Except in diverse search, G is 1 and a row
+is a sentence.
 """
 
 import jax
@@ -18,10 +18,10 @@ class Finished:
     """The H best finished hypotheses so far, best first; free places have score -inf.
 
     Attributes:
-      scores: [R, H], normalised.
-      totals: [R, H], cumulative.
+      scores: [R, H], normalised scores.
+      totals: [R, H], cumulative scores.
       steps: [R, H] int32, the step that produced the end symbol.
-      beams: [R, H] int32, the live hypothesis it was produced by.
+      beams: [R, H] int32, the live hypothesis that the end symbol was added to.
     """
 
     scores: Array
@@ -31,7 +31,7 @@ class Finished:
 
 
 def nothing(R: int, H: int) -> Finished:
-    """H free places for each of R rows."""
+    """Return H free places for each of R rows."""
     none, zero = jnp.full((R, H), -jnp.inf, jnp.float32), jnp.zeros((R, H), jnp.int32)
     return Finished(none, none, zero, zero)
 
@@ -47,12 +47,12 @@ def finish(
 ) -> Finished:
     """Add the hypotheses that ended at this step to the H best finished ones.
 
-    Under fairseq's rule, places go to whoever finishes first; under the exact rule, to the best.
+    Under fairseq's rule, places go to the hypotheses that finish first; under the exact rule, to the best.
 
     Args:
       structure, numbers: the options.
-      finished: the places so far.
-      step: [], the step.
+      finished: the finished hypotheses so far.
+      step: [], index of the step.
       totals: [R, H] cumulative scores of those that ended; -inf for those that did not.
       beams: [R, H], the live hypotheses they came from.
       coverage: [R, H], the sum over source positions of log min(attention received, 1); None for 0.
@@ -76,22 +76,22 @@ def finish(
 def is_done(
     structure: Structure, numbers: Numbers, finished: Finished, step: Array, best_total: Array, max_lengths: Array
 ) -> Array:
-    """Whether the search of a row is over after this step.
+    """Return whether the search of each row is over after this step.
 
-    It always ends at the longest allowed length. Before that, fairseq's rule (also for samples) ends it when all H
-    places are taken; the exact rule ends it when no live hypothesis can still beat the worst place.
+    It always stops at the maximum length. Before that, fairseq's rule (also used for samples) stops it when all H
+    places are taken. The exact rule stops it when no live hypothesis can still beat the worst finished one.
 
-    The bound of the exact rule: log-probabilities are not positive, so a live cumulative score c can only fall, except
-    for a reward g = max(0, -unk_penalty) per token. With all tokens still allowed it is at most c' = c + g * tokens.
-    c' / l(L) is monotone in L, so its maximum over the allowed lengths is at the shortest or the longest, whatever the
-    signs. Coverage adds at most 0.
+    The exact rule uses the following bound. Log-probabilities are at most 0, so a live cumulative score c can only
+    fall, except for a reward g = max(0, -unk_penalty) per token. With all tokens that are still allowed, it is at most
+    c' = c + g * tokens. c' / l(L) is monotone in L, so its maximum over the allowed lengths is at the shortest or the
+    longest, whatever the signs. Coverage adds at most 0.
 
     Args:
       structure, numbers: the options.
-      finished: the places, this step's included.
-      step: [], the step just done.
+      finished: the finished hypotheses, including those of this step.
+      step: [], index of the step just done.
       best_total: [R], the largest live cumulative score.
-      max_lengths: [R], most tokens before the end symbol.
+      max_lengths: [R], maximum number of tokens before the end symbol.
 
     Returns:
       [R] bool.
@@ -108,7 +108,7 @@ def is_done(
 
 
 def normalised(structure: Structure, numbers: Numbers, totals: Array, lengths: Array) -> Array:
-    """Length-normalised score  log P / l(L)  (see `SearchConfig`), L symbols with the end symbol."""
+    """Return the length-normalised score  log P / l(L)  (see `SearchConfig`) of L symbols, including the end symbol."""
     if structure.length_penalty == "none":
         return totals
     base = lengths.astype(jnp.float32)

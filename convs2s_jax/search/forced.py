@@ -21,17 +21,17 @@ def force(
     numbers: Numbers | None = None,
     attention: bool = False,
 ) -> tuple[Hypotheses, Array | None]:
-    """Score given targets of one batch, with the scores that the search would report: `score` for arrays.
+    """Score given targets of one batch, with the scores that the search would report. This is `score` for arrays.
 
-    `jit`, `grad` and `vmap` work on it, for parameters and for `numbers`.
+    It works under `jit`, `grad` and `vmap`, with respect to parameters and `numbers`.
 
     Args:
       params, cfg: as in `translate`.
-      search: temperature, penalties and normalisation. Under `jit` it is static, and so is `cfg`.
+      search: temperature, penalties and normalisation. Under `jit`, `search` and `cfg` are static.
       src: [B, S] token ids with the end symbol, then PAD.
       tgt: [B, L] token ids with the end symbol, then PAD; a row of PAD alone has score -inf.
-      numbers: penalties and temperature in the place of those of `search`.
-      attention: whether to return it.
+      numbers: penalties and temperature that replace those of `search`.
+      attention: whether to return the attention weights.
 
     Returns:
       Hypotheses [B, 1, L], and the attention [B, 1, L, S] behind each symbol or None.

@@ -1,4 +1,4 @@
-"""The programs on the device: encode a batch, search or score given targets, and return the attention."""
+"""The compiled programs: encode a batch, search or score given targets, and return the attention."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -32,18 +32,18 @@ from convs2s_jax.search.structure import Structure
 
 AXIS = "device"
 ROWS = 8
-"""Given targets whose logits are in memory at once."""
+"""Number of given targets whose logits are in memory at once."""
 FLOOR = 1e-9
-"""Least coverage of a source position in a score, so that a word that got no attention costs 21 nats, not infinity."""
+"""Minimum coverage of a source position in a score, so that a word without attention costs 21 nats, not infinity."""
 
 
 @struct.dataclass
 class EnsembleCache:
-    """What decoding carries from symbol to symbol.
+    """The state that decoding carries from symbol to symbol.
 
     Attributes:
       members: caches of the members of an ensemble, N rows each.
-      coverage: [N, S], the attention that source positions got so far; None without a coverage penalty.
+      coverage: [N, S], the attention that source positions have received so far; None without a coverage penalty.
     """
 
     members: tuple[Any, ...]
@@ -65,22 +65,23 @@ def generate(
     attention: bool = False,
     mesh: Mesh | None = None,
 ) -> tuple[Hypotheses, Array | None]:
-    """Encode one batch and search its translations; compiled once for each shape, `limit`, strategy and structure.
+    """Encode one batch and search for its translations. Compiled once per shape, `limit`, strategy and structure.
 
     Args:
-      params: merged parameters of the members of an ensemble; with `structure.language_model` the last is one.
-      cfgs: their models.
-      strategy, structure, numbers: of the search.
+      params: merged parameters of the members of an ensemble; with `structure.language_model`, those of the language
+        model come last.
+      cfgs: their model configurations.
+      strategy, structure, numbers: strategy and options of the search.
       src: [B, S] int32, with the end symbol, then PAD.
-      request: of the B sentences; with a selection its tokens are numbers of words in it.
+      request: requests for the B sentences; with a selection, its tokens are indices into the selected words.
       limit: L, length of the results in symbols.
       selection: words that the translations may use, the same for all members; None for all words.
-      attention: whether to return it.
-      mesh: devices over which the sentences are spread, each searching its share on its own; None for one device.
+      attention: whether to return the attention weights.
+      mesh: devices that the sentences are sharded over, each of which searches its own shard; None for one device.
 
     Returns:
-      Hypotheses [B, W, L] and the attention [B, W, L, S] behind each symbol, the mean over the members (a language
-      model has none), or None.
+      Hypotheses [B, W, L], and the attention [B, W, L, S] behind each symbol, averaged over the members (except a
+      language model, which has none), or None.
     """
 
     def local(shared: _Shared, src: Array, rows: _Asked) -> tuple[Hypotheses, Array | None]:
@@ -120,7 +121,7 @@ def force(
     attention: bool = False,
     mesh: Mesh | None = None,
 ) -> tuple[Hypotheses, Array | None]:
-    """Score given targets in one pass, all positions at once, as the search would have scored them.
+    """Score given targets in one pass, all positions at once, with the scores that the search would give them.
 
     Args:
       params, cfgs, structure, numbers, attention, mesh: as in `generate`.
@@ -145,7 +146,7 @@ def force(
             return jnp.take_along_axis(scores, tokens[:, None], axis=-1)[:, 0]
 
         real = tgt != PAD
-        scores = jax.lax.map(one, (features, tgt), batch_size=min(ROWS, len(tgt)))  # not all rows: V is large
+        scores = jax.lax.map(one, (features, tgt), batch_size=min(ROWS, len(tgt)))  # a few rows at once: V is large
         token_scores = jnp.where(real, scores, 0.0)
         lengths = jnp.sum(real, axis=-1, dtype=jnp.int32)
         score = normalised(structure, numbers, jnp.sum(token_scores, axis=-1), jnp.maximum(lengths, 1))
@@ -160,45 +161,45 @@ def force(
 
 
 def coverage_penalty(coverage: Array, mask: Array) -> Array:
-    """Equation 14 of Wu et al. 2016 without its weight: the sum over source positions of log min(coverage, 1).
+    """Return equation 14 of Wu et al. 2016 without its weight: the sum over source positions of log min(coverage, 1).
 
     Args:
-      coverage: [N, S], attention that each position got from all target positions.
+      coverage: [N, S], attention that each position received from all target positions.
       mask: [N, S], True at real positions.
 
     Returns:
-      [N], in float32 as all scores.
+      [N] float32, like all scores.
     """
     return jnp.sum(jnp.where(mask, jnp.log(jnp.clip(coverage, FLOOR, 1.0)), 0.0), axis=-1).astype(jnp.float32)
 
 
 _Shared = tuple[tuple[Params, ...], Numbers]
-"""What all devices get whole: parameters and the numbers of the search."""
+"""What is replicated on all devices: parameters and the numbers of the search."""
 _Asked = tuple[Request, Selection | None]
-"""What is asked of the sentences, and the words that they may use."""
+"""The requests for the sentences, and the words that they may use."""
 _Rows = TypeVar("_Rows")
 """A tree with the sentences on axis 0 of every leaf."""
 _Results = TypeVar("_Results")
 _Local = Callable[[_Shared, Array, _Rows], _Results]
-"""What one device computes, of what is shared, the sources and another tree of its sentences."""
+"""The function that one device runs: (replicated inputs, sources, another tree of its sentences) -> results."""
 
 
 def _spread(local: _Local[_Rows, _Results], mesh: Mesh | None) -> _Local[_Rows, _Results]:
-    """A function of what is shared and two trees of sentences that runs on each device's share of the sentences."""
+    """Shard a function over the sentences: each device runs it on its own shard, with the replicated inputs."""
     if mesh is None:
         return local
     return jax.shard_map(local, mesh=mesh, in_specs=(P(), P(AXIS), P(AXIS)), out_specs=P(AXIS), check_vma=False)
 
 
 def _encoded(params: Any, cfgs: Any, src: Array) -> tuple[Any, Any]:
-    """Parameters in the dtype of each member, and the source as its decoder reads it."""
+    """Return the parameters in the dtype of each member, and the encoded source as its decoder reads it."""
     params = tuple(model.cast(p, c) for p, c in zip(params, cfgs, strict=True))
     memory = (model.prepare(p, c, model.encode(p, c, src)) for p, c in zip(params, cfgs, strict=True))
     return params, tuple(memory)
 
 
 def _start(params: Any, cfgs: Any, structure: Structure, memory: Any, src: Array) -> EnsembleCache:
-    """Empty caches of N = B * W rows."""
+    """Return empty caches of N = B * W rows."""
     rows = src.shape[0] * structure.beam_size
     members = tuple(model.init_cache(p, c, m, rows) for p, c, m in zip(params, cfgs, memory, strict=True))
     dtype = accumulation_dtype(jax.tree.leaves(params[0])[0].dtype)  # that of the attention
@@ -207,7 +208,7 @@ def _start(params: Any, cfgs: Any, structure: Structure, memory: Any, src: Array
 
 
 def _step(params: Any, cfgs: Any, structure: Structure, words: Array | None = None) -> Any:
-    """One symbol further with all members, as `search` wants it; with `words` [U] it scores those only."""
+    """Return the step function of all members, as `search` expects it; with `words` [U], it scores those only."""
     layers: list[Affine | None] = [None] * len(params)
     if words is not None:
         full = (model.output_layer(p, c, c.dtype) for p, c in zip(params, cfgs, strict=True))
@@ -230,11 +231,11 @@ def _step(params: Any, cfgs: Any, structure: Structure, words: Array | None = No
 
 
 def _among(step: Any, words: Array) -> Any:
-    """A step that reads and scores the words [U] of a selection by their numbers; `allowed` is the last of its memory.
+    """Wrap a step so that it reads and scores indices into `words`; `allowed` is the last entry of its memory.
 
     Args:
-      step: reads ids and scores these words.
-      words: their ids.
+      step: a step that reads ids and scores these words.
+      words: [U], the ids of a selection's words.
     """
 
     def restricted(memory: Any, cache: EnsembleCache, last: Array) -> tuple[Array | rules.Fused, EnsembleCache]:
@@ -251,7 +252,7 @@ def _among(step: Any, words: Array) -> Any:
 
 
 def _joined(logits: Sequence[Array], structure: Structure) -> Array | rules.Fused:
-    """Logits [N, V] of all members as `rules.log_probabilities` takes them."""
+    """Combine logits [N, V] of all members into the form that `rules.log_probabilities` expects."""
     if structure.language_model:
         *logits, lm = logits
         return rules.Fused(model=jnp.stack(logits), lm=lm)
@@ -259,19 +260,19 @@ def _joined(logits: Sequence[Array], structure: Structure) -> Array | rules.Fuse
 
 
 def _mean(weights: Sequence[Array], structure: Structure) -> Array:
-    """Attention [N, T, S], the mean over the members that read the source."""
+    """Average the attention [N, T, S] over the members that read the source."""
     return jnp.mean(jnp.stack(weights[: len(weights) - structure.language_model]), axis=0)
 
 
 def _coverage(memory: Any, cache: EnsembleCache) -> Array:
-    """The `coverage` of `search`, [N]."""
+    """The `coverage` function that is passed to `search`; it returns [N]."""
     assert cache.coverage is not None
     mask = memory[0].mask
     return coverage_penalty(cache.coverage, jnp.repeat(mask, cache.coverage.shape[0] // mask.shape[0], axis=0))
 
 
 def _read(params: Any, cfgs: Any, memory: Any, tokens: Array) -> tuple[list[Array], list[Array]]:
-    """Features of each member at all positions of targets [N, L], and their attention [N, L, S]."""
+    """Return each member's features at all positions of targets [N, L], and its attention [N, L, S]."""
     inputs = model.decoder_inputs(tokens)
     features, weights = [], []
     for p, c, m in zip(params, cfgs, memory, strict=True):

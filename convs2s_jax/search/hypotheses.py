@@ -1,4 +1,4 @@
-"""The result of a search, and how it is reconstructed from back-pointers."""
+"""The result of a search, and its reconstruction from back-pointers."""
 
 import jax
 import jax.numpy as jnp
@@ -13,14 +13,14 @@ from convs2s_jax.search.finished import Finished
 class Hypotheses:
     """The W best finished hypotheses of each sentence, best first; or W samples.
 
-    Where fewer than W could be finished (a tiny vocabulary), the rest have length 0 and score -inf.
+    If fewer than W could be finished (with a tiny vocabulary), the rest have length 0 and score -inf.
 
     Attributes:
       tokens: [B, W, L] int32, ending in EOS, then PAD.
-      lengths: [B, W] int32, symbols with the end symbol.
-      scores: [B, W], normalised (see `SearchConfig`).
-      token_scores: [B, W, L] nats; log-probability (at the temperature, less the unknown symbol's penalty) of each
-        symbol, 0 after the end symbol; they are differences of the cumulative scores.
+      lengths: [B, W] int32, number of symbols, including the end symbol.
+      scores: [B, W], normalised scores (see `SearchConfig`).
+      token_scores: [B, W, L], log-probability of each symbol in nats (at the temperature, minus the penalty for unknown
+        symbols), 0 after the end symbol; they are differences of the cumulative scores.
     """
 
     tokens: Array
@@ -31,9 +31,9 @@ class Hypotheses:
 
 @struct.dataclass
 class Trail:
-    """What each step chose for the H live hypotheses of each of R = B * G rows, the groups of B sentences.
+    """The choices of a step for the H live hypotheses of each of R = B * G rows, the groups of B sentences.
 
-    Stacked over steps, a leading axis is added.
+    A trail over several steps has a leading axis for the steps.
 
     Attributes:
       tokens: [R, H] int32, the symbol that was added.
@@ -47,7 +47,7 @@ class Trail:
 
 
 def empty(B: int, W: int, L: int) -> Hypotheses:
-    """Nothing finished yet."""
+    """Return the result of a search in which nothing has finished yet."""
     return Hypotheses(
         tokens=jnp.full((B, W, L), PAD, jnp.int32),
         lengths=jnp.zeros((B, W), jnp.int32),
@@ -57,11 +57,11 @@ def empty(B: int, W: int, L: int) -> Hypotheses:
 
 
 def trace(finished: Finished, trail: Trail) -> Hypotheses:
-    """Follow the finished hypotheses back to their beginnings.
+    """Trace the finished hypotheses back to their first symbols.
 
     Args:
-      finished: [R, H] each.
-      trail: [L, R, H] each.
+      finished: arrays [R, H].
+      trail: arrays [L, R, H].
 
     Returns:
       The hypotheses of each row, [R, H, ...], L symbols long.
@@ -85,7 +85,7 @@ def trace(finished: Finished, trail: Trail) -> Hypotheses:
 
 
 def merge_groups(found: Hypotheses, groups: int) -> Hypotheses:
-    """The hypotheses of the groups of each sentence, [R = B * G, H, ...] -> [B, W = G * H, ...], best first."""
+    """Merge the hypotheses of the groups of each sentence, [R = B * G, H, ...] -> [B, W = G * H, ...], best first."""
     if groups == 1:
         return found
     together = jax.tree.map(lambda x: x.reshape(x.shape[0] // groups, -1, *x.shape[2:]), found)
@@ -94,5 +94,5 @@ def merge_groups(found: Hypotheses, groups: int) -> Hypotheses:
 
 
 def pick(x: Array, index: Array) -> Array:
-    """Elements of the last axis by index."""
+    """Select elements of the last axis by index."""
     return jnp.take_along_axis(x, index, axis=-1, mode="promise_in_bounds")

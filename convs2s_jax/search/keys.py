@@ -1,4 +1,4 @@
-"""Random keys of samples: each sentence has its own, so that no sample depends on the sentences beside it."""
+"""Random keys for sampling: each sentence has its own, so that no sample depends on the other sentences."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -13,15 +13,15 @@ from convs2s_jax.nn.types import Key
 from convs2s_jax.search.config import SearchConfig
 
 FEWEST = 64
-"""Keys are made for at least so many sentences at once: whatever the number of lines, a server compiles nothing."""
+"""Keys are created for at least this many sentences at once, so that a server compiles nothing for new line counts."""
 
 
 class HostKeys(NamedTuple):
-    """Random keys of sentences in host memory, where rows are chosen without a program for each number of them.
+    """Random keys of sentences in host memory, where selecting rows compiles nothing.
 
     Attributes:
-      data: [N, ...] uint32, as of `jax.random.key_data`.
-      impl: their generator.
+      data: [N, ...] uint32, as returned by `jax.random.key_data`.
+      impl: the implementation of their generator.
     """
 
     data: np.ndarray
@@ -29,58 +29,56 @@ class HostKeys(NamedTuple):
 
 
 def numbered(seeds: int | Sequence[int], numbers: Sequence[int]) -> np.ndarray:
-    """Raw keys [N, ...] uint32 for numbered sentences: `fold_in(key(seed), number)`.
+    """Return raw keys [N, ...] uint32 for numbered sentences: `fold_in(key(seed), number)`.
 
     Args:
       seeds: one for all sentences, or one for each.
-      numbers: of the sentences, such as their places in a file.
+      numbers: numbers of the sentences, such as their positions in a file.
 
     Raises:
-      ValueError: a number or a seed that has not 32 bits.
+      ValueError: a number or a seed is not an unsigned 32-bit integer.
     """
     found = np.broadcast_to(np.asarray(seeds, np.int64), len(numbers)), np.asarray(numbers, np.int64).reshape(-1)
     for i, (seed, number) in enumerate(zip(*found, strict=True)):
         if not (0 <= seed <= LARGEST_SEED and 0 <= number <= LARGEST_SEED):
-            raise ValueError(f"sentence {i} draws with seed {seed} and number {number}: use 0 to 2^32 - 1 for both")
+            raise ValueError(f"sentence {i} has seed {seed} and number {number}: use 0 to 2^32 - 1 for both")
     size = max(FEWEST, 1 << max(0, len(numbers) - 1).bit_length())
     padded = jax.device_put([np.pad(each, (0, size - len(numbers))).astype(np.uint32) for each in found])
     return np.asarray(_folded(*padded))[: len(numbers)]
 
 
 def for_search(search: SearchConfig, seeds: int | Sequence[int], numbers: Sequence[int]) -> np.ndarray | None:
-    """`numbered` where the search draws samples; None elsewhere, as `translate` wants it."""
+    """Return the keys of `numbered` if the search samples, otherwise None, as `translate` expects."""
     return numbered(seeds, numbers) if search.sampling else None
 
 
 def checked(key: Key | np.ndarray | None, count: int) -> Key:
-    """Keys [count]: those given, or one key that the numbers of the sentences are folded into.
+    """Return keys [count]: the given ones, or a single key with the index of each sentence folded into it.
 
     Args:
-      key: of `jax.random.key`, also traced, or raw ones as of `jax.random.PRNGKey`.
+      key: one or several from `jax.random.key`, which may be traced, or raw ones from `jax.random.PRNGKey`.
       count: number of sentences.
 
     Raises:
-      ValueError: no key, or keys that are not as many.
-      TypeError: something else.
+      ValueError: there is no key, or not one per sentence.
+      TypeError: `key` is not a random key.
     """
     if key is None:
-        raise ValueError(
-            "samples are drawn with random keys, and there is none: give key=jax.random.key(0), for example"
-        )
+        raise ValueError("sampling needs a random key, but key is None: pass key=jax.random.key(0), for example")
     found = typed(jax.device_put(key) if isinstance(key, np.ndarray) else key)
     if found.shape not in ((), (count,)):
-        raise ValueError(f"key has shape {found.shape}: give one key, or one for each of {count} sentences")
+        raise ValueError(f"key has shape {found.shape}: pass a single key, or one for each of {count} sentences")
     return found if found.ndim else jax.vmap(jax.random.fold_in, (None, 0))(found, np.arange(count, dtype=np.uint32))
 
 
 def on_host(key: Key | np.ndarray | None, count: int) -> HostKeys:
-    """The same in host memory. Raises ValueError and TypeError as `checked` does."""
+    """Return the keys of `checked` in host memory. Raises ValueError and TypeError as `checked` does."""
     found = checked(key, count)
     return HostKeys(np.asarray(jax.random.key_data(found)), jax.random.key_impl(found))
 
 
 def rows(keys: HostKeys, indices: Sequence[int | None]) -> Key:
-    """The keys of these sentences on the device; any for rows that hold none."""
+    """Return the keys of these sentences on the device; rows without a sentence get an arbitrary key."""
     return jax.random.wrap_key_data(jax.device_put(keys.data[[i or 0 for i in indices]]), impl=keys.impl)
 
 

@@ -1,4 +1,4 @@
-"""How much memory a search needs, so that a beam beyond it is refused before anything is compiled."""
+"""Estimate the memory of a search, so that a beam that does not fit is refused before anything is compiled."""
 
 import os
 from typing import Any
@@ -14,10 +14,10 @@ from convs2s_jax.search.spread import IN_FLIGHT
 from convs2s_jax.search.translate import longest
 
 INDICES = 2**31
-"""Continuations of a batch are numbered in 32 bits."""
+"""Continuations of a batch are indexed with 32-bit integers."""
 SMALL_BEAM = 100
 LONG = 10_000
-"""Beams and lengths in symbols up to which nobody asks whether memory holds them."""
+"""Beams and lengths in symbols up to which the memory is not checked."""
 
 
 def check_beam(
@@ -37,7 +37,7 @@ def check_beam(
       rows: sentences in a batch.
 
     Raises:
-      UserError: the message says which beam would fit.
+      UserError: the beam does not fit; the message states the largest that does.
     """
     limit = longest(cfgs, search, 16) + 1
     if search.beam_size <= SMALL_BEAM and limit <= LONG:
@@ -46,16 +46,16 @@ def check_beam(
     most = largest_beam(needed, rows=rows, vocab_size=vocab_size, memory=memory_of(jax.local_devices()[0]))
     if search.beam_size > most:
         raise UserError(
-            f"search.beam_size is {search.beam_size}: with {rows} sentences in a batch and up to {limit} symbols of "
-            f"{vocab_size} in a translation, memory holds a beam of {most}; use a smaller beam_size or max_length_b, "
-            "or in decoding a smaller --batch_size"
+            f"search.beam_size is {search.beam_size}: with {rows} sentences in a batch, a vocabulary of {vocab_size} "
+            f"and up to {limit} symbols in a translation, memory is enough for a beam of {most}; use a smaller "
+            "beam_size or max_length_b, or a smaller --batch_size when decoding"
         )
 
 
 def bytes_per_hypothesis(params: tuple[Any, ...], cfgs: tuple[ModelConfig, ...], *, vocab_size: int, limit: int) -> int:
-    """Least number of bytes that a search needs for each live hypothesis.
+    """Return the minimum number of bytes that a search needs per live hypothesis.
 
-    They are the caches of all members before and after a step, the logits and scores of the next symbol, and tokens,
+    This counts the caches of all members before and after a step, the logits and scores of the next symbol, and tokens,
     parents and scores at each of `limit` positions.
 
     Args:
@@ -76,11 +76,14 @@ def bytes_per_hypothesis(params: tuple[Any, ...], cfgs: tuple[ModelConfig, ...],
 
 
 def largest_beam(per_hypothesis: int, *, rows: int, vocab_size: int, memory: int) -> int:
-    """The largest beam with which batches of `rows` sentences fit into `memory` bytes, each with as much to work in."""
+    """Return the largest beam with which batches of `rows` sentences fit into `memory` bytes.
+
+    Temporary arrays are assumed to take as much memory again.
+    """
     return min(memory // (2 * IN_FLIGHT * rows * per_hypothesis), (INDICES - 1) // (rows * vocab_size))
 
 
 def memory_of(device: jax.Device) -> int:
-    """Bytes of memory of a device; of a CPU, those of the machine."""
+    """Return the memory of a device in bytes; for a CPU, that of the machine."""
     stats = device.memory_stats() or {}
     return int(stats.get("bytes_limit") or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))

@@ -1,4 +1,4 @@
-"""The traced options of a search: a new value does not recompile, and they can be mapped and differentiated."""
+"""The traced options of a search. New values do not recompile, and they work with `jax.vmap` and `jax.grad`."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,9 +16,9 @@ Scalar = Array | np.float32 | np.int32
 
 @struct.dataclass
 class Numbers:
-    """The traced part of a search's options, scalars; their meanings are those of `SearchConfig`.
+    """The traced part of a search's options, as scalars. Their meaning is that of the fields of `SearchConfig`.
 
-    `Structure` says which of them are read at all.
+    `Structure` decides which of them are used.
 
     Attributes:
       length_penalty: the exponent of the length.
@@ -28,7 +28,7 @@ class Numbers:
       lm_weight: weight of the language model's log-probability.
       diverse_strength: penalty in nats for each time that an earlier group chose a token.
       top_p: total probability of the symbols that samples are drawn from.
-      min_length: int32, fewest tokens before the end symbol.
+      min_length: int32, minimum number of tokens before the end symbol.
     """
 
     length_penalty: Scalar
@@ -42,7 +42,7 @@ class Numbers:
 
 
 def numbers_of(cfg: SearchConfig) -> Numbers:
-    """The traced part of a user's options."""
+    """Return the traced part of a `SearchConfig`."""
     return Numbers(
         length_penalty=np.float32(cfg.length_penalty),
         coverage_penalty=np.float32(cfg.coverage_penalty),
@@ -61,7 +61,7 @@ _OF_SCORES: _Switches = {
     "coverage_penalty": (lambda structure: structure.coverage, "a coverage_penalty above 0"),
     "lm_weight": (lambda structure: structure.language_model, "an lm_weight above 0"),
 }
-"""For numbers that are not always read, whether the static options have them read, and what to set for that."""
+"""For numbers that are not always used: whether the static options use them, and what to set so that they do."""
 _OF_STRATEGIES: _Switches = {
     "diverse_strength": (lambda structure: structure.groups > 1, "diverse_groups above 1"),
     "top_p": (lambda structure: structure.nucleus, "sampling=True and a top_p below 1"),
@@ -70,12 +70,13 @@ _OF_STRATEGIES: _Switches = {
 
 
 def check_numbers(numbers: Any, cfg: SearchConfig, *, own_strategy: bool = False) -> None:
-    """Refuse what is no `Numbers`, and values that the static part of a user's options leaves unread.
+    """Refuse an object that is not a `Numbers`, and values that the static part of the options does not use.
 
-    Values that are traced are not looked at, nor are those that a strategy of one's own may read.
+    Traced values are not checked, nor are values that a custom strategy may use.
 
     Raises:
-      TypeError, ValueError: as said.
+      TypeError: `numbers` is not a `Numbers`.
+      ValueError: a number differs from that of `cfg`, and the search does not use it.
     """
     if not isinstance(numbers, Numbers):
         raise TypeError(f"numbers is a {type(numbers).__name__}: expected what `numbers_of` returns")
@@ -85,4 +86,4 @@ def check_numbers(numbers: Any, cfg: SearchConfig, *, own_strategy: bool = False
         if is_read(structure) or isinstance(value, jax.core.Tracer):
             continue
         if np.any(np.asarray(value, np.float32) != getattr(own, name)):
-            raise ValueError(f"numbers.{name} is {value}, and this search does not read it: give `search` {remedy}")
+            raise ValueError(f"numbers.{name} is {value}, but this search does not use it: set {remedy} in `search`")

@@ -1,4 +1,4 @@
-"""Requests: the bounds, prefixes and phrases of each single sentence, in addition to the options for all."""
+"""Requests: length bounds, prefixes and phrases per sentence, in addition to the search options for all."""
 
 from collections.abc import Sequence
 from numbers import Integral
@@ -24,10 +24,10 @@ class Request:
     """The requests for B sentences.
 
     Attributes:
-      max_lengths: [B] int32, most tokens before the end symbol.
+      max_lengths: [B] int32, maximum number of tokens before the end symbol.
       prefixes: [B, P] int32, tokens that the hypotheses begin with, then PAD. P may be 0.
-      phrases: [B, C, K] int32, token sequences that must occur in the hypotheses, each followed by PAD; empty ones ask
-        for nothing. C may be 0. Phrases and prefix must fit into the longest allowed hypothesis one after the other.
+      phrases: [B, C, K] int32, token sequences that must occur in the hypotheses, each followed by PAD; empty ones
+        require nothing. C may be 0. Prefix and phrases, one after the other, must fit into the maximum length.
       keys: [B] random keys, for sampling only.
     """
 
@@ -38,7 +38,7 @@ class Request:
 
 
 def sizes(prefixes: Sequence[Tokens], phrases: Sequence[Sequence[Tokens]]) -> Sizes:
-    """Axes that hold them all: prefixes in multiples of 8, so that they do not multiply compilations."""
+    """Return axes large enough for all of them. P is a multiple of 8, which limits the number of compilations."""
     phrase = max((len(phrase) for wanted in phrases for phrase in wanted), default=0)
     return Sizes(
         prefix=round_up(max((len(prefix) for prefix in prefixes), default=0), 8),
@@ -55,16 +55,16 @@ def request(
     *,
     axes: Sizes | None = None,
 ) -> Request:
-    """A request from lists of unequal lengths, in arrays of the given axes or as large as it takes.
+    """Build a request from lists of different lengths, padded to the given axes or to the longest.
 
-    What is given as arrays of JAX, traced ones too, is taken as it is: max_lengths [B], prefixes [B, P], phrases
-    [B, C, K], keys [B]. For one key, the number of the sentence is folded into it.
+    JAX arrays, including traced ones, are used as they are: max_lengths [B], prefixes [B, P], phrases [B, C, K],
+    keys [B]. If there is a single key, the index of each sentence is folded into it.
 
     Raises:
-      ValueError, TypeError: not one of each for every sentence, or something else than integers.
+      ValueError, TypeError: there is not one of each per sentence, or lengths and tokens are not integers.
     """
     if not np.ndim(max_lengths):
-        raise ValueError(f"max_lengths is {max_lengths}: expected a length for each sentence")
+        raise ValueError(f"max_lengths is {max_lengths}: expected one length per sentence")
     count = len(max_lengths)
     texts = _listed("prefixes", prefixes, count)
     wanted = _listed("lists of phrases", phrases, count)
@@ -74,9 +74,9 @@ def request(
     phrase_rows = phrases if isinstance(phrases, Array) else _phrase_rows(wanted, largest)
     for name, array, rank in (("max_lengths", lengths, 1), ("prefixes", prefix_rows, 2), ("phrases", phrase_rows, 3)):
         if array.ndim != rank or array.shape[0] != count:
-            raise ValueError(f"{name} have shape {array.shape}: one row for each of {count} sentences, in {rank} axes")
+            raise ValueError(f"{name} has shape {array.shape}: expected {rank} axes with one row per sentence, {count}")
         if array.size and not jnp.issubdtype(array.dtype, jnp.integer):
-            raise TypeError(f"{name} have dtype {array.dtype}: lengths and token ids are integers, such as int32")
+            raise TypeError(f"{name} has dtype {array.dtype}: expected integers, such as int32")
     drawn = None if keys is None else checked(keys, count)
     # device_put without a compilation, unlike jnp.asarray
     lengths, prefix_rows, phrase_rows = jax.device_put((lengths.astype(np.int32), prefix_rows, phrase_rows))
@@ -84,15 +84,15 @@ def request(
 
 
 def as_ids(name: str, rows: Sequence[Tokens], sentences: Sequence[int] | None = None) -> list[np.ndarray]:
-    """Token ids as arrays.
+    """Convert sequences of token ids to arrays.
 
     Args:
-      name: what a row is of its sentence, for messages.
-      rows: a sequence of ids each.
-      sentences: numbers of the sentences that rows belong to; None for a row each.
+      name: what a row is, for messages, such as "its prefix".
+      rows: sequences of ids.
+      sentences: index of the sentence that each row belongs to; None for one row per sentence.
 
     Raises:
-      ValueError: a row is no sequence of integers.
+      ValueError: a row is not a sequence of integers.
     """
     found = [np.asarray(row) for row in rows]
     for i, row in enumerate(found):
@@ -101,7 +101,7 @@ def as_ids(name: str, rows: Sequence[Tokens], sentences: Sequence[int] | None = 
         if row.ndim != 1 or (row.size and row.dtype.kind not in "iu"):
             where = i if sentences is None else sentences[i]
             raise ValueError(
-                f"sentence {where}: {name} is {shown(rows[i])}: give a list of token ids, which are integers"
+                f"sentence {where}: {name} is {shown(rows[i])}: expected a list of token ids, which are integers"
             )
     return [row if row.size else _NO_IDS for row in found]
 
@@ -114,13 +114,13 @@ def check_ids(
     *,
     refused: Sequence[int] = (PAD, EOS),
 ) -> None:
-    """Refuse ids that a sequence cannot have, in one pass over all rows.
+    """Refuse ids that a sequence cannot contain, in one pass over all rows.
 
     Args:
       name, sentences: as in `as_ids`.
-      rows: as it returns them.
+      rows: as `as_ids` returns them.
       vocabulary: V.
-      refused: special symbols that stand for no token of a text.
+      refused: special symbols that a sequence must not contain.
 
     Raises:
       ValueError: an id outside the vocabulary or among `refused`.
@@ -135,16 +135,18 @@ def check_ids(
     row = int(np.searchsorted(np.cumsum([len(row) for row in rows]), at, side="right"))
     where, token = row if sentences is None else sentences[row], int(ids[at])
     if not 0 <= token < vocabulary:
-        raise ValueError(f"sentence {where}: {name} has id {token}: the vocabulary has 0 to {vocabulary - 1}")
-    rule = "no text has it" if token == BOS else "give ids without the end symbol and padding"
-    raise ValueError(f"sentence {where}: {name} has id {token}, which is {SPECIAL[token]}: {rule}")
+        raise ValueError(
+            f"sentence {where}: {name} contains id {token}: the vocabulary has ids from 0 to {vocabulary - 1}"
+        )
+    rule = "it never occurs in text" if token == BOS else "pass ids without the end symbol and padding"
+    raise ValueError(f"sentence {where}: {name} contains id {token}, which is {SPECIAL[token]}: {rule}")
 
 
 def check_required_ids(prefixes: Sequence[Tokens], phrases: Sequence[Sequence[Tokens]], vocabulary: int) -> None:
-    """Refuse tokens of each sentence's prefix and phrases that no hypothesis can have.
+    """Refuse prefixes and phrases with tokens that no hypothesis can contain.
 
     Raises:
-      ValueError: no integers, or an id that is outside the vocabulary, PAD or EOS.
+      ValueError: ids that are not integers, or an id that is outside the vocabulary, PAD or EOS.
     """
     check_ids("its prefix", as_ids("its prefix", prefixes), vocabulary)
     sentences = [i for i, wanted in enumerate(phrases) for _ in wanted]
@@ -153,7 +155,7 @@ def check_required_ids(prefixes: Sequence[Tokens], phrases: Sequence[Sequence[To
 
 
 def check_request(request: Request, vocabulary: int) -> None:
-    """`check_required_ids` of a request, as far as its arrays are not traced; padding may stand at the end only."""
+    """`check_required_ids` for those arrays of a request that are not traced. Padding is allowed at the end only."""
     rows = len(request.max_lengths)
     prefixes, phrases = (
         np.zeros((rows, *array.shape[1:-1], 0), np.int32) if isinstance(array, jax.core.Tracer) else np.asarray(array)
@@ -163,16 +165,16 @@ def check_request(request: Request, vocabulary: int) -> None:
 
 
 def _unpadded(rows: np.ndarray) -> list[np.ndarray]:
-    """Each row without the padding at its end."""
+    """Return each row without the padding at its end."""
     return [row[: int(np.max(np.flatnonzero(row != PAD), initial=-1)) + 1] for row in rows]
 
 
 def _listed(name: str, given: Sequence[Any] | Array | None, count: int) -> Sequence[Any]:
-    """What is given as a list, one item for each sentence; empty ones where it is an array or not given."""
+    """Return the given list, with one item per sentence; empty items if it is an array or None."""
     if given is None or isinstance(given, Array):
         return [()] * count
     if len(given) != count:
-        raise ValueError(f"there are {len(given)} {name} for {count} sentences: each needs one, be it empty")
+        raise ValueError(f"got {len(given)} {name} for {count} sentences: pass one per sentence, which may be empty")
     return given
 
 

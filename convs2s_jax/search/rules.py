@@ -1,6 +1,6 @@
 """Scores of the next symbol: log-probabilities, penalties, forbidden symbols.
 
-R rows of a search, H hypotheses of each, V symbols.
+Shapes: R rows of a search, H hypotheses per row, V symbols.
 """
 
 import jax
@@ -21,7 +21,7 @@ class Fused:
 
     Attributes:
       model: [N, V], or [M, N, V] of the M members of an ensemble.
-      lm: [N, V], of the language model.
+      lm: [N, V], logits of the language model.
     """
 
     model: Array
@@ -29,15 +29,15 @@ class Fused:
 
 
 def log_probabilities(logits: Array | Fused, numbers: Numbers) -> Array:
-    """log_softmax(logits / temperature) over the last axis, in float32 nats; -inf where that is no number.
+    """Return log_softmax(logits / temperature) over the last axis, in float32 nats; -inf in place of NaN.
 
-    The M members of an ensemble are averaged in probability (section 5.1 of the paper decodes so):
-    log (1/M) sum_m p_m.  With a language model,  log p + lm_weight log p_lm  (Gulcehre et al. 2015, section 4.1), which
-    is not normalised; at weight 0 it is log p, whatever the language model says.
+    The probabilities of the M members of an ensemble are averaged, log (1/M) sum_m p_m, as in section 5.1 of the paper.
+    With a language model, the result is  log p + lm_weight log p_lm  (Gulcehre et al. 2015, section 4.1), which is not
+    normalised. At weight 0 it is log p, whatever the language model returns.
 
     Args:
-      logits: [N, V], [M, N, V] of an ensemble, or either beside those of a language model. Log-probabilities may be
-        given for logits: at temperature 1 they come back as they are.
+      logits: [N, V], [M, N, V] for an ensemble, or either of them with those of a language model. Log-probabilities may
+        be passed as logits; at temperature 1 they are returned unchanged.
       numbers: the options.
 
     Returns:
@@ -57,7 +57,7 @@ def log_probabilities(logits: Array | Fused, numbers: Numbers) -> Array:
 
 @jax.custom_jvp
 def tempered(logits: Array, temperature: Scalar) -> Array:
-    """logits / temperature. At logits of -inf the derivative with respect to the temperature is 0, and not NaN."""
+    """logits / temperature. At logits of -inf, the derivative with respect to the temperature is 0, not NaN."""
     return logits / temperature
 
 
@@ -70,7 +70,7 @@ def _tempered_tangent(primals: tuple[Array, Scalar], tangents: tuple[Array, Arra
 
 @jax.custom_jvp
 def weighted_sum(model: Array, lm: Array, weight: Scalar) -> Array:
-    """model + weight lm; at weight 0 the model. Where lm is -inf the derivative by the weight is 0, and not NaN."""
+    """model + weight * lm, or model at weight 0. Where lm is -inf, the derivative with respect to the weight is 0."""
     return jnp.where(weight == 0, model, model + weight * lm)
 
 
@@ -102,15 +102,15 @@ class Prices:
 
 
 def prices(numbers: Numbers, step: Array, max_lengths: Array) -> Prices:
-    """The prices at a step, float32 nats.
+    """Return the prices at a step, in float32 nats.
 
-    Padding is never produced. At the longest allowed length only the end symbol is, and before the shortest allowed
-    length it is not.
+    Padding is never produced. At the maximum length only the end symbol is allowed, and before the minimum length it is
+    forbidden.
 
     Args:
       numbers: the options.
-      step: [], tokens that live hypotheses have so far.
-      max_lengths: [R], most tokens before the end symbol.
+      step: [], number of tokens that live hypotheses have so far.
+      max_lengths: [R], maximum number of tokens before the end symbol.
     """
     full = jnp.where(step >= max_lengths, -jnp.inf, jnp.float32(0))
     short = jnp.where(step < jnp.minimum(numbers.min_length, max_lengths), -jnp.inf, jnp.float32(0))
@@ -119,16 +119,16 @@ def prices(numbers: Numbers, step: Array, max_lengths: Array) -> Prices:
 
 
 def symbol_prices(numbers: Numbers, vocab_size: int) -> Array:
-    """The price of each symbol at any step, [V]: -inf for padding, -unk_penalty for the unknown symbol, else 0."""
+    """Return the price of each symbol at any step, [V]: -inf for padding, -unk_penalty for unknown, otherwise 0."""
     symbol = jnp.arange(vocab_size)
     return jnp.where(symbol == PAD, -jnp.inf, jnp.where(symbol == UNK, -numbers.unk_penalty, 0.0))
 
 
 def repeats(history: Array, step: Array, size: int, vocab_size: int) -> Array:
-    """Symbols that would complete an n-gram which the hypothesis already contains.
+    """Return which symbols would complete an n-gram that the hypothesis already contains.
 
     Args:
-      history: [R, H, L], tokens so far; entries from `step` on are not read.
+      history: [R, H, L], tokens so far; entries from index `step` on are ignored.
       step: [], number of tokens so far.
       size: n.
       vocab_size: V.
@@ -156,10 +156,10 @@ def force(scores: Array, log_probs: Array, numbers: Numbers, prefixes: Array, st
 
     Args:
       scores: [R, H, V], scores under the other rules.
-      log_probs: [R, H, V].
+      log_probs: [R, H, V], log-probabilities.
       numbers: the options.
       prefixes: [R, P], tokens, then PAD.
-      step: [], tokens that live hypotheses have so far.
+      step: [], number of tokens that live hypotheses have so far.
     """
     P, V = prefixes.shape[1], log_probs.shape[-1]
     wanted = jnp.where(

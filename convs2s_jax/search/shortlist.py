@@ -1,9 +1,9 @@
 """Lexical shortlists: the softmax over the likely target words of a source sentence instead of all words.
 
-After Jean et al. 2015 (section 3.3) and L'Hostis et al. 2016: a lexicon lists the likely target words of each source
-word, and a sentence may use those of its words and the most frequent ones. The softmax layer is computed for U words,
-the union over a batch. Within it each sentence has words of its own: all others get probability 0, so that, unlike in
-the usual procedure, its translation depends on nothing but the sentence. Probabilities are normalised over its words.
+This follows Jean et al. 2015 (section 3.3) and L'Hostis et al. 2016. A lexicon lists the likely target words of each
+source word, and a sentence may use those of its words and the most frequent words. The softmax layer is computed for U
+words, the union over a batch. Words that are not on a sentence's own list get probability 0. Therefore, unlike in the
+usual procedure, a translation depends on nothing but the sentence. Probabilities are normalised over its own words.
 
 The search itself sees a vocabulary of U words, numbered in the order of their ids. The special symbols come first, so
 that they keep their numbers.
@@ -22,9 +22,9 @@ from convs2s_jax.search.buckets import Bucket
 from convs2s_jax.search.rules import SPECIAL
 
 LEAST = 1024
-"""Smallest size of a union."""
+"""Minimum size of a union."""
 FEW = 8
-"""Sentences whose union is taken to be a quarter of the vocabulary, where sizes are chosen beforehand."""
+"""Number of sentences whose union is assumed to be a quarter of the vocabulary when sizes are fixed in advance."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Shortlist:
     Attributes:
       always: [A], target words that every sentence may use.
       words: likely target words of all source words, one source word after another.
-      offsets: [source vocabulary + 1]: those of source word s are `words[offsets[s] : offsets[s + 1]]`.
-      size: V, target words in all.
+      offsets: [source vocabulary + 1]; the likely words of source word s are `words[offsets[s] : offsets[s + 1]]`.
+      size: V, size of the target vocabulary.
     """
 
     always: np.ndarray
@@ -44,11 +44,13 @@ class Shortlist:
     size: int
 
     def of(self, source: Tokens, *others: Tokens) -> np.ndarray:
-        """The words that the translation of a source [S] may use, ascending: likely, frequent, special and `others`.
+        """Return the words that the translation of a source [S] may use, in ascending order.
+
+        They are likely, frequent and special words, and `others`.
 
         Args:
-          source: token ids without the end symbol, whose likely words count too.
-          others: target words that it has to be able to use, such as a prefix.
+          source: token ids without the end symbol; the likely words of the end symbol are included anyway.
+          others: more target words that the translation may use, such as those of a prefix.
         """
         sources = {*map(int, source), EOS} if len(self.words) else ()
         likely = [self.words[self.offsets[s] : self.offsets[s + 1]] for s in sources]
@@ -58,10 +60,10 @@ class Shortlist:
 
 @struct.dataclass
 class Selection:
-    """The words of a batch; each of D devices has its own for its share of the sentences.
+    """The words of a batch. Each of D devices has its own words for its shard of the sentences.
 
     Attributes:
-      words: [D, U] int32, ids of the words in ascending order, the last one repeated up to the size.
+      words: [D, U] int32, ids of the words in ascending order; the last one is repeated to fill up to U.
       allowed: [B, U] bool, the words that each sentence may use.
     """
 
@@ -70,21 +72,21 @@ class Selection:
 
 
 def union_size(count: int, most: int) -> int:
-    """The size U for a union of `count` words: few sizes, 1024 and from there on in steps of an eighth to a quarter.
+    """Return the size U for a union of `count` words, one of a few: at least 1024, in steps of an eighth to a quarter.
 
     Args:
-      count: words in the union.
-      most: V; a union that would be rounded up to more has all words.
+      count: number of words in the union.
+      most: V, the maximum; a union that would be rounded up beyond it contains all words.
     """
     step = max(LEAST, 1 << (count - 1).bit_length()) // 8
     return min(round_up(max(count, LEAST), step), most)
 
 
 def fixed_sizes(shortlist: Shortlist | None, rows: int) -> tuple[int, ...]:
-    """The sizes U of batches of `rows` sentences where programs are compiled beforehand: a part of all words, or all.
+    """Return the sizes U for batches of `rows` sentences when programs are compiled in advance: some words, and all.
 
     The words of 8 sentences are a seventh of a vocabulary of 6,400, those of 64 are two fifths. Without a shortlist
-    there are none.
+    there are no sizes.
     """
     if shortlist is None:
         return ()
@@ -93,7 +95,7 @@ def fixed_sizes(shortlist: Shortlist | None, rows: int) -> tuple[int, ...]:
 
 
 def everything(size: int) -> Shortlist:
-    """The shortlist of all words of a vocabulary: a search with it uses the programs of other shortlists."""
+    """Return the shortlist of all words of a vocabulary. A search with it uses the programs of other shortlists."""
     none = np.zeros(0, np.int32)
     return Shortlist(always=np.arange(size, dtype=np.int32), words=none, offsets=np.zeros(0, np.int32), size=size)
 
@@ -101,13 +103,13 @@ def everything(size: int) -> Shortlist:
 def union_sizes(
     plan: Sequence[Bucket], allowed: Sequence[np.ndarray], most: int, *, among: Sequence[int] = ()
 ) -> Mapping[tuple[int, int], int]:
-    """U for the batches of each shape: the largest of them decides, so that a shape is compiled once.
+    """Return U for the batches of each shape, enough for the largest of them, so that a shape is compiled once.
 
     Args:
       plan: the batches.
       allowed: words of each sentence.
       most: V.
-      among: sizes to choose from, ascending, V last; if empty, those of `union_size`.
+      among: sizes to choose from, in ascending order, V last; if empty, those of `union_size`.
     """
     found: dict[tuple[int, int], int] = {}
     for bucket in plan:
@@ -121,11 +123,11 @@ def union_sizes(
 
 
 def select(allowed: Sequence[np.ndarray], size: int, most: int) -> Selection:
-    """The selection of one device.
+    """Return the selection of one device.
 
     Args:
       allowed: the words of each of B sentences.
-      size: U, at least as many as there are words in the union.
+      size: U, at least the number of words in the union.
       most: V.
     """
     rows = np.zeros((len(allowed), most), bool)
@@ -137,12 +139,12 @@ def select(allowed: Sequence[np.ndarray], size: int, most: int) -> Selection:
 
 
 class Wishes(NamedTuple):
-    """What is asked of the rows of some batches in the numbers of their words.
+    """The words, prefixes and phrases of the rows of some batches, with tokens as indices into the words.
 
     Attributes:
-      selection: the words; None for all words, whose numbers are their ids.
-      prefixes: for each row, tokens that its translation begins with.
-      phrases: for each row, token sequences that must occur in it.
+      selection: the words; None for all words, whose indices are their ids.
+      prefixes: for each row, tokens that its translation must begin with.
+      phrases: for each row, token sequences that must occur in its translation.
     """
 
     selection: Selection | None
@@ -159,14 +161,15 @@ def wishes_of(
     *,
     sizes: Sequence[int] = (),
 ) -> Callable[[Sequence[Bucket]], Wishes]:
-    """The function that finds the wishes of some batches of a plan, one for each device.
+    """Return a function that computes the `Wishes` of some batches of a plan, one for each device.
 
     Args:
       shortlist: None for all words.
       plan: all batches.
-      sources: token ids of all sentences, without the end symbol, as far as the model reads them.
-      prefixes, phrases: of all sentences; their tokens are among the words that a sentence may use.
-      sizes: those that selections may have, ascending, the whole vocabulary last; if empty, those of `union_size`.
+      sources: token ids of all sentences, without the end symbol, truncated to what the model reads.
+      prefixes, phrases: required tokens of all sentences; a sentence may always use them.
+      sizes: allowed sizes of selections, in ascending order, the whole vocabulary last; if empty, those of
+        `union_size`.
     """
     if shortlist is None:
         return lambda group: _numbered(None, group, prefixes, phrases)
@@ -190,7 +193,7 @@ def _numbered(
     prefixes: Sequence[Tokens],
     phrases: Sequence[Sequence[Tokens]],
 ) -> Wishes:
-    """The wishes of the rows of some batches; those of no sentence wish nothing."""
+    """Return the `Wishes` for the rows of some batches; rows without a sentence have no prefix and no phrases."""
     row_prefixes: list[Tokens] = []
     row_phrases: list[Sequence[Tokens]] = []
     for device, bucket in enumerate(group):
@@ -201,5 +204,5 @@ def _numbered(
 
 
 def _numbers(words: np.ndarray | None, tokens: Tokens) -> Tokens:
-    """The numbers of tokens among `words` [U], ascending, which hold them; None for all words."""
+    """Convert tokens to indices into `words` [U], which are ascending and contain them; None for all words."""
     return tokens if words is None else np.searchsorted(words, np.asarray(tokens, np.int32))

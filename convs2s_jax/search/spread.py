@@ -1,4 +1,4 @@
-"""Running batches on several devices, a few at a time."""
+"""Run batches on several devices, a few at a time."""
 
 import contextlib
 import threading
@@ -22,12 +22,12 @@ IN_FLIGHT = 2
 
 
 def put(arrays: Any, mesh: Mesh | None) -> Any:
-    """Put arrays on the default device, or spread their rows over the devices of a mesh."""
+    """Put arrays on the default device, or shard their rows over the devices of a mesh."""
     return jax.device_put(arrays, None if mesh is None else NamedSharding(mesh, P(AXIS)))
 
 
 def placed(members: T) -> Callable[[Mesh | None], T]:
-    """A function mesh -> parameters that copies them to the devices of each mesh only once."""
+    """Return a function mesh -> parameters, which copies them to the devices of each mesh only once."""
     copies: dict[Mesh, T] = {}
     one_at_a_time = threading.Lock()
 
@@ -50,7 +50,7 @@ def spread(
 ) -> Iterator[tuple[int, Hypotheses, np.ndarray | None]]:
     """Run all batches, one per device and a few at a time. Yield each sentence's index and its row of the results.
 
-    The number of devices changes neither the batches nor the program that runs on each device.
+    Batches, and the program that runs on each device, do not depend on the number of devices.
     """
     chosen = list(devices) if devices is not None else jax.local_devices()
     chosen = chosen[: max(1, min(len(chosen), len(plan)))]
@@ -79,7 +79,7 @@ def spread(
 
 
 def _groups(plan: Sequence[Bucket], size: int) -> list[list[Bucket]]:
-    """Groups of `size` neighbouring batches of equal shape, filled up with empty batches."""
+    """Form groups of `size` adjacent batches of equal shape, filled up with empty batches."""
     groups: list[list[Bucket]] = []
     for bucket in plan:
         if groups and len(groups[-1]) < size and groups[-1][0].shape == bucket.shape:

@@ -1,7 +1,7 @@
-"""The state of a search between two steps, and how a batch of sentences gets smaller.
+"""The state of a search between two steps, and how a batch of sentences is reduced to a smaller one.
 
-B sentences in a batch, a beam of W for each, in G groups of H = W // G hypotheses (G = 1 but in diverse search); R =
-B * G rows of the search. The network sees N = R * H = B * W rows, those of a sentence side by side.
+A batch has B sentences with a beam of W each, in G groups of H = W // G hypotheses (G = 1 except in diverse search);
+the search has R = B * G rows. The network sees N = R * H = B * W rows, with those of a sentence adjacent.
 """
 
 from dataclasses import replace
@@ -29,13 +29,13 @@ class Beams:
     """The state between two steps.
 
     Attributes:
-      step: [], tokens that live hypotheses have.
+      step: [], number of tokens that live hypotheses have.
       last: [R, H], the last symbol of each hypothesis.
       totals: [R, H], cumulative scores; -inf for hypotheses that may not be continued.
-      cache: [N, ...], the network's.
-      finished: [R, H].
+      cache: [N, ...], the network's cache.
+      finished: [R, H], the best finished hypotheses.
       history: [R, H, L], tokens so far; L = 0 if no rule needs them.
-      state: [R, H, ...], the strategy's.
+      state: [R, H, ...], the strategy's state.
     """
 
     step: Array
@@ -52,11 +52,11 @@ class SearchBatch:
     """Sentences that are searched together.
 
     Attributes:
-      places: [B], their places among all sentences.
-      memory: [B, ...], what the network reads.
-      request: [R, ...], what is asked of them.
+      places: [B], their indices among all sentences.
+      memory: [B, ...], constant inputs of the network's step.
+      request: [R, ...], their requests.
       beams: the state of their search.
-      trail: [steps, R, H], what was chosen at each step.
+      trail: [steps, R, H], the choices of each step.
     """
 
     places: Array
@@ -67,12 +67,12 @@ class SearchBatch:
 
 
 def alive(batch: SearchBatch) -> Array:
-    """Which sentences have a live hypothesis, [B]."""
+    """Return which sentences have a live hypothesis, [B]."""
     return jnp.any(batch.beams.totals.reshape(batch.places.shape[0], -1) > -jnp.inf, axis=-1)
 
 
 def compact(batch: SearchBatch, size: int) -> SearchBatch:
-    """A batch of `size` sentences: all live ones, filled up with finished ones."""
+    """Reduce a batch to `size` sentences: all live ones, filled up with finished ones."""
     B = batch.places.shape[0]
     keep = jnp.argsort(~alive(batch), stable=True)[:size]
 
@@ -99,14 +99,14 @@ def begin(
     chunk: int,
     start: int,
 ) -> SearchBatch:
-    """The state before the first step. If hypotheses start equal, only the first of each group may be continued."""
+    """Return the state before the first step. If hypotheses start equal, only the first of each group is continued."""
     B, H, G = request.max_lengths.shape[0], structure.group_size, structure.groups
     request = jax.tree.map(lambda x: jnp.repeat(x, G, axis=0), request)
     longest = jnp.clip(request.max_lengths, 0, limit - 1).astype(jnp.int32)
     request = replace(request, max_lengths=longest)
     R = B * G
     totals = jnp.full((R, H), -jnp.inf, jnp.float32).at[:, : 1 if strategy.starts_as_one else H].set(0.0)
-    steps = limit + chunk  # whole chunks, from whichever step on
+    steps = limit + chunk  # whole chunks, whatever step they begin at
     beams = Beams(
         step=jnp.int32(0),
         last=jnp.full((R, H), start, jnp.int32),
@@ -122,7 +122,7 @@ def begin(
 
 
 def reorder(cache: StepCache, parents: Array, width: int) -> StepCache:
-    """Give each live hypothesis [R, H] the cache of the one of its group's `width` that it continues."""
+    """Give each live hypothesis [R, H] the cache of its parent, one of the `width` hypotheses of its group."""
     R, H = parents.shape
     if H == 1 and width == 1:
         return cache

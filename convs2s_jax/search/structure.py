@@ -1,4 +1,4 @@
-"""The static options of a search: a new value recompiles. All others are `Numbers`."""
+"""The static options of a search. A new value recompiles. All other options are `Numbers`."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -13,16 +13,16 @@ class Structure:
     """The static part of a search's options; hashable.
 
     Attributes:
-      beam_size: W, hypotheses kept alive and returned for each sentence, in all groups together.
-      groups: G, groups of hypotheses that are searched side by side.
+      beam_size: W, number of hypotheses kept alive and returned for each sentence, over all groups.
+      groups: G, number of groups of hypotheses.
       stop: as in `SearchConfig`.
       length_penalty: what cumulative scores are divided by: nothing, a power of the length, or equation 14 of Wu et al.
         2016.
       coverage: whether a coverage penalty is added to the scores.
-      language_model: whether the logits of a language model come with those of the model.
-      no_repeat_ngram: n-grams of this size never occur twice; 0 allows everything.
-      top_k: samples are drawn among the k most probable symbols; 0 for all.
-      nucleus: whether samples are drawn among the symbols that hold `Numbers.top_p` of the probability.
+      language_model: whether the step returns the logits of a language model beside those of the model.
+      no_repeat_ngram: n-grams of this size never occur twice; 0 disables this.
+      top_k: samples are drawn from the k most probable symbols; 0 for all.
+      nucleus: whether samples are drawn from the most probable symbols, up to a total probability of `Numbers.top_p`.
     """
 
     beam_size: int
@@ -37,12 +37,12 @@ class Structure:
 
     @property
     def group_size(self) -> int:
-        """H, hypotheses kept alive in each group."""
+        """H, number of hypotheses kept alive in each group."""
         return self.beam_size // self.groups
 
 
 def structure_of(cfg: SearchConfig) -> Structure:
-    """The static part of a user's options."""
+    """Return the static part of a `SearchConfig`."""
     return Structure(
         beam_size=cfg.beam_size,
         groups=cfg.diverse_groups,

@@ -10,7 +10,7 @@ BLOCK = 128
 
 
 def block_size(vocab_size: int) -> int:
-    """Columns per block: close to 128 and, if possible, a divisor of the vocabulary's size.
+    """Return the number of columns per block: close to 128 and, if possible, a divisor of the vocabulary size.
 
     Otherwise the last block is shorter, which costs a copy of all scores.
     """
@@ -19,21 +19,21 @@ def block_size(vocab_size: int) -> int:
 
 
 def is_large(vocab_size: int) -> bool:
-    """Whether a vocabulary is searched by blocks: it needs at least four."""
+    """Return whether a vocabulary is large enough for the search by blocks: at least four blocks."""
     return 4 * block_size(vocab_size) <= vocab_size
 
 
 def top(scores: Array, k: int, *, block: int | None = None) -> tuple[Array, Array, Array]:
-    """The k best of the H * V continuations of each row, best first; ties in order of their index.
+    """Return the k best of the H * V continuations of each row, best first; ties in the order of their index.
 
-    The vocabulary is cut into blocks, and the k best elements lie in the k blocks with the largest maxima. So one
+    The vocabulary is split into blocks. The k best elements are in the k blocks with the largest maxima, so one
     vectorised maximum over all scores leaves k * block elements to select from. The result is exactly that of
     `lax.top_k(scores.reshape(R, H * V), k)`, in less than half the time on a CPU at V = 10,000.
 
     Args:
       scores: [R, H, V] float32.
       k: at most H * V.
-      block: size of the blocks, close to 128 if not given. A vocabulary of fewer than four blocks is not cut.
+      block: size of the blocks, close to 128 if not given. A vocabulary of fewer than four blocks is not split.
 
     Returns:
       values [R, k], beams [R, k] int32 in 0..H-1, tokens [R, k] int32 in 0..V-1.
@@ -54,21 +54,21 @@ def top(scores: Array, k: int, *, block: int | None = None) -> tuple[Array, Arra
 def top_of_logits(
     logits: Array, totals: Array, prices: Prices, k: int, *, temperature: Scalar, block: int | None = None
 ) -> tuple[Array, Array, Array]:
-    """`top` of  log_softmax(logits / temperature) + prices + totals, without storing that array.
+    """Return `top` of  log_softmax(logits / temperature) + prices + totals, without storing that array.
 
     The softmax shifts all scores of a hypothesis by the same amount, so its best blocks are those of the logits. Only
     elements of the chosen blocks are scored. The logits are read twice, for the maxima and for the sum of exponentials.
 
     Args:
-      logits: [R, H, V] float32, V at least four blocks.
+      logits: [R, H, V] float32, with V at least four blocks.
       totals: [R, H], cumulative scores.
-      prices: what is added to each symbol's log-probability, for R rows.
+      prices: the numbers added to each symbol's log-probability, for R rows.
       k: at most H * V.
       temperature: logits are divided by it.
-      block: size of the blocks, near 128 if not given.
+      block: size of the blocks, close to 128 if not given.
 
     Returns:
-      As `top`; hypotheses whose logits hold a NaN have no continuation.
+      As `top`; hypotheses whose logits contain a NaN have no continuation.
     """
     V = logits.shape[-1]
     block = block or block_size(V)
@@ -96,9 +96,9 @@ def top_of_logits(
 
 
 def _best_blocks(maxima: Array, k: int, block: int) -> tuple[Array, Array]:
-    """The hypothesis and the columns of each element of the k blocks [R, H, M] with the largest maxima.
+    """Return the hypothesis and the column of each element of the k blocks with the largest `maxima` [R, H, M].
 
-    Both [R, k, block]; columns of the last block may lie beyond the vocabulary.
+    Both are [R, k, block]; columns of the last block may be outside the vocabulary.
     """
     R, H, M = maxima.shape
     _, chosen = lax.top_k(maxima.reshape(R, H * M), min(k, H * M))
@@ -108,7 +108,7 @@ def _best_blocks(maxima: Array, k: int, block: int) -> tuple[Array, Array]:
 
 
 def _elements(scores: Array, beams: Array, columns: Array) -> Array:
-    """Scores [R, H, V] at beams and columns [R, X, Y]; columns beyond the vocabulary give arbitrary values."""
+    """Gather scores [R, H, V] at beams and columns [R, X, Y]; columns outside the vocabulary give arbitrary values."""
     R, H, V = scores.shape
     index = (beams * V + jnp.minimum(columns, V - 1)).reshape(R, -1)
     found = jnp.take_along_axis(scores.reshape(R, H * V), index, axis=1, mode="promise_in_bounds")
@@ -120,7 +120,7 @@ def _pick(x: Array, place: Array) -> Array:
 
 
 def _block_maxima(scores: Array, block: int) -> Array:
-    """[R, H, V] -> [R, H, ceil(V / block)]. Cut, not padded: padding would cost a copy of all scores."""
+    """[R, H, V] -> [R, H, ceil(V / block)]. Sliced rather than padded, because padding would copy all scores."""
     R, H, V = scores.shape
     whole = V // block * block
     maxima = scores[..., :whole].reshape(R, H, whole // block, block).max(-1)

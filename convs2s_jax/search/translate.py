@@ -1,4 +1,4 @@
-"""Translating sentences: batching, devices, and results in the order of the sentences."""
+"""Translation of sentences: batching, devices, and results in the order of the sentences."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -52,42 +52,42 @@ def translate(
     devices: Sequence[jax.Device] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[Translation]:
-    """Translate sentences; one translation for each, in their order.
+    """Translate sentences of token ids. Return one `Translation` per sentence, in the same order.
 
     An empty source has an empty translation and never reaches the device, except with a language model, which reads no
-    source. A source longer than the model's positions is cut at the end, and `Translation.cut` says by how much. No
-    result depends on the other sentences, on their order, or on the number of devices.
+    source. A source longer than the model's positions is truncated at the end, and `Translation.cut` is the number of
+    tokens removed. No result depends on the other sentences, on their order, or on the number of devices.
 
-    Batches are started from threads of their own: settings of JAX that belong to the calling thread, such as
-    `with jax.default_matmul_precision(...)`, do not reach them; `jax.config.update` and `matmul_precision` of the model
-    do.
+    Batches are started from separate threads. JAX settings of the calling thread, such as
+    `with jax.default_matmul_precision(...)`, do not apply to them; `jax.config.update` and `matmul_precision` of the
+    model do.
 
     Args:
       params: merged parameters; a tuple of several is an ensemble, whose probabilities are averaged. With
-        `search.lm_weight` the last of them is the language model. Where many calls follow, give them as
-        `encoder_decoder.precompute` returns them: each call does that for parameters that are not.
-      cfg: the model, or as many.
+        `search.lm_weight`, the last of them is the language model. For repeated calls, pass the parameters that
+        `encoder_decoder.precompute` returns; otherwise each call computes them again.
+      cfg: the model configuration, or a tuple with one for each of the `params`.
       search: options of the search.
       sources: token ids without the end symbol and padding.
-      prefixes: tokens that each translation begins with.
-      phrases: for each sentence, token sequences that must occur in it, in any order.
-      key: for sampling, a random key for each sentence, or one that the number of the sentence is folded into.
-      shortlist: the words that a translation may use; None for all words. It has to be of the models' vocabularies.
-      nbest: most candidates of each sentence; None for all that the search has.
-      attention: whether candidates hold their attention weights.
-      batching: how sentences are put into batches.
-      devices: that batches are spread over; None for all local ones.
-      progress: called with the number of sentences done since the call before.
+      prefixes: tokens that each translation must begin with.
+      phrases: for each sentence, token sequences that its translation must contain, in any order.
+      key: for sampling, one random key per sentence, or a single key, into which the index of each sentence is folded.
+      shortlist: the words that a translation may use; None for all words. It must belong to the models' vocabularies.
+      nbest: maximum number of candidates per sentence; None for all that the search finds.
+      attention: whether candidates include their attention weights.
+      batching: how sentences are batched.
+      devices: devices that batches are distributed over; None for all local ones.
+      progress: called with the number of sentences done since the previous call.
 
     Returns:
-      Translations; where the model yields no number at all, an empty one of score -inf.
+      Translations. If the model's scores are not finite, a translation is empty and has score -inf.
 
     Raises:
-      ValueError: ids that are outside the vocabulary, end symbols or padding; prefixes or phrases that are not as many
-        as sources, that do not fit into a translation, or that are given for an empty source; sampling without a key,
-        a key without sampling, or keys that are not as many; `nbest` below 1; a shortlist with sampling;
-        `search.lm_weight` without a language model, or the reverse; a coverage penalty without attention.
-      TypeError: parameters or ids are traced by `jit`, `grad` or `vmap`; `key` is no random key.
+      ValueError: ids that are outside the vocabulary, end symbols or padding; prefixes or phrases that differ in number
+        from the sources, do not fit into a translation, or are given for an empty source; sampling without a key, a key
+        without sampling, or the wrong number of keys; `nbest` below 1; a shortlist with sampling; `search.lm_weight`
+        without a language model, or the reverse; a coverage penalty without attention.
+      TypeError: parameters or ids are traced by `jit`, `grad` or `vmap`; `key` is not a random key.
     """
     members, cfgs = members_of(params, cfg, search)
     check_config(batching, Batching, name="batching")
@@ -95,14 +95,14 @@ def translate(
     prefixes = [()] * count if prefixes is None else prefixes
     phrases = [()] * count if phrases is None else phrases
     if shortlist is not None and search.sampling:
-        raise ValueError("a shortlist with sampling: samples are drawn from all words; leave one out")
+        raise ValueError("shortlist with sampling: samples are drawn from the whole vocabulary; leave one out")
     check_untraced((params, key), sources, prefixes, *phrases)
     sources = checked_sources(sources, members, cfgs)
     if key is not None and not search.sampling:
-        raise ValueError("key without sampling: nothing is drawn in this search; leave it out, or set sampling=True")
+        raise ValueError("key without sampling: this search draws no samples; leave it out, or set sampling=True")
     drawn = keys.on_host(key, count) if search.sampling else None
     if nbest is not None and nbest < 1:
-        raise ValueError(f"nbest is {nbest}: use 1 or more, or None for all that the search has")
+        raise ValueError(f"nbest is {nbest}: use 1 or more, or None for all that the search finds")
     reads = any(c.reads_source for c in cfgs)
     room = min(c.max_source for c in cfgs) - 1
     cuts = [max(0, len(source) - room) for source in sources]
@@ -173,25 +173,26 @@ def score(
 ) -> list[Translation]:
     """Score given translations, with the scores that the search would report for these tokens.
 
-    Temperature, penalties and normalisation are those of `search`; bounds of the length are not applied.
+    Temperature, penalties and normalisation are those of `search`; its length bounds are not applied.
 
     Args:
       params, cfg, search, attention, devices, progress: as in `translate`.
-      sources, targets: token ids without the end symbol and padding, as many of both.
-      batching: how pairs are put into batches, by the longer side; `min_axes` and `word_sizes` do not apply.
+      sources, targets: token ids without the end symbol and padding, the same number of both.
+      batching: how pairs are batched, by the longer side; `min_axes` and `word_sizes` do not apply.
 
     Returns:
-      One candidate for each pair. A target beyond the model's positions has score -inf and no token scores.
+      A `Translation` with one candidate for each pair. A target longer than the model's positions has score -inf and no
+      token scores.
 
     Raises:
-      ValueError: numbers of sources and targets differ, or ids are outside the vocabulary, end symbols or padding;
-        a coverage penalty without attention.
-      TypeError: parameters or ids are traced by `jit`, `grad` or `vmap`; `force` takes them.
+      ValueError: the numbers of sources and targets differ; ids that are outside the vocabulary, end symbols or
+        padding; a coverage penalty without attention.
+      TypeError: parameters or ids are traced by `jit`, `grad` or `vmap`; use `force` there.
     """
     members, cfgs = members_of(params, cfg, search)
     check_config(batching, Batching, name="batching")
     if len(sources) != len(targets):
-        raise ValueError(f"there are {len(sources)} sources and {len(targets)} targets: each needs one")
+        raise ValueError(f"got {len(sources)} sources and {len(targets)} targets: pass one target per source")
     check_untraced(params, sources, targets)
     sources, targets = checked_sources(sources, members, cfgs), as_ids("its target", targets)
     check_ids("its target", targets, target_size(members[0], cfgs[0]))
@@ -216,18 +217,18 @@ def score(
 
 
 def longest(cfg: ModelConfigs, search: SearchConfig, source_length: int) -> int:
-    """Most tokens before the end symbol, for a source of `source_length` tokens, its end symbol counted."""
+    """Return the maximum number of tokens before the end symbol; `source_length` includes the end symbol."""
     cfgs = cfg if isinstance(cfg, tuple) else (cfg,)
     return min(search.max_length(source_length), *(c.max_target - 1 for c in cfgs))
 
 
 def _numbered(plan: Sequence[Bucket], sentences: Sequence[int]) -> list[Bucket]:
-    """A plan for some sentences, its indices replaced by the numbers of these sentences."""
+    """Return a plan whose indices into `sentences` are replaced by the entries of `sentences`."""
     return [bucket._replace(indices=tuple(sentences[i] for i in bucket.indices)) for bucket in plan]
 
 
 def _precomputed(params: Params, cfg: ModelConfig) -> Params:
-    """Parameters for decoding token by token, made here where the caller has not made them."""
+    """Return parameters for decoding token by token, computed here unless the caller has done so."""
     if isinstance(params, PrecomputedParams) or cfg.decoder.kind not in FAST_DECODERS:
         return params
     return _precompute(params, cfg)
@@ -237,12 +238,12 @@ _precompute = jax.jit(encoder_decoder.precompute, static_argnums=1)
 
 
 def source_rows(sources: Sequence[np.ndarray], indices: Sequence[int | None], width: int, room: int) -> np.ndarray:
-    """Rows of source tokens, end symbol, PAD: [len(indices), width]; an end symbol alone where there is no sentence.
+    """Return rows of source tokens, end symbol and PAD, [len(indices), width]; empty rows have an end symbol only.
 
     Args:
       sources: token ids without the end symbol.
-      indices: of the sentences, None for rows that hold none.
-      width: columns.
-      room: tokens of a sentence that count; the others are cut off.
+      indices: indices of the sentences, None for empty rows.
+      width: number of columns.
+      room: maximum number of tokens of a sentence; the others are truncated.
     """
     return pad_rows([() if i is None else sources[i][:room] for i in indices], (len(indices), width))

@@ -1,4 +1,4 @@
-"""Checks of what callers hand to a `Translator`: texts, what their translations have to contain, and options."""
+"""Checks of the arguments of a `Translator`: lines of text, required words, and options."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
@@ -14,29 +14,31 @@ from convs2s_jax.translation.loaded import LoadedModel
 
 
 def texts_of(name: str, given: Iterable[str]) -> list[str]:
-    r"""Texts of one line each, without the \n, \r\n or \r at their ends, as a file of them is read.
+    r"""Return strings of one line each as a list, without \n, \r\n or \r at their ends, as when a file is read.
 
     Args:
-      name: what each is, for messages.
+      name: what each string is, for messages.
       given: any iterable of str.
 
     Raises:
-      TypeError: it is one text and no list of them, or holds something else than str.
-      ValueError: a text has more than one line.
+      TypeError: `given` is a single string rather than a list, or an entry is not a str.
+      ValueError: a string has more than one line.
     """
-    texts = _listed(given, "texts")
+    texts = _listed(given, "strings")
     for number, text in enumerate(texts, 1):
         if not isinstance(text, str):
-            raise TypeError(f"{name} {number} is {shown(text)}, of type {type(text).__name__}: give a str, be it empty")
+            raise TypeError(
+                f"{name} {number} is {shown(text)}, of type {type(text).__name__}: expected a str, which may be empty"
+            )
     lines = [without_end(text) for text in texts]
     for number, line in enumerate(lines, 1):
         if "\n" in line:
-            raise ValueError(f"{name} {number} has a line break: give each line as a text of its own")
+            raise ValueError(f"{name} {number} contains a line break: pass each line as a separate string")
     return lines
 
 
 def phrases_of(given: Iterable[Iterable[str]]) -> list[list[str]]:
-    """The phrases of each line. Raises TypeError and ValueError as `texts_of` does."""
+    """Return the phrases of each line as lists. Raises TypeError and ValueError as `texts_of` does."""
     return [texts_of(f"constraints {i}: phrase", one) for i, one in enumerate(_listed(given, "lists of phrases"), 1)]
 
 
@@ -48,15 +50,15 @@ def check_required(
     prefix: Sequence[str] | None,
     constraints: Sequence[Sequence[str]] | None,
 ) -> None:
-    """Refuse prefixes and constraints that no translation can have.
+    """Refuse prefixes and constraints that no translation can satisfy.
 
     Raises:
-      UserError: there is not one for each line, or see `fit.check_fit`.
+      UserError: there is not one per line, or `fit.check_fit` refuses one.
     """
     for name, given in (("prefix", prefix), ("constraints", constraints)):
         check(
             given is None or len(given) == len(lines),
-            f"{name} has {len(given or ())} entries and lines {len(lines)}: give one for each line, be it empty",
+            f"{name} has {len(given or ())} entries for {len(lines)} lines: pass one per line, which may be empty",
         )
     fit.check_fit(
         translator,
@@ -75,28 +77,28 @@ def check_options(
     replace_unk: bool,
     unk_dictionary: Mapping[str, str] | None,
 ) -> None:
-    """Refuse options that would change nothing, or that the model cannot follow.
+    """Refuse options that have no effect, or that the model does not support.
 
     Raises:
-      TypeError: `search` is no `SearchConfig`.
-      ValueError: the message says which.
+      TypeError: `search` is not a `SearchConfig`.
+      ValueError: there is such an option; the message names it.
     """
     check_config(search, SearchConfig, name="search")
     if nbest is not None and (not isinstance(nbest, Integral) or not 1 <= nbest <= search.beam_size):
         raise ValueError(
-            f"nbest is {nbest!r}: use 1 to {search.beam_size}, since a search has as many hypotheses as its beam"
+            f"nbest is {nbest!r}: use 1 to {search.beam_size}, because a search returns at most beam_size hypotheses"
         )
     if replace_unk and not translator.attends:
         raise ValueError("replace_unk: this model has no attention to find the source words; leave it out")
     if unk_dictionary is not None and not replace_unk:
-        raise ValueError("unk_dictionary without replace_unk: no unknown word is replaced; give replace_unk=True too")
+        raise ValueError("unk_dictionary without replace_unk: no unknown word is replaced; set replace_unk=True too")
 
 
 def _listed(given: Iterable[Any], what: str) -> list[Any]:
-    """What is given as a list. Raises TypeError for a single text, which is a sequence too, and for what is none."""
+    """Convert an iterable to a list. Raises TypeError for a single string, which is iterable too, and other objects."""
     if isinstance(given, str | bytes):
         kind = "string" if isinstance(given, str) else "bytes"
         raise TypeError(f"expected a list of {what}, got the {kind} {given[:40]!r}; put it in a list")
     if not isinstance(given, Iterable):
-        raise TypeError(f"expected a list of {what}, got {shown(given)}; give one, be it empty")
+        raise TypeError(f"expected a list of {what}, got {shown(given)}; pass a list, which may be empty")
     return list(given)

@@ -1,4 +1,4 @@
-"""Whether a model can do what is asked of it: required words, translations to score, and beams."""
+"""Checks of whether a model can satisfy a request: required words, translations to score, and beams."""
 
 from collections.abc import Iterator, Sequence
 
@@ -14,7 +14,7 @@ from convs2s_jax.search.translate import longest
 from convs2s_jax.translation.lines import encode, encode_phrases
 from convs2s_jax.translation.loaded import LoadedModel
 
-_PIECE = 4096  # lines that are encoded at once
+_PIECE = 4096  # lines to encode at once
 
 
 def check_fit(
@@ -31,12 +31,12 @@ def check_fit(
       translator: the model.
       search: search options, for the length bounds.
       lines: source lines.
-      prefix: (file name, a prefix for each line).
-      constraints: (file name, phrases for each line).
+      prefix: (file name, one prefix per line).
+      constraints: (file name, phrases per line).
 
     Raises:
       UserError: a word is not in the target vocabulary, there are more tokens than the translation may have, or the
-        source line is empty. The message names file and line.
+        source line is empty. The message contains the file and the line.
     """
     if prefix is None and constraints is None:
         return
@@ -52,14 +52,17 @@ def check_fit(
             if not count:
                 continue
             if not lengths[i] and translator.reads_source:
-                raise UserError(f"{where}: the source line is empty, and so is its translation; leave this line empty")
+                raise UserError(
+                    f"{where}: the source line is empty, so its translation is empty too; leave this line empty"
+                )
             used[i] += count
             room = longest(models, search, min(lengths[i] + 1, translator.max_source))
             if used[i] > room:
-                more = ", with those of its prefix" if used[i] > count else ""
+                more = ", including those of its prefix" if used[i] > count else ""
                 raise UserError(
-                    f"{where}: {used[i]} tokens are required{more}; a translation of this line has at most {room} "
-                    "(--max_length_a * source + --max_length_b, and the model's positions): require less or raise those"
+                    f"{where}: {used[i]} tokens are required{more}, but a translation of this line has at most {room} "
+                    "(--max_length_a * source + --max_length_b, and the model's positions); require fewer, or raise "
+                    "the limits"
                 )
 
 
@@ -67,14 +70,14 @@ def check_targets(translator: LoadedModel, path: str, targets: Sequence[str]) ->
     """Refuse translations to score that are longer than the model's positions.
 
     Raises:
-      UserError: a translation is too long. The message names file and line.
+      UserError: a translation is too long. The message contains the file and the line.
     """
     room = translator.max_target - 1
     for number, length in enumerate(_lengths(translator.vocabularies.tgt, targets), 1):
         if length > room:
             raise UserError(
-                f"{name_of(path)}, line {number}: the translation has {length} tokens, the model has positions for "
-                f"{room}; shorten it"
+                f"{name_of(path)}, line {number}: the translation has {length} tokens, but the model has positions for "
+                f"only {room}; shorten it"
             )
 
 
@@ -87,7 +90,7 @@ def check_memory(translator: LoadedModel, search: SearchConfig, rows: int) -> No
       rows: sentences in a batch.
 
     Raises:
-      UserError: the message says which beam would fit.
+      UserError: the beam does not fit; the message states the largest that does.
     """
     check_beam(
         translator.member_params, translator.members, search, vocab_size=translator.vocabularies.tgt.size, rows=rows
@@ -95,13 +98,13 @@ def check_memory(translator: LoadedModel, search: SearchConfig, rows: int) -> No
 
 
 def _lengths(vocabulary: Vocabulary, texts: Sequence[str]) -> Iterator[int]:
-    """Number of tokens of each text, in order; the token ids of a large file would fill the memory."""
+    """Yield the number of tokens of each text, in order, without keeping the token ids of a large file in memory."""
     for first in range(0, len(texts), _PIECE):
         yield from map(len, vocabulary.encode(texts[first : first + _PIECE]))
 
 
 def _count_known(vocabulary: Vocabulary, text: str, ids: np.ndarray, where: str) -> int:
-    """Number of tokens of a text whose ids these are; UserError if one is unknown."""
+    """Return the number of tokens of a text with these ids. Raises UserError if one is unknown."""
     if UNK in ids:
         words = [word for word in text.split() if UNK in vocabulary.encode([word])[0]]
         raise UserError(

@@ -268,9 +268,9 @@ def test_numbers_that_are_none_are_never_chosen():
 
 
 def test_wrong_shapes_are_refused():
-    with pytest.raises(ValueError, match=r"cache\['older'\] has shape \(3,\): axis 0 must hold B \* W = 10 rows"):
+    with pytest.raises(ValueError, match=r"cache\['older'\] has shape \(3,\): axis 0 must have B \* W = 10 rows"):
         search(trigram_step(TABLES), SearchConfig(), (), {"older": jnp.zeros(3)}, request([1, 1]), limit=2)
-    with pytest.raises(ValueError, match=r"memory\['x'\] has shape \(2,\): axis 0 must hold B = 1 rows"):
+    with pytest.raises(ValueError, match=r"memory\['x'\] has shape \(2,\): axis 0 must have B = 1 rows"):
         search(trigram_step(TABLES), SearchConfig(), {"x": jnp.zeros(2)}, jnp.zeros(5), request([3]), limit=4)
     with pytest.raises(ValueError, match="limit is 0"):
         search(trigram_step(TABLES), SearchConfig(), (), trigram_cache([0], 5), request([1]), limit=0)
@@ -281,8 +281,8 @@ def test_wrong_shapes_are_refused():
 @pytest.mark.parametrize(
     ("logits", "message"),
     [
-        ((10,), r"^logits of the step has shape \(10,\): .* N = 10 rows, as many as there are last tokens"),
-        ((1, 1, 10, V), r"has shape \(1, 1, 10, 8\): it must be \[N, V\], or \[M, N, V\]"),
+        ((10,), r"^logits of the step has shape \(10,\): .* N = 10 rows, one for each last token"),
+        ((1, 1, 10, V), r"has shape \(1, 1, 10, 8\): expected \[N, V\], or \[M, N, V\]"),
         ((5, V), r"has shape \(5, 8\): .* 10 rows"),
         ((10, 3), r"has shape \(10, 3\): .* V >= 4 symbols"),
         (((10, V), (10, V + 1)), r"logits.lm of the step has shape \(10, 9\): .*the same V"),
@@ -303,8 +303,8 @@ def test_logits_of_a_wrong_shape_are_refused(logits, message):
 @pytest.mark.parametrize(
     ("part", "message"),
     [
-        ("logits", r"^logits of the step has shape \(3, 8\): .* N = 1 rows, as many as there are last tokens"),
-        ("cache", r"^cache goes into the step as float32\[1\] and comes back as float32\[3\]"),
+        ("logits", r"^logits of the step has shape \(3, 8\): .* N = 1 rows, one for each last token"),
+        ("cache", r"^cache enters the step as float32\[1\] and is returned as float32\[3\]"),
     ],
 )
 def test_a_step_that_closes_over_arrays_of_rows_is_refused(part, message):
@@ -321,18 +321,24 @@ def test_a_step_that_closes_over_arrays_of_rows_is_refused(part, message):
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"prefixes": [[4], [V]]}, "^sentence 1: its prefix has id 8: the vocabulary has 0 to 7$"),
-        ({"phrases": [[[4], [5, -1]], []]}, "^sentence 0: a phrase has id -1: the vocabulary has 0 to 7$"),
+        ({"prefixes": [[4], [V]]}, "^sentence 1: its prefix contains id 8: the vocabulary has ids from 0 to 7$"),
+        (
+            {"phrases": [[[4], [5, -1]], []]},
+            "^sentence 0: a phrase contains id -1: the vocabulary has ids from 0 to 7$",
+        ),
         (
             {"phrases": [[], [[5, EOS]]]},
-            "^sentence 1: a phrase has id 2, which is </s>: give ids without the end symbol",
+            "^sentence 1: a phrase contains id 2, which is </s>: pass ids without the end symbol",
         ),
         (
             {"prefixes": [[4], [5, EOS]]},
-            "^sentence 1: its prefix has id 2, which is </s>: give ids without the end symbol",
+            "^sentence 1: its prefix contains id 2, which is </s>: pass ids without the end symbol",
         ),
-        ({"prefixes": [[4, 5], [5, PAD, 6]]}, "^sentence 1: its prefix has id 1, which is <pad>: give ids without the"),
-        ({"max_lengths": []}, "^max_lengths has no entry: a search needs one sentence or more$"),
+        (
+            {"prefixes": [[4, 5], [5, PAD, 6]]},
+            "^sentence 1: its prefix contains id 1, which is <pad>: pass ids without the",
+        ),
+        ({"max_lengths": []}, "^max_lengths is empty: a search needs at least one sentence$"),
     ],
     ids=str,
 )
@@ -347,9 +353,12 @@ def test_requests_that_no_hypothesis_can_meet_are_refused(asked, message):
 @pytest.mark.parametrize(
     ("after", "message"),
     [
-        ({"a": jnp.zeros(5, jnp.int32)}, r"cache\['a'\] goes into the step as float32\[5\] and .* int32\[5\]"),
-        ({"a": jnp.zeros((5, 1))}, r"cache\['a'\] goes .* comes back as float32\[5, 1\]: shape and type must stay"),
-        ({"b": jnp.zeros(5)}, "the step returns a cache of another structure than it takes"),
+        ({"a": jnp.zeros(5, jnp.int32)}, r"cache\['a'\] enters the step as float32\[5\] and .* int32\[5\]"),
+        (
+            {"a": jnp.zeros((5, 1))},
+            r"cache\['a'\] enters .* is returned as float32\[5, 1\]: shape and dtype must not change",
+        ),
+        ({"b": jnp.zeros(5)}, "the step returns a cache whose structure differs from that of its input cache"),
     ],
     ids=["type", "shape", "structure"],
 )

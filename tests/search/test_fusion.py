@@ -163,10 +163,10 @@ def test_a_language_model_writes_for_empty_sources_and_goes_on_from_prefixes(lm)
 
 
 def test_a_weight_without_a_language_model_is_refused(lm):
-    with pytest.raises(ValueError, match=r"lm_weight is 0\.5, and there is one model: give the language model as the"):
+    with pytest.raises(ValueError, match=r"lm_weight is 0\.5, but there is only one model: pass the language model as"):
         translate(lm, LM, dataclasses.replace(SEARCH, lm_weight=0.5), [()])
     with pytest.raises(
-        ValueError, match=r"lm_weight is 0\.5, and the last model reads a source: give a language model"
+        ValueError, match=r"lm_weight is 0\.5, but the last model reads a source: pass a language model"
     ):
         translate((lm, fresh(1)), (LM, MODEL), dataclasses.replace(SEARCH, lm_weight=0.5), [()])
     with pytest.raises(UserError, match=r"^lm_weight is -0\.1: .*use 0 \(none\) or more"):
@@ -176,5 +176,5 @@ def test_a_weight_without_a_language_model_is_refused(lm):
 def test_a_language_model_without_a_weight_is_refused(lm):
     """It would be a member of an ensemble with a model that reads a source."""
     for call in (lambda *given: translate(*given, SOURCES), lambda *given: score(*given, SOURCES, SOURCES)):
-        with pytest.raises(ValueError, match="lm_weight is 0, and a language model is among the models"):
+        with pytest.raises(ValueError, match="lm_weight is 0, but one of the models is a language model"):
             call((fresh(0), lm), (MODEL, LM), SEARCH)

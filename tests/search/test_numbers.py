@@ -149,15 +149,15 @@ def test_a_request_may_be_traced():
     np.testing.assert_array_equal(made.max_lengths, listed.max_lengths)
     np.testing.assert_array_equal(made.prefixes, listed.prefixes[:, :1])
     np.testing.assert_array_equal(made.phrases, listed.phrases)
-    with pytest.raises(ValueError, match=r"phrases have shape \(3, 2\): one row for each of 3 sentences, in 3 axes"):
+    with pytest.raises(ValueError, match=r"phrases has shape \(3, 2\): expected 3 axes with one row per sentence, 3$"):
         request(MAX_LENGTHS, None, jnp.zeros((3, 2), jnp.int32))
-    with pytest.raises(ValueError, match="there are 1 prefixes for 3 sentences"):
+    with pytest.raises(ValueError, match="got 1 prefixes for 3 sentences"):
         request(MAX_LENGTHS, [[4]])
-    with pytest.raises(ValueError, match=r"^max_lengths is 3: expected a length for each sentence$"):
+    with pytest.raises(ValueError, match=r"^max_lengths is 3: expected one length per sentence$"):
         request(3)
-    with pytest.raises(TypeError, match=r"^max_lengths have dtype float32: lengths and token ids are integers"):
+    with pytest.raises(TypeError, match=r"^max_lengths has dtype float32: expected integers"):
         request(jnp.ones(3))
-    with pytest.raises(ValueError, match=r"^key has shape \(2,\): give one key, or one for each of 3 sentences$"):
+    with pytest.raises(ValueError, match=r"^key has shape \(2,\): pass a single key, or one for each of 3 sentences$"):
         request(MAX_LENGTHS, keys=jax.random.split(jax.random.key(0), 2))
 
 
@@ -167,12 +167,12 @@ def test_a_request_may_be_traced():
         (
             {},
             {"coverage_penalty": 2.0},
-            "coverage_penalty is 2.0, and this search does not read it: give `search` a cov",
+            "coverage_penalty is 2.0, but this search does not use it: set a coverage_penalty above 0 in `search`",
         ),
-        ({"sampling": True}, {"top_p": 1e-6}, "top_p is 1e-06, .*: give `search` sampling=True and a top_p below 1"),
-        ({}, {"lm_weight": jnp.float32(0.5)}, "lm_weight is 0.5, .*: give `search` an lm_weight above 0"),
-        ({}, {"diverse_strength": 1.0}, "diverse_strength is 1.0, .*: give `search` diverse_groups above 1"),
-        ({"normalize": False}, {"length_penalty": 2.0}, "length_penalty is 2.0, .*: give `search` normalize=True"),
+        ({"sampling": True}, {"top_p": 1e-6}, "top_p is 1e-06, .*: set sampling=True and a top_p below 1 in `search`"),
+        ({}, {"lm_weight": jnp.float32(0.5)}, "lm_weight is 0.5, .*: set an lm_weight above 0 in `search`"),
+        ({}, {"diverse_strength": 1.0}, "diverse_strength is 1.0, .*: set diverse_groups above 1 in `search`"),
+        ({"normalize": False}, {"length_penalty": 2.0}, "length_penalty is 2.0, .*: set normalize=True in `search`"),
     ],
 )
 def test_a_number_that_the_search_leaves_unread_is_refused(cfg, values, message):
@@ -200,7 +200,7 @@ def test_numbers_of_another_type_are_refused():
 def test_scores_of_given_targets_refuse_an_unread_number_too():
     cfg, ids = config(), np.array([[5, 2]], np.int32)
     numbers = numbers_of(SearchConfig()).replace(coverage_penalty=2.0)
-    with pytest.raises(ValueError, match=r"^numbers.coverage_penalty is 2.0, and this search does not read it: give"):
+    with pytest.raises(ValueError, match=r"^numbers.coverage_penalty is 2.0, but this search does not use it: set"):
         force(parameters(cfg), cfg, SearchConfig(), ids, ids, numbers=numbers)
 
 
@@ -210,12 +210,12 @@ def test_scores_of_given_targets_refuse_an_unread_number_too():
         (
             lambda _, cache, last: (last, cache),
             6.0,
-            "^limit is 6.0: expected a whole number of Python, which is static",
+            "^limit is 6.0: expected a Python integer, which is static",
         ),
         (
             lambda _, cache, last: (last, cache, 1),
             6,
-            r"^the step returns 3 values: a step has to return two, \(logits \[N, V\]",
+            r"^the step returns 3 values: expected two values, \(logits \[N, V\]",
         ),
     ],
 )

@@ -202,5 +202,5 @@ def test_nonsense_is_refused(values, message):
 
 def test_a_coverage_penalty_needs_coverage():
     cfg = SearchConfig(coverage_penalty=1.0)
-    with pytest.raises(ValueError, match="no coverage was given"):
+    with pytest.raises(ValueError, match=r"^coverage is None, but the search has a coverage penalty"):
         search(trigram_step(TABLES), cfg, (), trigram_cache([0], 5), request([3]), limit=4)

@@ -134,7 +134,7 @@ def test_force_has_the_scores_of_score_and_the_gradient_of_the_loss(params):
 def test_force_refuses_what_does_not_fit(params):
     with pytest.raises(ValueError, match=r"^src has 1 rows and tgt has 2: each row is a sentence pair$"):
         force(params, MODEL, SEARCH, jnp.array([[5, 2]]), jnp.array([[5, 2]] * 2))
-    with pytest.raises(ValueError, match="2 parameters and 1 models"):
+    with pytest.raises(ValueError, match="params has 2 entries and cfg 1: pass one config"):
         force((params, params), MODEL, SEARCH, jnp.array([[5, 2]]), jnp.array([[5, 2]]))
 
 
@@ -151,11 +151,13 @@ def test_prefixes_and_phrases_are_kept(params):
 
 def test_what_does_not_fit_is_refused(params):
     assert longest(MODEL, SEARCH, 3) == 5
-    with pytest.raises(ValueError, match="sentence 1: prefix and phrases have 6 tokens, its translation at most 5"):
+    with pytest.raises(
+        ValueError, match="sentence 1: prefix and phrases have 6 tokens, but its translation has at most 5"
+    ):
         translate(params, MODEL, SEARCH, [[5], [5, 6]], prefixes=[[], [4, 4]], phrases=[[], [[7, 8, 9], [4]]])
-    with pytest.raises(ValueError, match="2 sources, 1 prefixes"):
+    with pytest.raises(ValueError, match="got 2 sources, 1 prefixes"):
         translate(params, MODEL, SEARCH, [[5], [5]], prefixes=[[4]])
-    with pytest.raises(ValueError, match="2 parameters and 1 models"):
+    with pytest.raises(ValueError, match="params has 2 entries and cfg 1: pass one config"):
         translate((params, params), MODEL, SEARCH, [[5]])
 
 

@@ -186,29 +186,31 @@ def test_wrong_models_are_refused_in_one_sentence(params):
         translate(params, SEARCH, MODEL, [[5]])
     with pytest.raises(TypeError, match=r"^cfg is a SearchConfig: expected ModelConfig$"):
         translate(params, SEARCH, SEARCH, [[5]])
-    with pytest.raises(TypeError, match=r"^params or cfg is a list: those of an ensemble are tuples"):
+    with pytest.raises(TypeError, match=r"^params or cfg is a list: for an ensemble, pass tuples"):
         translate([params] * 2, [MODEL] * 2, SEARCH, [[5]])
 
 
 def test_ids_outside_the_vocabulary_are_refused(params):
-    with pytest.raises(ValueError, match=r"^sentence 1: its prefix has id 23: the vocabulary has 0 to 22$"):
+    with pytest.raises(
+        ValueError, match=r"^sentence 1: its prefix contains id 23: the vocabulary has ids from 0 to 22$"
+    ):
         translate(params, MODEL, SEARCH, [[5], [6]], prefixes=[[22], [23]])
-    rule = "give ids without the end symbol and padding$"
-    with pytest.raises(ValueError, match=rf"^sentence 1: a phrase has id 1, which is <pad>: {rule}"):
+    rule = "pass ids without the end symbol and padding$"
+    with pytest.raises(ValueError, match=rf"^sentence 1: a phrase contains id 1, which is <pad>: {rule}"):
         translate(encoder_decoder.precompute(params, MODEL), MODEL, SEARCH, [[5]] * 2, phrases=[[[6]], [[5], [PAD]]])
-    with pytest.raises(ValueError, match=rf"^sentence 0: its prefix has id 2, which is </s>: {rule}"):
+    with pytest.raises(ValueError, match=rf"^sentence 0: its prefix contains id 2, which is </s>: {rule}"):
         translate(params, MODEL, SEARCH, [[5]], prefixes=[[EOS, 5]])
-    with pytest.raises(ValueError, match=rf"^sentence 1: its prefix has id 1, which is <pad>: {rule}"):
+    with pytest.raises(ValueError, match=rf"^sentence 1: its prefix contains id 1, which is <pad>: {rule}"):
         translate(params, MODEL, SEARCH, [[5]] * 2, prefixes=[[], [5, PAD, 6]])
 
 
 SEQUENCES = {
-    "with its end": ([5, EOS], "has id 2, which is </s>: give ids without the end symbol and padding$"),
-    "padded": ([5, PAD], "has id 1, which is <pad>: give ids without the end symbol and padding$"),
-    "beyond": ([5, 23], "has id 23: the vocabulary has 0 to 22$"),
-    "negative": ([-1], "has id -1: the vocabulary has 0 to 22$"),
-    "floats": ([5.0], r"is \[5.0\]: give a list of token ids, which are integers$"),
-    "one id": (5, "is 5: give a list of token ids, which are integers$"),
+    "with its end": ([5, EOS], "contains id 2, which is </s>: pass ids without the end symbol and padding$"),
+    "padded": ([5, PAD], "contains id 1, which is <pad>: pass ids without the end symbol and padding$"),
+    "beyond": ([5, 23], "contains id 23: the vocabulary has ids from 0 to 22$"),
+    "negative": ([-1], "contains id -1: the vocabulary has ids from 0 to 22$"),
+    "floats": ([5.0], r"is \[5.0\]: expected a list of token ids, which are integers$"),
+    "one id": (5, "is 5: expected a list of token ids, which are integers$"),
 }
 
 
@@ -233,7 +235,9 @@ def test_integers_of_all_kinds_are_ids(params):
 
 def test_the_begin_symbol_may_stand_in_targets_only(params):
     """A search may find it, so that it has a score."""
-    with pytest.raises(ValueError, match=r"^sentence 0: its source has id 0, which is <s>: no text has it$"):
+    with pytest.raises(
+        ValueError, match=r"^sentence 0: its source contains id 0, which is <s>: it never occurs in text$"
+    ):
         translate(params, MODEL, SEARCH, np.asarray([[0, 5]]))
     assert as_ids("its target", [[0]])[0].tolist() == [0]
     check_ids("its target", as_ids("its target", [[0]]), VOCABULARY)
@@ -242,21 +246,22 @@ def test_the_begin_symbol_may_stand_in_targets_only(params):
 def test_an_empty_source_has_no_prefix(params):
     for required in ({"prefixes": [[5]]}, {"phrases": [[[5]]]}):
         with pytest.raises(
-            ValueError, match=r"^sentence 0: its source is empty, and so is its translation: require no"
+            ValueError, match=r"^sentence 0: its source is empty, so its translation is empty too: leave out"
         ):
             translate(params, MODEL, SEARCH, [[]], **required)
 
 
 def test_no_candidate_and_samples_without_a_key_are_refused(params):
-    with pytest.raises(ValueError, match=r"^nbest is 0: use 1 or more, or None for all that the search has$"):
+    with pytest.raises(ValueError, match=r"^nbest is 0: use 1 or more, or None for all that the search finds$"):
         translate(params, MODEL, SEARCH, [[5], [6]], nbest=0)
-    with pytest.raises(ValueError, match=r"^samples are drawn with random keys, and there is none"):
+    with pytest.raises(ValueError, match=r"^sampling needs a random key, but key is None"):
         translate(params, MODEL, dataclasses.replace(SEARCH, sampling=True), [[5], [6]])
 
 
 def test_what_is_traced_is_refused(params):
     message = (
-        "^translate and score read values, .*: use beam_search there, and loss or force for scores that have gradients"
+        "^translate and score need concrete values, .*: use beam_search there, "
+        "and loss or force for scores that have gradients"
     )
     sources = jnp.asarray([[5, 6]])
 
@@ -316,7 +321,7 @@ def test_a_batch_without_room_is_refused():
     for name in ("size", "tokens", "min_width", "min_rows"):
         with pytest.raises(UserError, match=rf"^{name} is 0: use 1 or more$"):
             Batching(**{name: 0})
-    with pytest.raises(UserError, match=r"^word_sizes is \[5, 3\]: give ascending sizes, from 1$"):
+    with pytest.raises(UserError, match=r"^word_sizes is \[5, 3\]: use sizes of at least 1, in ascending order$"):
         Batching(word_sizes=(5, 3))
     with pytest.raises(ValueError, match="a length is below 1"):
         batches([1, 0])

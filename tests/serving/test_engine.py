@@ -162,7 +162,7 @@ def test_what_is_required_gives_the_translations_of_decoding(required, prefix, c
 @pytest.mark.parametrize(
     ("prefix", "constraints", "sentence"),
     [
-        (["a"], None, "prefix has 1 entries and lines 2"),
+        (["a"], None, "prefix has 1 entries for 2 lines"),
         (["", "a " * 33], None, "tokens in a prefix are too many; this server accepts at most 32|at most"),
         (None, [[], ["a"] * 9], "9 constraints for a line are too many; this server accepts at most 8"),
         (None, [["1 2 3 4 5 6 7 8 9"], []], "tokens in a constraint are too many; this server accepts at most 8"),

@@ -39,26 +39,30 @@ def test_texts_come_from_any_iterable_and_without_their_line_breaks(translator):
 @pytest.mark.parametrize(
     ("given", "kind", "sentence"),
     [
-        ({"lines": None}, TypeError, "expected a list of texts, got None; give one, be it empty"),
-        ({"lines": b"5"}, TypeError, "expected a list of texts, got the bytes b'5'; put it in a list"),
-        ({"lines": ["5", b"5"]}, TypeError, "line 2 is b'5', of type bytes: give a str, be it empty"),
-        ({"lines": ["5\n6\n"]}, ValueError, "line 1 has a line break: give each line as a text of its own"),
-        ({"prefix": ["5", None]}, TypeError, "prefix 2 is None, of type NoneType: give a str, be it empty"),
-        ({"prefix": ["5\n5", ""]}, ValueError, "prefix 1 has a line break: give each line as a text of its own"),
-        ({"prefix": ["5"]}, UserError, "prefix has 1 entries and lines 2: give one for each line, be it empty"),
+        ({"lines": None}, TypeError, "expected a list of strings, got None; pass a list, which may"),
+        ({"lines": b"5"}, TypeError, "expected a list of strings, got the bytes b'5'; put it in a list"),
+        ({"lines": ["5", b"5"]}, TypeError, "line 2 is b'5', of type bytes: expected a str, which may be empty"),
+        ({"lines": ["5\n6\n"]}, ValueError, "line 1 contains a line break: pass each line as a separate string"),
+        ({"prefix": ["5", None]}, TypeError, "prefix 2 is None, of type NoneType: expected a str, which may be empty"),
+        ({"prefix": ["5\n5", ""]}, ValueError, "prefix 1 contains a line break: pass each line as a separate string"),
+        ({"prefix": ["5"]}, UserError, "prefix has 1 entries for 2 lines: pass one per line, which may be empty"),
         ({"prefix": ["5", "1 ☃"]}, UserError, "prefix, line 2: '☃' is not in the target vocabulary, so no"),
-        ({"constraints": [None, []]}, TypeError, "expected a list of texts, got None; give one, be it empty"),
-        ({"constraints": [[], ["5", 5]]}, TypeError, "constraints 2: phrase 2 is 5, of type int: give a str"),
-        ({"constraints": [[], ["5"], []]}, UserError, "constraints has 3 entries and lines 2: give one for each"),
+        (
+            {"constraints": [None, []]},
+            TypeError,
+            "expected a list of strings, got None; pass a list, which may be empty",
+        ),
+        ({"constraints": [[], ["5", 5]]}, TypeError, "constraints 2: phrase 2 is 5, of type int: expected a str"),
+        ({"constraints": [[], ["5"], []]}, UserError, "constraints has 3 entries for 2 lines: pass one per line"),
         ({"constraints": [["5", "☃"], []]}, UserError, "constraints, line 1: '☃' is not in the target vocabulary"),
-        ({"nbest": 3}, ValueError, "nbest is 3: use 1 to 2, since a search has as many hypotheses as its beam"),
-        ({"nbest": 0}, ValueError, "nbest is 0: use 1 to 2, since a search has as many hypotheses as its beam"),
+        ({"nbest": 3}, ValueError, "nbest is 3: use 1 to 2, because a search returns at most beam_size hypotheses"),
+        ({"nbest": 0}, ValueError, "nbest is 0: use 1 to 2, because a search returns at most beam_size hypotheses"),
         ({"search": {"beam_size": 2}}, TypeError, "search is a dict: expected SearchConfig"),
         ({"search": {}}, TypeError, "search is a dict: expected SearchConfig"),
-        ({"nbest": "2"}, ValueError, "nbest is '2': use 1 to 2, since"),
+        ({"nbest": "2"}, ValueError, "nbest is '2': use 1 to 2, because"),
         ({"batching": 64}, TypeError, "batching is a int: expected Batching"),
-        ({"key": jax.random.key(0)}, ValueError, "key without sampling: nothing is drawn in this search; leave"),
-        ({"unk_dictionary": {}}, ValueError, "unk_dictionary without replace_unk: no unknown word is replaced; give"),
+        ({"key": jax.random.key(0)}, ValueError, "key without sampling: this search draws no samples; leave"),
+        ({"unk_dictionary": {}}, ValueError, "unk_dictionary without replace_unk: no unknown word is replaced; set"),
     ],
     ids=str,
 )
@@ -68,7 +72,7 @@ def test_what_would_be_ignored_or_misread_is_refused(translator, given, kind, se
 
 
 def test_targets_are_named(translator):
-    with pytest.raises(TypeError, match=r"^target 1 is None, of type NoneType: give a str, be it empty$"):
+    with pytest.raises(TypeError, match=r"^target 1 is None, of type NoneType: expected a str, which may be empty$"):
         translator.score(["5"], [None])
 
 

@@ -43,21 +43,25 @@ def test_what_fits_passes(worded):
 @pytest.mark.parametrize(
     ("prefix", "constraints", "message"),
     [
-        (["", "", "ein Haus ist da da"], None, "^p, line 3: 5 tokens are required; a translation of this line has at"),
+        (
+            ["", "", "ein Haus ist da da"],
+            None,
+            "^p, line 3: 5 tokens are required, but a translation of this line has at",
+        ),
         (
             None,
             [["ein", "Haus ist"], [], ["ein Haus", "ist da", "da"]],
-            "^c, line 3: 5 tokens are required; .* most 4 ",
+            "^c, line 3: 5 tokens are required, .* most 4 ",
         ),
         (
             ["ein"] * 1 + ["", ""],
             [["Haus ist da da"], [], []],
-            "^c, line 1: 5 tokens are required, with those of its ",
+            "^c, line 1: 5 tokens are required, including those of its ",
         ),
         (
             ["", "ein", ""],
             None,
-            "^p, line 2: the source line is empty, and so is its translation; leave this line empty$",
+            "^p, line 2: the source line is empty, so its translation is empty too; leave this line empty$",
         ),
         (None, [[], ["da"], []], "^c, line 2: the source line is empty"),
         (
@@ -98,7 +102,7 @@ def test_the_bound_is_that_of_a_source_that_was_cut(translator):
 def test_translations_beyond_the_positions_are_refused(worded):
     fit.check_targets(worded, "t", ["ein " * 61, "", "Baum"])
     with pytest.raises(
-        UserError, match=r"^t, line 2: the translation has 62 tokens, the model has positions for 61; sho"
+        UserError, match=r"^t, line 2: the translation has 62 tokens, but the model has positions for only 61; sho"
     ):
         fit.check_targets(worded, "t", ["ein", "ein " * 62])
 
@@ -130,14 +134,15 @@ def test_a_beam_beyond_memory_is_refused_at_once(translator, options):
     """It used to be compiled first, until memory ran out."""
     search = SearchConfig(**options)
     message = (
-        rf"^search\.beam_size is {search.beam_size}: with 64 sentences in a batch and up to \d+ symbols of 150 in "
+        rf"^search\.beam_size is {search.beam_size}: with 64 sentences in a batch, a vocabulary of 150 "
+        r"and up to \d+ symbols in "
     )
     with pytest.raises(UserError, match=message) as found:
         fit.check_memory(translator, search, 64)
-    most = int(re.search(r"memory holds a beam of (\d+);", str(found.value)).group(1))
+    most = int(re.search(r"memory is enough for a beam of (\d+);", str(found.value)).group(1))
     fit.check_memory(translator, SearchConfig(beam_size=most), 64)
     with pytest.raises(
-        UserError, match=r"use a smaller beam_size or max_length_b, or in decoding a smaller --batch_size$"
+        UserError, match=r"use a smaller beam_size or max_length_b, or a smaller --batch_size when decoding$"
     ):
         fit.check_memory(translator, SearchConfig(beam_size=most + 1), 64)
 

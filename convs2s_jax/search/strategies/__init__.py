@@ -1,1 +1,1 @@
-"""How a search chooses the candidates that continue its hypotheses; each strategy in a file of its own."""
+"""How a search chooses the candidates that continue its hypotheses. Each strategy has its own file."""

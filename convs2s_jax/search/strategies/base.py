@@ -1,6 +1,6 @@
-"""The strategy interface, and the view of a search step that strategies get.
+"""The strategy interface, and the view of a search step that strategies receive.
 
-B sentences, a beam of W for each, in G groups of H = W // G hypotheses; R = B * G rows of a search; V symbols.
+Shapes: B sentences with a beam of W each, in G groups of H = W // G hypotheses; R = B * G rows of a search; V symbols.
 """
 
 from collections.abc import Callable
@@ -17,14 +17,14 @@ from convs2s_jax.search.request import Request
 from convs2s_jax.search.structure import Structure
 
 State = Any
-"""A pytree of a strategy's own, [R, H] on the first two axes of every leaf."""
+"""A strategy's own pytree, with [R, H] as the first two axes of every leaf."""
 
 
 class Candidates(NamedTuple):
     """Continuations, in the order in which they get places in the beam.
 
     Attributes:
-      totals: [R, 2H], cumulative scores; -inf where there is none.
+      totals: [R, 2H], cumulative scores; -inf for unused places.
       parents: [R, 2H] int32 in 0..H-1, the hypotheses that they continue.
       tokens: [R, 2H] int32, the symbols that they add.
     """
@@ -41,11 +41,11 @@ class View:
     Attributes:
       structure: the static options.
       numbers: the traced options.
-      request: what is asked of each sentence, [R, ...].
-      step: [], tokens that live hypotheses have so far.
+      request: the request for each sentence, [R, ...].
+      step: [], number of tokens that live hypotheses have so far.
       totals: [R, H], cumulative scores of live hypotheses; -inf for those that may not be continued.
       history: [R, H, L], their tokens so far; L = 0 if no rule needs them.
-      state: the strategy's own state.
+      state: the state of the strategy.
       logits: output of the network's step, [R * H, V] or more axes (see `rules.log_probabilities`).
     """
 
@@ -59,15 +59,15 @@ class View:
     logits: Array | rules.Fused
 
     def prices(self) -> rules.Prices:
-        """What each symbol costs at this step."""
+        """Return what is added to the log-probability of each symbol at this step."""
         return rules.prices(self.numbers, self.step, self.request.max_lengths)
 
     def scores(self, own_rule: Callable[[Array, Array], Array] | None = None) -> Array:
-        """What each continuation adds to the cumulative score, [R, H, V]: its log-probability under all rules.
+        """Return what each continuation adds to the cumulative score, [R, H, V]: its log-probability under all rules.
 
         Args:
-          own_rule: a rule of the strategy itself, called with the scores after the blocked n-grams and with those
-            before them. A forced prefix overrides it.
+          own_rule: a rule of the strategy, called with the scores after n-gram blocking and with those before it. A
+            forced prefix overrides it.
         """
         log_probs = rules.log_probabilities(self.logits, self.numbers).reshape(*self.totals.shape, -1)
         V = log_probs.shape[-1]
@@ -84,35 +84,35 @@ class View:
 
 
 def no_state(_request: Request, _width: int) -> State:
-    """For strategies that remember nothing."""
+    """`Strategy.start` for strategies without state."""
     return ()
 
 
 def same_state(state: State, _request: Request, _parents: Array, _tokens: Array) -> State:
-    """For strategies that remember nothing."""
+    """`Strategy.follow` for strategies without state."""
     return state
 
 
 def no_phrases(request: Request) -> None:
-    """For strategies that meet no constraints."""
+    """`Strategy.check` for strategies that do not support constraints."""
     if request.phrases.shape[1]:
-        raise ValueError("constraints go with plain beam search only: without sampling and diverse_groups")
+        raise ValueError("constraints work with plain beam search only: leave out sampling and diverse_groups")
 
 
 class Strategy(NamedTuple):
     """How a search chooses the candidates that continue its hypotheses: pure functions and their requirements.
 
     Attributes:
-      choose: the candidates of a step.
-      start: the strategy's state before the first step, of a request [R, ...] and H.
-      follow: the state of hypotheses that continue `parents` [R, X] by `tokens` [R, X].
-      check: refuses, with a ValueError, a request that the strategy cannot serve.
-      stop: a stopping rule in the place of the structure's, such as the one for samples, which all have to finish;
-        None to leave that.
+      choose: returns the candidates of a step.
+      start: (request [R, ...], H) -> the strategy's state before the first step.
+      follow: returns the state of hypotheses that continue `parents` [R, X] with `tokens` [R, X].
+      check: raises ValueError for a request that the strategy does not support.
+      stop: a stopping rule that replaces the structure's, such as the one for samples, all of which have to finish;
+        None to keep that of the structure.
       starts_as_one: whether the H hypotheses of a group are the same until the first symbol, so that only one of them
         is continued.
-      first_step_on_one_row: whether `choose` may be given one hypothesis of each sentence at the first step, all of
-        whose 2H candidates it finds.
+      first_step_on_one_row: whether the first step may pass a single hypothesis per sentence to `choose`, which then
+        finds all 2H candidates from it.
     """
 
     choose: Callable[[View], Candidates]

@@ -1,10 +1,10 @@
 """Positive lexical constraints: phrases that must occur in a hypothesis, in any order.
 
-A vectorised form of dynamic beam allocation (Post & Vilar 2018): a bank holds the candidates that have met the same
-number of constraint tokens, and the beam is shared among the banks. Here places are given out in rounds, the best
-candidate of each bank first, so that a bank with few candidates leaves its places to the others.
+This is a vectorised form of dynamic beam allocation (Post & Vilar 2018). A bank contains the candidates that have met
+the same number of constraint tokens, and the beam is shared among the banks. Here, places are allocated in rounds, the
+best candidate of each bank first, so that a bank with few candidates leaves its places to the others.
 
-R = B sentences (G = 1), H = W hypotheses of each, C phrases of at most K tokens.
+Shapes: R = B sentences (G = 1), H = W hypotheses per sentence, C phrases of at most K tokens.
 """
 
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ from convs2s_jax.search.top import top
 
 @struct.dataclass
 class Progress:
-    """The progress of hypotheses in their phrases.
+    """The progress of hypotheses with their phrases.
 
     Attributes:
       met: [R, H, C] bool, phrases that have occurred.
@@ -31,14 +31,14 @@ class Progress:
 
 
 def start(request: Request, H: int) -> Progress:
-    """Nothing produced: only empty phrases are met."""
+    """Return the progress before the first token, when only empty phrases are met."""
     R, C, K = request.phrases.shape
     met = jnp.broadcast_to((lengths(request.phrases) == 0)[:, None], (R, H, C))
     return Progress(met=met, recent=jnp.full((R, H, K), PAD, jnp.int32))
 
 
 def follow(progress: Progress, request: Request, parents: Array, tokens: Array) -> Progress:
-    """The progress of hypotheses that continue `parents` [R, X] by `tokens` [R, X]."""
+    """Return the progress of hypotheses that continue `parents` [R, X] with `tokens` [R, X]."""
     phrases = request.phrases
     met = jnp.take_along_axis(progress.met, parents[..., None], axis=1)
     recent = jnp.take_along_axis(progress.recent, parents[..., None], axis=1)
@@ -47,12 +47,12 @@ def follow(progress: Progress, request: Request, parents: Array, tokens: Array) 
 
 
 def lengths(phrases: Array) -> Array:
-    """Tokens of each phrase: [..., K] -> [...]."""
+    """Return the number of tokens of each phrase: [..., K] -> [...]."""
     return jnp.sum(phrases != PAD, axis=-1, dtype=jnp.int32)
 
 
 def spelt(recent: Array, phrases: Array) -> Array:
-    """Whether the newest tokens are the first j of a phrase, for j from 0 to its length.
+    """Return whether the newest j tokens are the first j of a phrase, for j from 0 to K.
 
     Args:
       recent: [R, X, K].
@@ -71,30 +71,31 @@ def spelt(recent: Array, phrases: Array) -> Array:
 
 
 def matched(recent: Array, phrases: Array) -> Array:
-    """Tokens of each phrase that the newest tokens spell: the longest beginning of it that they end in, [R, X, C]."""
+    """Return how many tokens of each phrase the newest tokens match, [R, X, C]: the longest prefix they end in."""
     count = jnp.arange(phrases.shape[-1] + 1, dtype=jnp.int32)
     return jnp.max(jnp.where(spelt(recent, phrases), count, 0), axis=-1)
 
 
 def restrict(scores: Array, free: Array, progress: Progress, phrases: Array, room: Array) -> Array:
-    """Forbid what would leave a phrase unmet: an early end, and straying when the room gets short.
+    """Forbid what would leave a phrase unmet: an early end, and other tokens when there is little room left.
 
-    Where the other rules leave nothing, the tokens that continue a phrase may be taken all the same.
+    If the other rules forbid everything, the tokens that continue a phrase are allowed regardless.
 
     Args:
-      scores: [R, H, V], under the other rules.
-      free: [R, H, V], what a token costs that may be taken all the same.
-      progress: of the R * H hypotheses.
+      scores: [R, H, V], scores under the other rules.
+      free: [R, H, V], scores of the tokens that are allowed regardless of the other rules.
+      progress: progress of the R * H hypotheses.
       phrases: [R, C, K].
       room: [R], number of tokens that may still be produced before the end symbol.
 
     Returns:
-      [R, H, V]; of a hypothesis that can meet its phrases one after the other within `room`, only such continuations.
+      [R, H, V]. If a hypothesis can meet its phrases one after the other within `room`, only continuations after which
+      it still can are allowed.
     """
     R, H, V = scores.shape
     unmet = ~progress.met
     begun = spelt(progress.recent, phrases)[..., :-1] & unmet[..., None]
-    token = jnp.where(begun, phrases[:, None], V)  # V: out of bounds, dropped
+    token = jnp.where(begun, phrases[:, None], V)  # V is out of bounds and dropped
     rows, beams = jnp.arange(R)[:, None, None, None], jnp.arange(H)[None, :, None, None]
     after = jnp.broadcast_to(jnp.arange(1, phrases.shape[-1] + 1, dtype=jnp.int32), token.shape)
     gain = jnp.zeros(scores.shape, jnp.int32).at[rows, beams, token].max(after, mode="drop")
@@ -107,7 +108,7 @@ def restrict(scores: Array, free: Array, progress: Progress, phrases: Array, roo
 
 
 def next_tokens(spelt: Array, phrases: Array) -> Array:
-    """The token that continues each phrase, [R, X, C]; PAD at the end of one."""
+    """Return the token that continues each phrase, [R, X, C]; PAD at the end of a phrase."""
     K = phrases.shape[-1]
     within = jnp.minimum(spelt, K - 1)[..., None]
     phrases = jnp.broadcast_to(phrases[:, None], (*spelt.shape, K))
@@ -116,10 +117,10 @@ def next_tokens(spelt: Array, phrases: Array) -> Array:
 
 
 def choose(view: View) -> Candidates:
-    """The candidates of each sentence, the places of the beam shared out over the banks.
+    """Return the candidates of each sentence, with the places of the beam shared among the banks.
 
-    Candidates are the 2H best continuations, each hypothesis's best one, and each hypothesis's next token of each
-    phrase (Post & Vilar, section 3.1).
+    Candidates are the 2H best continuations, the best one of each hypothesis, and for each hypothesis the next token of
+    each phrase (Post & Vilar, section 3.1).
     """
     phrases, progress = view.request.phrases, view.state
     room = view.request.max_lengths - view.step
@@ -144,17 +145,17 @@ def choose(view: View) -> Candidates:
 
 
 def bank(progress: Progress, phrases: Array) -> Array:
-    """Constraint tokens met, [R, X]: all of a phrase that has occurred, else what is spelt of it."""
+    """Return the number of constraint tokens met, [R, X]: all of a phrase that has occurred, else the matched ones."""
     spelt = jnp.where(progress.met, lengths(phrases)[:, None], matched(progress.recent, phrases))
     return jnp.sum(spelt, axis=-1)
 
 
 def round_the_banks(totals: Array, banks: Array) -> Array:
-    """The order [R, X] in which candidates get places: the best of each bank, then the second best of each, ...
+    """Return the order [R, X] in which candidates get places: the best of each bank, then the second best of each, ...
 
     Args:
-      totals: [R, X], -inf for those that get none.
-      banks: [R, X].
+      totals: [R, X], cumulative scores; -inf for candidates that come last.
+      banks: [R, X], the bank of each candidate.
     """
     better = totals[:, None, :] > totals[:, :, None]
     equal = totals[:, None, :] == totals[:, :, None]
@@ -165,7 +166,7 @@ def round_the_banks(totals: Array, banks: Array) -> Array:
 
 
 def check(_request: Request) -> None:
-    """Any request will do, with phrases or without."""
+    """Accept any request, with or without phrases."""
 
 
 CONSTRAINED = Strategy(choose, start, follow, check)

@@ -8,11 +8,11 @@ from convs2s_jax.search.top import top
 
 
 def choose(view: View) -> Candidates:
-    """The best continuations of each group, the groups one after another (their algorithm 1, Hamming diversity).
+    """Return the best continuations of each group, one group after another (their algorithm 1, Hamming diversity).
 
-    A group's candidates are ordered by  cumulative score - strength * (how often the groups before it chose this token
-    at this step); the cumulative scores that come back are without the second term. The G groups of a sentence stand
-    side by side on the axis R = B * G.
+    A group's candidates are ordered by  cumulative score - strength * (how often earlier groups chose this token at
+    this step).  The returned cumulative scores do not include the second term. The G groups of a sentence are adjacent
+    on the axis R = B * G.
     """
     G, strength = view.structure.groups, view.numbers.diverse_strength
     scores = view.scores()

@@ -1,4 +1,4 @@
-"""Plain beam search: the candidates are the 2H continuations of the highest cumulative scores."""
+"""Plain beam search: the candidates are the 2H continuations with the highest cumulative scores."""
 
 import jax.numpy as jnp
 
@@ -8,9 +8,9 @@ from convs2s_jax.search.top import is_large, top, top_of_logits
 
 
 def choose(view: View) -> Candidates:
-    """The 2H best continuations, best first.
+    """Return the 2H best continuations, best first.
 
-    Where no rule looks at single continuations, the softmax over a large vocabulary is never written out.
+    If no rule depends on single continuations, the softmax over a large vocabulary is never materialised.
     """
     k = 2 * view.structure.group_size
     logits = view.logits

@@ -1,4 +1,4 @@
-"""Drawing translations instead of searching for the best (ancestral sampling, top-k, nucleus)."""
+"""Sample translations instead of searching for the best (ancestral sampling, top-k, nucleus)."""
 
 import jax
 import jax.numpy as jnp
@@ -12,17 +12,17 @@ from convs2s_jax.search.structure import Structure
 
 
 def choose(view: View) -> Candidates:
-    """One symbol for each of the H = W samples of a sentence (R = B): the one with the largest score + Gumbel noise.
+    """Choose a symbol for each of the H = W samples of a sentence (R = B): that of the largest score + Gumbel noise.
 
     The noise depends on the sentence's key, the step, and the sample's place among those that have not ended. It does
     not depend on the batch or its shape. The begin symbol is never drawn, as in fairseq, which leaves out the first two
-    symbols; its probability is shared by the others in proportion to theirs.
+    symbols. The others share its probability in proportion to theirs.
 
     Returns:
-      The H samples, then H candidates of score -inf to fill up the 2H.
+      The H samples, then H candidates with score -inf to fill up the 2H.
     """
     keys = view.request.keys
-    assert keys is not None  # `check` has seen to it
+    assert keys is not None  # see `check`
     scores = view.scores(lambda ruled, _free: ruled.at[..., BOS].set(-jnp.inf))
     R, H, V = scores.shape
     noise = jax.vmap(lambda key: jax.random.gumbel(jax.random.fold_in(key, view.step), (H, V)))(keys)
@@ -38,10 +38,10 @@ def choose(view: View) -> Candidates:
 
 
 def keep(structure: Structure, numbers: Numbers, scores: Array) -> Array:
-    """Scores [..., V] with -inf for the symbols that are not sampled from.
+    """Return scores [..., V] with -inf for the symbols that are not sampled from.
 
-    top-k keeps the k best; top-p the smallest set of the best whose probabilities, of what top-k left, add up to p.
-    Symbols as probable as the last one kept are kept too.
+    Top-k keeps the k best symbols. After that, top-p keeps the smallest set of the best whose renormalised
+    probabilities add up to p. Symbols as probable as the last one kept are kept too.
     """
     V, k = scores.shape[-1], structure.top_k
     if 0 < k < V:
@@ -55,9 +55,9 @@ def keep(structure: Structure, numbers: Numbers, scores: Array) -> Array:
 
 
 def check(request: Request) -> None:
-    """Each sentence has a key, and none has phrases."""
+    """Refuse a request without keys, or with phrases."""
     if request.keys is None:
-        raise ValueError("sampling needs a random key for each sentence")
+        raise ValueError("sampling needs a random key for each sentence: pass keys in the request")
     no_phrases(request)
 
 

@@ -1,4 +1,4 @@
-"""The strategy for a user's options."""
+"""The strategy for the options of a `SearchConfig`."""
 
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.strategies.base import Strategy
@@ -9,7 +9,7 @@ from convs2s_jax.search.strategies.sampled import SAMPLED
 
 
 def strategy_of(cfg: SearchConfig, *, phrases: bool = False) -> Strategy:
-    """The strategy of a configuration; `phrases`: whether there are phrases that must occur."""
+    """Return the strategy of a configuration. `phrases` is true if there are phrases that must occur."""
     if cfg.sampling:
         return SAMPLED
     if cfg.diverse_groups > 1:

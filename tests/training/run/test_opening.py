@@ -109,7 +109,7 @@ REFUSALS = {
     "a beam beyond memory": (
         lambda _: None,
         {"search__beam_size": 99_999_999, "training__validate_bleu": True},
-        "search.beam_size is 99999999: .*, memory holds a beam of",
+        "search.beam_size is 99999999: .*, memory is enough for a beam of",
     ),
     "an unknown tokeniser": (lambda _: None, {"training__bleu_tokenize": "none such", **OTHER}, "bleu_tokenize"),
 }
