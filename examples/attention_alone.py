@@ -2,8 +2,8 @@
 
     python examples/attention_alone.py
 
-A decoder state that resembles source position 2 attends to four positions; the last one is padding. The script prints
-the attention weights, then the norm of the gradient of the largest weight with respect to the key of each position.
+A decoder state that resembles source position 2 attends to four positions, the last of which is padding. The script
+prints the attention weights, then the norm of the gradient of the largest weight with respect to each position's key.
 """
 
 import jax

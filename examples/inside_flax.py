@@ -1,9 +1,9 @@
-"""The model as a Flax module, trained with Flax's own training state: first Linen, then NNX.
+"""The model as a Flax module, trained with Flax's own training state, first in Linen and then in NNX.
 
     python examples/inside_flax.py
 
-It prints the loss of each update for both. They start from the same parameters and train on the same batch, so the
-losses agree.
+The script prints the loss of each update for both. They start from the same parameters and train on the same batch, so
+the losses agree.
 """
 
 import jax
@@ -27,13 +27,13 @@ OPTIMIZER = optax.adam(0.01)
 
 
 def mean_loss(logits):
-    """Mean cross-entropy per target token, padding excluded; logits [B, T, V]."""
+    """Return the mean cross-entropy per target token, excluding padding; logits [B, T, V]."""
     each = optax.softmax_cross_entropy_with_integer_labels(logits, TGT)
     return jnp.sum(each, where=TGT != PAD) / jnp.sum(TGT != PAD)
 
 
 def with_linen(params, updates):
-    """Train a Linen module with Flax's `TrainState`; returns the losses."""
+    """Train a Linen module with Flax's `TrainState`. Return the losses."""
     model = LinenModel(CFG, V, V)
     state = TrainState.create(apply_fn=model.apply, params={"model": params}, tx=OPTIMIZER)
 
@@ -53,7 +53,7 @@ def with_linen(params, updates):
 
 
 def with_nnx(params, updates):
-    """Train an NNX module with `nnx.Optimizer`; returns the losses."""
+    """Train an NNX module with `nnx.Optimizer`. Return the losses."""
     model = NNXModel(CFG, V, V, rngs=nnx.Rngs(0))
     nnx.update(model.params, nnx.state(jax.tree.map(nnx.Param, params)))
     optimizer = nnx.Optimizer(model, OPTIMIZER, wrt=nnx.Param)

@@ -1,12 +1,12 @@
-"""A kind of convolution of one's own, registered without a change of the package: kernels of low rank.
+"""A custom kind of convolution with low-rank kernels, registered without changing the package.
 
     python examples/own_convolution.py
 
     y_t = b + (sum_j x_{t+j} A_j + a) P        A [K, C, R], P [R, D], rank R
 
-A kind is a config, a function that makes parameters, and one that computes the convolution of a padded input. Encoder,
-decoder, training and search then take it like those of the package. The script trains a model of it to
-reverse its source, and translates.
+A kind consists of a config, a function that initialises parameters, and one that computes the convolution of a padded
+input. The encoder, decoder, training and search then use it like the built-in kinds. The script trains a model with
+these convolutions to reverse its source, and translates a sentence.
 """
 
 from typing import Literal
@@ -27,7 +27,11 @@ V, EOS, PAD = 12, 2, 1
 
 @record
 class LowRankConfig(EveryLayerAlike):
-    """Attributes: rank: R, from 1."""
+    """Options of a low-rank convolution.
+
+    Attributes:
+      rank: R, at least 1.
+    """
 
     kind: Literal["low_rank"] = "low_rank"
     rank: int = 8
@@ -45,7 +49,7 @@ class LowRank:
 
 
 def init(key, cfg, width, inputs, outputs, keep):
-    """Parameters whose outputs have the variance of a dense convolution's."""
+    """Return parameters whose outputs have the same variance as those of a dense convolution."""
     one, two = jax.random.split(key)
     return LowRank(
         down=convolution.init(one, width, inputs, cfg.rank, keep=keep), up=affine.init(two, cfg.rank, outputs)
@@ -53,19 +57,19 @@ def init(key, cfg, width, inputs, outputs, keep):
 
 
 def convolve(params, cfg, x, form):
-    """The convolution of x, which is given padded: zeros around it in an encoder, what came before in a decoder."""
+    """Return a function of padded x: padded with zeros in an encoder, with earlier positions in a decoder."""
     del cfg, x
     return lambda padded: linear(params.up, convolution.dense(params.down, padded, form))
 
 
 def dense(params, cfg):
-    """The dense convolution of equal results, for the tables of the decoder's first layer; it may be left out."""
+    """Return the equivalent dense convolution, for the tables of the decoder's first layer. Optional."""
     del cfg
     return Affine(w=jnp.einsum("KCR,RD->KCD", params.down.w, params.up.w), b=linear(params.up, params.down.b))
 
 
 convs2s.register_convolution(LowRankConfig, init=init, convolve=convolve, dense=dense)
-RULES = [("conv/down/w", (None, "fsdp", "tensor"))]  # how A lies on a mesh; P is in the package's table as `up/w`
+RULES = [("conv/down/w", (None, "fsdp", "tensor"))]  # sharding of A; the package already has a rule for P, `up/w`
 CFG = convs2s.ModelConfig(
     embedding_dim=32,
     dropout=0.0,
@@ -86,7 +90,7 @@ def pairs(seed, rows=32):
 
 
 def main(updates=300, axes=convs2s.MeshConfig(data=1, rules=RULES)):  # noqa: B008 - a frozen record
-    """Train; returns the parameters and the loss of each update in nats per token."""
+    """Train the model. Return the parameters and the loss of each update in nats per token."""
     mesh, optimizer = convs2s.make_mesh(axes), optax.adam(3e-3)
     step = convs2s.compile_steps(
         lambda params, batch, key: convs2s.loss(params, CFG, batch, shards=convs2s.row_shards(mesh), key=key),

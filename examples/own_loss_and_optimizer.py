@@ -2,10 +2,9 @@
 
     python examples/own_loss_and_optimizer.py
 
-A loss is a function (params, batch, key) -> sums, with one key for each row or None. The sums are any pytree
-with the attributes `loss` and `tokens`; training minimises loss / tokens. Here they also count correct tokens. The
-optimiser is any optax transformation. The script prints the loss and the accuracy while the model learns to reverse its
-source.
+A loss is a function (params, batch, key) -> sums, with one key per row or None. The sums are any pytree with the
+attributes `loss` and `tokens`; training minimises loss / tokens. Here they also count correct tokens. The optimiser is
+any optax transformation. The script prints the loss and the accuracy while the model learns to reverse its source.
 """
 
 from typing import NamedTuple
@@ -28,7 +27,7 @@ OPTIMIZER = optax.chain(optax.clip_by_global_norm(1.0), optax.lion(2e-3))
 
 
 class Sums(NamedTuple):
-    """Sums over the target tokens of a batch, padding excluded."""
+    """Sums over the target tokens of a batch, excluding padding."""
 
     loss: jax.Array
     tokens: jax.Array
@@ -60,7 +59,7 @@ def pairs(seed, rows=32):
 
 
 def main(updates=300, loss=focal_loss):
-    """Train; returns the final state and the sums of each update."""
+    """Train the model. Return the final state and the sums of each update."""
     params = convs2s.init(jax.random.key(0), CFG, source_vocabulary=V, target_vocabulary=V)
     state = convs2s.init_state(convs2s.split_kernels(params, CFG), OPTIMIZER)
     step = convs2s.compile_steps(loss, OPTIMIZER)

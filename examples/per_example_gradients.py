@@ -1,9 +1,9 @@
-"""Per-example gradients: one gradient for each sentence pair, by vmap of grad.
+"""Per-example gradients: one gradient for each sentence pair, with vmap of grad.
 
     python examples/per_example_gradients.py
 
-It prints the norm of each pair's gradient. The loss is a sum over pairs, so these gradients add up to the gradient of
-the batch.
+The script prints the norm of each pair's gradient. The loss is a sum over pairs, so these gradients add up to the
+gradient of the batch.
 """
 
 import jax
@@ -24,18 +24,18 @@ BATCH = convs2s.Batch(
 
 
 def gradient(params, pair):
-    """Gradient of the loss of one pair, src [S] and tgt [T], as a batch of one row."""
+    """Return the gradient of the loss of one pair, src [S] and tgt [T], as a batch of one row."""
     row = jax.tree.map(lambda x: x[None], pair)
     return jax.grad(lambda params: convs2s.loss(params, CFG, row).loss)(params)
 
 
 def norm(tree):
-    """The Euclidean norm over all leaves of a pytree."""
+    """Return the Euclidean norm over all leaves of a pytree."""
     return jnp.sqrt(sum(jnp.sum(jnp.square(x)) for x in jax.tree.leaves(tree)))
 
 
 def main(batch=BATCH):
-    """Return the parameters, the gradients of B pairs (a leading axis B on every leaf) and their norms [B]."""
+    """Return the parameters, the gradients of B pairs (with a leading axis B on every leaf) and their norms [B]."""
     params = convs2s.init(jax.random.key(0), CFG, source_vocabulary=10, target_vocabulary=10)
     gradients = jax.jit(jax.vmap(gradient, in_axes=(None, 0)))(params, batch)
     norms = jax.vmap(norm)(gradients)

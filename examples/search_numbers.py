@@ -1,9 +1,9 @@
-"""Temperature and length penalty are arrays: vmap a search over them, or differentiate its score.
+"""Temperature and length penalty as arrays: vmap a search over them, or differentiate its score.
 
     python examples/search_numbers.py
 
-One compiled program searches with five length penalties at once (`vmap`); the script prints the length of the best
-hypothesis for each. Then it prints the derivatives of the best score with respect to both numbers (`grad`). They treat
+One compiled program searches with five length penalties at once (`vmap`). The script prints the length of the best
+hypothesis for each, then the derivatives of the best score with respect to both numbers (`grad`). The derivatives treat
 the choice of hypothesis as constant.
 """
 
@@ -25,7 +25,7 @@ def step(memory, cache, last):
 
 
 def best(length_penalty, temperature, chunk=1):
-    """Return length and score of the best hypothesis. `grad` needs a loop of fixed length: chunk=LIMIT."""
+    """Return the length and score of the best hypothesis. `grad` needs a loop of fixed length, chunk=LIMIT."""
     numbers = convs2s.numbers_of(CFG).replace(length_penalty=length_penalty, temperature=temperature)
     found = convs2s.beam_search(
         step,
@@ -41,7 +41,7 @@ def best(length_penalty, temperature, chunk=1):
 
 
 def main():
-    """Return the penalties, the length and score for each, and the two derivatives."""
+    """Return the penalties, the length and score for each penalty, and the two derivatives."""
     penalties = jnp.array([0.0, 0.5, 1.0, 1.5, 2.0])
     lengths, scores = jax.jit(jax.vmap(best, in_axes=(0, None)))(penalties, jnp.float32(1.0))
     for penalty, length, score in zip(penalties, lengths, scores, strict=True):

@@ -1,9 +1,10 @@
-"""A text classifier (Kim 2014) with a loss of its own: does a text contain the word pair "5 6"?
+"""A text classifier (Kim 2014) with a custom loss: does a text contain the word pair "5 6"?
 
     python examples/text_classifier.py
 
-`classifier_logits` gives the scores of the labels; a loss over them trains as any other does. Both words occur in most
-texts, so the order of neighbours decides, which a convolution of width 2 sees. The script prints loss and accuracy.
+`classifier_logits` returns the scores of the labels, and a loss of them trains like any other. Both words occur in most
+texts, so the label depends on the order of adjacent words, which a convolution of width 2 sees. The script prints the
+loss and the accuracy.
 """
 
 from typing import NamedTuple
@@ -24,7 +25,7 @@ OPTIMIZER = optax.adam(3e-3)
 
 
 class Sums(NamedTuple):
-    """Sums over the texts of a batch; `tokens` counts texts, by which training divides."""
+    """Sums over the texts of a batch; `tokens` is the number of texts, which training divides by."""
 
     loss: jax.Array
     tokens: jax.Array
@@ -32,7 +33,7 @@ class Sums(NamedTuple):
 
 
 def cross_entropy(params, batch, key):
-    """Sum -log p(label) over texts; a batch has labels [B] as its targets."""
+    """Sum -log p(label) over texts; the targets of a batch are labels [B]."""
     logits = convs2s.classifier_logits(params, CFG, batch.src, key=key)  # [B, 2]
     nll = optax.softmax_cross_entropy_with_integer_labels(logits, batch.tgt)
     correct = logits.argmax(axis=-1) == batch.tgt
@@ -53,7 +54,7 @@ def texts(seed, rows=64):
 
 
 def main(updates=300):
-    """Train; returns the parameters and the accuracy on new texts."""
+    """Train the model. Return the parameters and the accuracy on new texts."""
     params = convs2s.init_classifier(jax.random.key(0), CFG, vocabulary=V, labels=2)
     state = convs2s.init_state(convs2s.split_classifier(params, CFG), OPTIMIZER)
     step = convs2s.compile_steps(cross_entropy, OPTIMIZER)

@@ -1,9 +1,10 @@
-"""Beam search without a network: it needs only a step function and a cache.
+"""Beam search without a neural network: it only needs a step function and a cache.
 
     python examples/toy_beam_search.py
 
 The model is a bigram language model of four words. Greedy search starts with the most probable word and misses the
-most probable sentence; a beam of three finds it. The script prints the hypotheses of both with their log-probabilities.
+most probable sentence, which a beam of three finds. The script prints the hypotheses of both with their
+log-probabilities.
 """
 
 import functools
@@ -26,7 +27,7 @@ TABLE = jnp.log(jnp.array([[P.get(a, {}).get(b, 0.0) for b in range(8)] for a in
 
 
 def bigram_step(memory, cache, last):
-    """Log-probabilities [N, V] of the word after `last` [N]. The cache here only counts words."""
+    """Return log-probabilities [N, V] of the word after `last` [N]. Here, the cache only counts words."""
     return TABLE[last], cache + 1
 
 

@@ -1,10 +1,10 @@
-"""A short training loop for any mesh: one CPU, the GPUs of a machine, a TPU slice.
+"""A short training loop for any mesh: one CPU, several GPUs, a TPU slice.
 
     python examples/training_loop.py
     XLA_FLAGS=--xla_force_host_platform_device_count=8 python examples/training_loop.py
 
-The second command runs it on eight virtual devices. Both print the same losses up to rounding: an update does not
-depend on the number of devices or on the shape of the mesh.
+The second command runs it on eight virtual devices. Both print the same losses up to rounding, because an update does
+not depend on the number of devices or on the shape of the mesh.
 """
 
 import jax
@@ -33,7 +33,7 @@ def pairs(seed, rows=32):
 
 
 def main(updates=200, axes=convs2s.MeshConfig(data=-1, fsdp=1, tensor=1)):  # noqa: B008 - a frozen record
-    """Train on a mesh with these axis sizes; returns the loss of each update in nats per token."""
+    """Train on a mesh with these axis sizes. Return the loss of each update in nats per token."""
     mesh = convs2s.make_mesh(axes)
     optimizer = optax.adamw(optax.linear_schedule(0.0, 4e-3, transition_steps=20))
 
