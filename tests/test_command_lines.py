@@ -113,7 +113,7 @@ def test_decoding_refuses_with_one_sentence(tmp_path, trained):
     output = f"--output={tmp_path}/no/out"
     assert "cannot be written" in refused(decoding(f"--workdir={trained}", output, text="1\n"))
     assert "beam_size is 0" in refused(decoding(f"--workdir={trained}", "--beam_size=0", text="1\n"))
-    assert "--checkpoint has 'b': name a step, or last:N" in refused(
+    assert "--checkpoint contains 'b': expected a step, or last:N" in refused(
         decoding(f"--workdir={trained}", "--checkpoint=1,b")
     )
     assert "--config.model.dropout: decoding uses" in refused(decoding("--config.model.dropout=0"))
@@ -192,10 +192,10 @@ def test_an_interrupt_leaves_whole_lines_that_resuming_goes_on_from(trained, tmp
     assert out.read_text().endswith("\n")
     assert f"interrupted: {done} of 400 lines are written; --resume continues after them" in told
     result = decoding(*flags, "--resume")
-    assert f"has {done} of 400 lines: going on with the next" in result.stderr
+    assert f"already has {done} of 400 lines; continuing with the next line" in result.stderr
     whole = decoding(*flags[:2])
     assert out.read_text() == whole.stdout
-    assert "nothing is left to do" in decoding(*flags, "--resume").stderr
+    assert "nothing left to do" in decoding(*flags, "--resume").stderr
 
 
 @pytest.mark.drill
@@ -262,7 +262,7 @@ class Terminal:
 def test_on_a_terminal_answers_follow_a_prompt(trained, key, status):
     terminal = Terminal("decode.py", f"--workdir={trained}", "--interactive", "--format=json")
     seen = terminal.wait_for("> ")
-    assert re.search(r"compiling \.\.\..*ready: type one sentence a line; Ctrl-D ends", seen, re.DOTALL)
+    assert re.search(r"compiling \.\.\..*ready: type one sentence per line; Ctrl-D ends", seen, re.DOTALL)
     for number, sentence in enumerate(("Norway", "5 km")):
         terminal.type(f"{sentence}\n")
         seen = terminal.wait_for("> ")

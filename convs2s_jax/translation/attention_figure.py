@@ -1,7 +1,7 @@
-"""Pictures of attention: a panel for each layer and one for their mean, source across and target down (appendix C).
+"""Attention figures: a panel for each layer and one for their mean, source across and target down (appendix C).
 
-Panels have square cells of the same size in every picture, so that each token has a label that can be read; a long
-sentence makes a large picture. Positions are in inches.
+Cells are square and have the same size in every figure, so that the label of each token can be read. A long sentence
+makes a large figure. Positions are in inches.
 """
 
 import math
@@ -22,22 +22,22 @@ FONTS = (
     *("Source Han Sans", "IPAexGothic", "WenQuanYi Micro Hei", "Hiragino Sans", "PingFang SC", "Yu Gothic"),
     *("Microsoft YaHei", "Malgun Gothic", "Noto Sans Devanagari", "Noto Sans Thai", "Arial Unicode MS"),
 )
-"""Fonts for labels: each character is drawn in the first of those installed that has it. DejaVu Sans comes with
-matplotlib and has Latin, Greek, Cyrillic, Hebrew and Arabic."""
+"""Fonts for labels. Each character is drawn in the first installed font that contains it. DejaVu Sans comes with
+matplotlib and covers Latin, Greek, Cyrillic, Hebrew and Arabic."""
 CELL, LABEL, POINTS, GAP = 0.17, 0.075, 8, 0.25
 """Width of a cell and of a letter, size of the letters in points, and distance between panels."""
 DPI, MOST_PIXELS = 150, 12000
-"""Dots per inch, and most pixels along an edge of a PNG: fewer dots for what would have more."""
+"""Dots per inch, and the maximum number of pixels along an edge of a PNG; larger figures get fewer dots per inch."""
 LONGEST = 24
-"""Most letters of a label; longer tokens are cut."""
+"""Maximum number of letters of a label; longer tokens are truncated."""
 
 
 class Panel(NamedTuple):
     """A panel.
 
     Attributes:
-      name: below it.
-      weights: [T, S].
+      name: caption below the panel.
+      weights: [T, S], the attention weights.
     """
 
     name: str
@@ -45,11 +45,11 @@ class Panel(NamedTuple):
 
 
 def panels(attention: LayerAttention, layers: Sequence[str] = ("all",)) -> list[Panel]:
-    """The panels of a picture.
+    """Return the panels of a figure.
 
     Args:
-      attention: of one pair.
-      layers: "all" for every layer and their mean, "mean", or names of layers: "layer 2", or 2 for short.
+      attention: the attention of one pair.
+      layers: "all" for every layer and their mean, "mean", or names of layers, such as "layer 2", or 2 for short.
 
     Raises:
       UserError: there is no such layer.
@@ -64,14 +64,14 @@ def panels(attention: LayerAttention, layers: Sequence[str] = ("all",)) -> list[
 
 
 def check_layers(names: Sequence[str], layers: Sequence[str]) -> None:
-    """Refuse `layers` of `panels` that are none of a decoder with attentions of these names.
+    """Refuse `layers` (as in `panels`) that a decoder whose attentions have these names does not have.
 
     Raises:
-      UserError: which ones there are.
+      UserError: there is no such layer; the message lists those that exist.
     """
     known = ["all", "mean", *(name.rpartition(" ")[2] for name in names)]
     for name in layers:
-        check(name in known or name in names, f"--layers={name}: there is no such attention; use {', '.join(known)}")
+        check(name in known or name in names, f"--layers={name}: no such attention layer; use {', '.join(known)}")
 
 
 def draw(
@@ -82,19 +82,19 @@ def draw(
     layers: Sequence[str] = ("all",),
     tell: Callable[[str], None],
 ) -> list[Path]:
-    """Write a picture of one pair.
+    """Write a figure of one pair.
 
     Args:
-      attention: what to draw.
-      path: of the files, without a suffix.
-      formats: such as png, svg and pdf; a file for each.
+      attention: the attention to draw.
+      path: path of the files, without a suffix.
+      formats: formats such as png, svg and pdf, one file for each.
       layers: as in `panels`.
-      tell: receives a sentence if no font has some of the characters.
+      tell: receives a message if no installed font contains some of the characters.
 
     Returns:
-      The files.
+      The paths of the files.
     """
-    from matplotlib import font_manager, rc_context  # it takes a second to import
+    from matplotlib import font_manager, rc_context  # takes a second to import
 
     shown = panels(attention, layers)
     have = set(font_manager.get_font_names())
@@ -111,14 +111,14 @@ def draw(
             written.append(file)
     if any("missing from" in str(warning.message) for warning in caught):
         tell(
-            f"{path.name}: no installed font has some of its characters, which are drawn as boxes; install one that "
-            "has them, such as Noto Sans CJK"
+            f"{path.name}: some characters are in no installed font and are drawn as boxes; install a font that "
+            "contains them, such as Noto Sans CJK"
         )
     return written
 
 
 def columns(count: int, width: float, height: float) -> int:
-    """Panels side by side, so that `count` panels of this size make a picture of about three to two, with few gaps."""
+    """Return the number of panels per row, so that `count` panels make a figure of about 3:2 with few gaps."""
 
     def distance(n: int) -> float:
         rows = math.ceil(count / n)
@@ -128,13 +128,13 @@ def columns(count: int, width: float, height: float) -> int:
 
 
 def label(token: str) -> str:
-    """A token as a label: a middle dot begins a word, unprintable characters are escaped, long ones are cut."""
+    """Format a token as a label: a middle dot for a space, unprintable characters escaped, long tokens truncated."""
     text = "".join("\u00b7" if c == "\u2581" or c.isspace() else c if c.isprintable() else repr(c)[1:-1] for c in token)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}\u2026"
 
 
 def figure_of(shown: Sequence[Panel], attention: LayerAttention) -> tuple[Any, tuple[float, float]]:
-    """The picture, and its width and height in inches."""
+    """Return the figure, and its width and height in inches."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
@@ -175,10 +175,10 @@ def _label(axes: Any, name: str, across: Sequence[str], down: Sequence[str], upr
 
 
 def _letters(text: str) -> int:
-    """The width of a text in letters; characters of East Asia are two wide."""
+    """Return the width of a text in letters; wide East Asian characters count as two."""
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def _undated(kind: str) -> dict[str, None]:
-    """Metadata without the time, so that the same attention gives the same file."""
+    """Return metadata without the time, so that the same attention gives the same file."""
     return {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind, {})

@@ -1,4 +1,4 @@
-"""A workdir that holds the mean of several checkpoints of a run."""
+"""Write a workdir with the average of several checkpoints of a run."""
 
 import dataclasses
 from collections.abc import Callable
@@ -19,22 +19,24 @@ from convs2s_jax.translation.trained import Steps
 
 
 def write_average(workdir: str, output: str, steps: Steps, tell: Callable[[str], None]) -> None:
-    """Write a workdir with the mean of checkpoints, as decoding takes it of the same steps.
+    """Write a workdir with the average of checkpoints, the same as decoding computes from these steps.
 
-    Its position is that of the newest of them, and names all of them. The optimiser is as before the first update.
+    Its training position is that of the newest checkpoint, with a list of all averaged steps. The optimiser state is
+    that before the first update.
 
     Args:
       workdir: path or address of the run.
-      output: path or address of the workdir to make.
-      steps: as of `trained.restore`; empty for the best checkpoint alone.
-      tell: receives sentences for the user.
+      output: path or address of the workdir to create.
+      steps: as in `trained.restore`; empty for the best checkpoint alone.
+      tell: receives messages for the user.
 
     Raises:
-      UserError: no run in `workdir`, no such checkpoints, or `output` is there already or cannot be written.
+      UserError: there is no run in `workdir`, there are no such checkpoints, or `output` already exists or cannot be
+        written.
     """
     check(
         _place(workdir) != _place(output),
-        f"--output={output} is the folder of --workdir: name a new folder; nothing was written",
+        f"--output={output} is the folder of --workdir; choose a new folder; nothing was written",
     )
     check_not_of_run(output, workdir, "--workdir")
     with store_copy.reading(workdir, tell) as (folder, told), derived_workdir.new("--output", output) as made:
@@ -46,11 +48,11 @@ def write_average(workdir: str, output: str, steps: Steps, tell: Callable[[str],
         position = {name: value for name, value in newest.items() if name != "digests"}
         origin = {"workdir": workdir, "steps": list(found.steps)}
         derived_workdir.write(made, cfg, found.vocabularies, state, position | {derived_workdir.AVERAGED: origin})
-    what = "the mean of steps" if len(found.steps) > 1 else "step"
+    what = "the average of steps" if len(found.steps) > 1 else "step"
     listed = ", ".join(map(str, found.steps))
-    tell(f"{output}: {what} {listed} of {workdir}; convs2s decode --workdir={output} uses it")
+    tell(f"{output}: {what} {listed} of {workdir}; decode with convs2s decode --workdir={output}")
 
 
 def _place(given: str) -> str:
-    """A path or an address in its only form."""
+    """Return a path or an address in canonical form."""
     return given.rstrip("/") if scheme_of(given) else str(Path(given).resolve())

@@ -1,4 +1,4 @@
-"""The attention of each layer for lines of text, as appendix C of the paper shows it."""
+"""The attention of each layer for lines of text, as shown in appendix C of the paper."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ from convs2s_jax.translation.lines import encode
 from convs2s_jax.translation.trained import Trained
 
 ROWS, TOKENS = 8, 1024
-"""Most sentences and tokens of a batch: A weights for each pair of tokens take more memory than a search."""
+"""Maximum sentences and tokens in a batch: A weights for each pair of tokens take more memory than a search."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -32,11 +32,11 @@ class LayerAttention:
     Attributes:
       source_tokens: S tokens of the source.
       target_tokens: T tokens of the target.
-      layers: [A, T, S]: row i says where attention A looked when token i was predicted. Rows sum to one. Of several
-        heads it is the mean.
+      layers: [A, T, S]: row i of a layer is its attention over the source when token i was predicted. Rows sum to one.
+        Several heads are averaged.
       mean: [T, S], the mean of the layers.
       names: a name for each of the A attentions, such as "layer 1".
-      cut: source tokens left out at the end because the model has no positions for them.
+      cut: number of source tokens truncated at the end because the model has no positions for them.
     """
 
     source_tokens: tuple[str, ...]
@@ -50,18 +50,18 @@ class LayerAttention:
 def layer_attention(
     trained: Trained, sources: Sequence[str], targets: Sequence[str] | None = None
 ) -> list[LayerAttention]:
-    """The attention of each layer for each source and its target.
+    """Return the attention of each layer for each source and its target.
 
     Args:
-      trained: a model that translates, as `trained.restore` returns it.
-      sources: lines of text; a line that is longer than the model's positions is cut at the end.
-      targets: a translation for each; None for those that the search of the run finds.
+      trained: a translation model, as returned by `trained.restore`.
+      sources: lines of text; a line that is longer than the model's positions is truncated at the end.
+      targets: one translation per source; None for those that the run's search finds.
 
     Returns:
-      One for each source, in order. Neither the other lines nor their order change it.
+      One `LayerAttention` per source, in order. It does not depend on the other lines or their order.
 
     Raises:
-      UserError: the model translates nothing or has no attention.
+      UserError: the model is not a translation model or has no attention.
       ValueError: the numbers of lines differ, or a target is longer than the model's positions.
     """
     cfg = trained.cfg.translator
@@ -91,31 +91,33 @@ def layer_attention(
 
 
 def check_attends(cfg: ModelConfig) -> None:
-    """Refuse a model whose decoder attends to no source.
+    """Refuse a model whose decoder does not attend to the source.
 
     Raises:
-      UserError: what it is instead.
+      UserError: there is no attention; the message says why.
     """
     if not cfg.reads_source:
-        raise UserError("model.encoder.kind is 'none': a language model reads no source, so that it has no attention")
+        raise UserError("model.encoder.kind is 'none': a language model reads no source, so it has no attention")
     if not cfg.attends:
         raise UserError(
-            "model.decoder.attention is 'none': this decoder reads a summary of the source and attends nowhere"
+            "model.decoder.attention is 'none': this decoder reads a summary of the source and has no attention"
         )
 
 
 def _check_fit(src: Sequence[np.ndarray], tgt: Sequence[np.ndarray], most: int) -> None:
     if len(src) != len(tgt):
-        raise ValueError(f"there are {len(src)} sources and {len(tgt)} targets: each needs one")
+        raise ValueError(f"got {len(src)} sources and {len(tgt)} targets: pass one target per source")
     longest = max(map(len, tgt), default=0) + 1
     if longest > most:
-        raise ValueError(f"a target has {longest} tokens with its end symbol, the model positions for {most}")
+        raise ValueError(
+            f"a target has {longest} tokens including its end symbol, but the model has positions for only {most}"
+        )
 
 
 def _weights(
     params: Params, cfg: ModelConfig, src: Sequence[np.ndarray], tgt: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
-    """[A, T, S] of each pair, computed in batches of few shapes."""
+    """Return the weights [A, T, S] of each pair, computed in batches of few shapes."""
     found = [np.zeros(0)] * len(src)
     lengths = [max(len(source), len(target)) + 1 for source, target in zip(src, tgt, strict=True)]
     for batch in batches(lengths, Batching(size=ROWS, tokens=TOKENS)):

@@ -1,4 +1,4 @@
-"""Decoding lines of text from Python."""
+"""Translate and score lines of text from Python."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -15,7 +15,7 @@ from convs2s_jax.translation.loaded import LoadedModel
 from convs2s_jax.translation.results import Result, describe
 
 BREAK = "\u3002"
-"""The ideographic full stop: a sub-word seldom reaches from it into the text behind."""
+"""The ideographic full stop. Sub-words rarely extend across it into the text that follows."""
 
 
 def translate(
@@ -44,13 +44,13 @@ def translate(
       nbest: hypotheses per result, None for all; the best one does not depend on it.
       prefix: for each line, words that its translation must begin with; "" for none.
       constraints: for each line, phrases that its translation must contain, in any order; see `encode_phrases`.
-      replace_unk: replace unknown target words by source words.
+      replace_unk: replace unknown target words with source words.
       unk_dictionary: source word -> target word, for these replacements.
       attention: if false, results have no alignments, and less is copied from the device.
-      key: for sampling, a random key for each line (`keys.numbered`), or one that the place of the line in `lines` is
-        folded into.
+      key: for sampling, one random key per line (`keys.numbered`), or a single key, into which the index of each line
+        is folded.
       first: number of the first line, for its result.
-      batching: how lines are put into batches.
+      batching: how lines are batched.
       devices: None for all local ones.
       progress: called with the number of lines done since the previous call.
 
@@ -99,7 +99,7 @@ def score(
     Args:
       translator, lines, attention, first, batching, devices, progress: as in `translate`.
       search: temperature, penalties and normalisation.
-      targets: text, one for each line. A text longer than the model's positions has score -inf and no tokens.
+      targets: one translation per line. A translation longer than the model's positions has score -inf and no tokens.
 
     Raises:
       ValueError: the numbers of lines differ.
@@ -123,15 +123,15 @@ def score(
 
 
 def encode(vocabulary: Vocabulary, texts: Sequence[str]) -> list[np.ndarray]:
-    """Token ids of each text, without the end symbol."""
+    """Return the token ids of each text, without the end symbol."""
     return [np.asarray(ids, np.int32) for ids in vocabulary.encode(texts)]
 
 
 def encode_phrases(vocabulary: Vocabulary, phrases: Sequence[str]) -> list[np.ndarray]:
-    """Token ids of each phrase as it is spelt within a text, without the end symbol.
+    """Return the token ids of each phrase as it is tokenised inside a text, without the end symbol.
 
-    A phrase begins a word. One that begins with a character of a script written without spaces seldom follows a space,
-    so it is spelt without U+2581, as behind a full stop.
+    A phrase starts at the beginning of a word. If its first character is of a script written without spaces, it rarely
+    follows a space, so it is tokenised without U+2581, as after a full stop.
     """
     return [
         _inside(vocabulary, phrase, ids) if len(ids) and phrase.strip() and is_unspaced(phrase.strip()[0]) else ids
@@ -140,7 +140,7 @@ def encode_phrases(vocabulary: Vocabulary, phrases: Sequence[str]) -> list[np.nd
 
 
 def _inside(vocabulary: Vocabulary, phrase: str, ids: np.ndarray) -> np.ndarray:
-    """The ids of a phrase behind a full stop; where that is no sub-word of its own, `ids`, those of a text."""
+    """Return the ids of a phrase after a full stop; if the full stop is not a separate sub-word, return `ids`."""
     text = BREAK + phrase.strip()
     before, pieces = vocabulary.surfaces(BREAK), vocabulary.surfaces(text)
     return encode(vocabulary, [text])[0][len(before) :] if pieces[: len(before)] == before else ids

@@ -17,12 +17,12 @@ class LoadedModel:
 
     Attributes:
       cfg: configuration of the run; for an ensemble, of the first member, whose search options and corpus are used.
-      models: the model configuration, or a tuple of the members'; a language model (`fuse`) comes last.
+      models: the model configuration, or a tuple with one per member; a language model (`fuse`) comes last.
       params: merged parameters, or a tuple with those of each model.
       vocabularies: vocabularies shared by all members.
-      steps: for each member, the steps of the checkpoints whose mean its parameters are.
+      steps: for each member, the steps of the checkpoints that its parameters are averaged from.
       fingerprints: digest of each member, the language model last (`Trained.fingerprint`).
-      splits: as of `Trained`; for an ensemble, of the first member.
+      splits: as in `Trained`; for an ensemble, those of the first member.
       shortlist: words that translations may use (`translation.shortlists`); None for all words.
     """
 
@@ -47,7 +47,7 @@ class LoadedModel:
 
     @property
     def reads_source(self) -> bool:
-        """Whether the model reads a source; otherwise it is a language model."""
+        """Whether the model reads a source. If not, it is a language model."""
         return any(model.reads_source for model in self.members)
 
     @property
@@ -57,10 +57,10 @@ class LoadedModel:
 
     @property
     def members(self) -> tuple[ModelConfig, ...]:
-        """The model configurations, one for each member."""
+        """The model configurations, one per member."""
         return self.models if isinstance(self.models, tuple) else (self.models,)
 
     @property
     def member_params(self) -> tuple[Params, ...]:
-        """The parameters, one tree for each member."""
+        """The parameters, one tree per member."""
         return self.params if isinstance(self.params, tuple) else (self.params,)

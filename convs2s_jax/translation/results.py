@@ -1,4 +1,4 @@
-"""Results of lines for the user: texts, token strings, scores, alignments."""
+"""Results of translation for the user: texts, token strings, scores, alignments."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ class Hypothesis:
     Attributes:
       text: the translation, with unknown words replaced if requested.
       tokens: the model's tokens, end symbol last; empty for an empty source.
-      score: ranking score in nats, normalised as the search options say.
+      score: ranking score in nats, normalised according to the search options.
       token_scores: score of each of `tokens`, in nats.
       alignment: (source token, target token) pairs, see `alignment.pairs`; empty if not requested.
       attention: [tokens, source tokens + 1], the attention behind each of `tokens`, end symbols last; None if not
@@ -41,9 +41,9 @@ class Result:
     Attributes:
       line: its number, from 0.
       source: the text.
-      source_tokens: without the end symbol; includes tokens that were cut off.
+      source_tokens: tokens of the source without the end symbol, including those that were truncated.
       hypotheses: at least one, best first.
-      cut: number of source tokens cut off at the end because the model has no positions for them.
+      cut: number of source tokens truncated at the end because the model has no positions for them.
       reference: the reference, if there is one.
       mostly_unknown: see `data.unknown.is_mostly_unknown`.
     """
@@ -81,8 +81,8 @@ def describe(
       ids: token ids of the line.
       found: its translation.
       given: text of the only candidate, if it was given and scored rather than found.
-      dictionary: for replacing unknown words (see `alignment.replace_unknown`), which needs `found` to have attention;
-        None leaves them.
+      dictionary: dictionary for replacing unknown words (see `alignment.replace_unknown`), which requires `found` to
+        have attention; None to keep unknown words.
     """
 
     def hypothesis(candidate: Candidate) -> Hypothesis:
@@ -111,7 +111,7 @@ def describe(
 def text_of(
     vocabularies: Vocabularies, source: str, candidate: Candidate, dictionary: Mapping[str, str] | None = None
 ) -> str:
-    """A candidate as text; with a dictionary, even an empty one, its unknown words are replaced."""
+    """Return a candidate as text. With a dictionary, even an empty one, its unknown words are replaced."""
     ids = candidate.tokens.tolist()
     if dictionary is None or UNK not in ids or candidate.attention is None:
         return vocabularies.tgt.decode(ids)

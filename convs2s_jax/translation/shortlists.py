@@ -1,7 +1,7 @@
-"""The file of a shortlist: made from the training text of a run, read by decoding.
+"""Shortlist files: learned from the training text of a run, read for decoding.
 
-A line of JSON with the fingerprints of both vocabularies, the lengths of the arrays and a checksum of what follows;
-then the arrays of `search.shortlist.Shortlist` as little-endian int32.
+A file consists of one line of JSON, with the fingerprints of both vocabularies, the lengths of the arrays and a
+checksum of the rest, followed by the arrays of `search.shortlist.Shortlist` as little-endian int32.
 """
 
 import itertools
@@ -30,9 +30,9 @@ from convs2s_jax.translation import trained
 NAME = "shortlist"
 """Name of the file in a workdir."""
 VERSION = 1
-ANEW = "make one with: convs2s shortlist --workdir=DIR"
+ANEW = "create one with: convs2s shortlist --workdir=DIR"
 _ARRAYS = ("always", "words", "offsets")
-_PIECE = 1 << 20  # tokens that are counted at once: `bincount` makes int64 of them
+_PIECE = 1 << 20  # tokens to count at once, because `bincount` converts them to int64
 
 
 def make(
@@ -45,13 +45,13 @@ def make(
     tell: Callable[[str], None],
     places: trained.Places = (),
 ) -> tuple[Shortlist, Vocabularies]:
-    """The shortlist of a run, learned from its training text, and the vocabularies that it belongs to.
+    """Learn the shortlist of a run from its training text. Return it with the vocabularies that it belongs to.
 
     Args:
-      workdir: of the run.
+      workdir: workdir of the run.
       words, frequent, iterations: as in `learn`.
-      pairs: sentence pairs to learn from; of more than these every second, third and so on.
-      tell: receives sentences for the user.
+      pairs: maximum number of sentence pairs to learn from; of a larger corpus, every second, third and so on is used.
+      tell: receives messages for the user.
       places: where the corpus is now.
 
     Raises:
@@ -60,13 +60,13 @@ def make(
     cfg = run_folder.load_config(workdir)
     check(
         isinstance(cfg.model, ModelConfig) and cfg.model.reads_source,
-        f"--workdir={workdir} holds no model that translates: a shortlist has likely target words of source words; "
-        "name the workdir of a translator",
+        f"--workdir={workdir} does not contain a translation model, and a shortlist lists likely target words of "
+        "source words; use the workdir of a translation model",
     )
     vocabularies = vocabulary.load(run_folder.vocabulary(workdir))
     store_copy.refresh(workdir)
-    known, way_out = position_file.known_splits(workdir), "name a run that was trained on them"
-    cfg = trained.located_corpus(cfg, "train", str(workdir), places, way_out="name another run")
+    known, way_out = position_file.known_splits(workdir), "use a run that was trained on them"
+    cfg = trained.located_corpus(cfg, "train", str(workdir), places, way_out="use another run")
     text = parallel_text.read(cfg.data, "train", recognise=dataset.recogniser(known))
     split = trained.tokenized_training(cfg, workdir, vocabularies, text, known.get("train"), tell=tell, way_out=way_out)
     src, tgt = split.src, split.tgt
@@ -86,17 +86,17 @@ def learn(
     frequent: int,
     iterations: int,
 ) -> Shortlist:
-    """The shortlist of parallel sentences: of each source word the most probable target words under IBM model 1.
+    """Learn a shortlist from parallel sentences: for each source word, the most probable target words by IBM model 1.
 
-    A word that both vocabularies have, such as a name or a number, is a likely translation of itself.
+    A word in both vocabularies, such as a name or a number, is a likely translation of itself.
 
     Args:
       src, tgt: token ids of both sides.
-      rows: sentence pairs to learn from.
-      vocabularies: of both sides.
-      words: likely target words of each source word.
-      frequent: most frequent target words, which every sentence may use.
-      iterations: of expectation maximisation.
+      rows: indices of the sentence pairs to learn from.
+      vocabularies: vocabularies of both sides.
+      words: number of likely target words per source word.
+      frequent: number of most frequent target words, which every sentence may use.
+      iterations: number of iterations of expectation maximisation.
     """
     S, V = vocabularies.src.size, vocabularies.tgt.size
     found = lexicon.learn(src, tgt, rows, target_size=V, iterations=iterations)
@@ -117,7 +117,7 @@ def learn(
 
 
 def _counts(tokens: np.ndarray, size: int) -> np.ndarray:
-    """How often each of `size` ids occurs: int64 [size]."""
+    """Count the occurrences of each of `size` ids, int64 [size]."""
     counts = np.zeros(size, np.int64)
     for first in range(0, len(tokens), _PIECE):
         counts += np.bincount(tokens[first : first + _PIECE], minlength=size)
@@ -125,10 +125,10 @@ def _counts(tokens: np.ndarray, size: int) -> np.ndarray:
 
 
 def check_writable(path: Path) -> None:
-    """Refuse a file that `save` could not write, before anything is learned. Nothing is changed.
+    """Refuse a file that `save` cannot write, before anything is learned. Nothing is changed.
 
     Raises:
-      UserError: it is a folder, or no file can be made beside it.
+      UserError: it is a folder, or no file can be created beside it.
     """
     try:
         files.check_replaceable(path)
@@ -137,7 +137,7 @@ def check_writable(path: Path) -> None:
 
 
 def save(shortlist: Shortlist, vocabularies: Vocabularies, path: Path) -> None:
-    """Write the file as a whole.
+    """Write the file atomically.
 
     Raises:
       UserError: it cannot be written.
@@ -157,10 +157,10 @@ def save(shortlist: Shortlist, vocabularies: Vocabularies, path: Path) -> None:
 
 
 def load(path: Path, vocabularies: Vocabularies) -> Shortlist:
-    """Read the file of a shortlist for a model with these vocabularies.
+    """Read the shortlist file for a model with these vocabularies.
 
     Raises:
-      UserError: it cannot be read, is damaged, or was made for other vocabularies.
+      UserError: it cannot be read, is damaged, or was created for other vocabularies.
     """
     data = files.read_bytes(path, remedy=ANEW)
     first, _, rest = data.partition(b"\n")
@@ -169,12 +169,12 @@ def load(path: Path, vocabularies: Vocabularies) -> Shortlist:
         if head.get("version") != VERSION:
             raise UserError(f"--shortlist={path} was written by another version of this program; {ANEW}")
         if checksums.checksum(rest) != head["content"]:
-            raise DamagedError("its checksum is that of another content")
+            raise DamagedError("its checksum does not match its content")
     except DamagedError as error:
-        raise UserError(f"--shortlist={path} is no shortlist, or is damaged ({error}); {ANEW}") from error
+        raise UserError(f"--shortlist={path} is not a shortlist, or is damaged ({error}); {ANEW}") from error
     if head["vocabularies"] != run_folder.fingerprints(vocabularies):
         raise UserError(
-            f"--shortlist={path} was made for other vocabularies than those of the model; {ANEW}, the model's own"
+            f"--shortlist={path} was created for vocabularies other than the model's; {ANEW}, the model's own"
         )
     ends = np.cumsum([0, *head["bytes"]])
     arrays = [np.frombuffer(rest[a:b], "<i4") for a, b in itertools.pairwise(ends)]
@@ -182,4 +182,4 @@ def load(path: Path, vocabularies: Vocabularies) -> Shortlist:
 
 
 def _unwritable(path: Path, error: OSError) -> UserError:
-    return UserError(f"{path} cannot be written: {error.strerror}; make room or give another --output")
+    return UserError(f"{path} cannot be written: {error.strerror}; make room or choose another --output")

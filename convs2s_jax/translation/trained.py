@@ -1,4 +1,4 @@
-"""Loading a trained model from a workdir: configuration, vocabularies, parameters."""
+"""Load a trained model from a workdir: configuration, vocabularies, parameters."""
 
 import dataclasses
 import json
@@ -40,7 +40,7 @@ Dtype = Literal["float32", "bfloat16"]
 Steps = Sequence[int | str]
 """Steps of checkpoints; "last:N" stands for those of the last N."""
 Places = Sequence[tuple[str, str]]
-"""Where a corpus is now: ("data.dir" or "data.files", text) of the command line."""
+"""Where a corpus is now, as ("data.dir" or "data.files", value) from the command line."""
 OTHER_TEXTS = "translate other texts with --input and --reference"
 
 
@@ -52,10 +52,10 @@ class Trained:
       cfg: configuration of the training run.
       vocabularies: vocabularies of both sides.
       params: merged parameters.
-      steps: steps of the checkpoints whose mean the parameters are.
+      steps: steps of the checkpoints that the parameters are averaged from.
       fingerprint: digest of model configuration, vocabularies and checkpoints.
-      positions: progress of training of each of these checkpoints, in the order of `steps`.
-      splits: fingerprints of "train", "valid" and "test" that the checkpoints know (`dataset.check_unchanged`).
+      positions: training position of each of these checkpoints, in the order of `steps`.
+      splits: fingerprints of "train", "valid" and "test" in the checkpoints (`dataset.check_unchanged`).
     """
 
     cfg: Config
@@ -70,7 +70,7 @@ class Trained:
 def restore(
     workdir: Path, steps: Steps, dtype: Dtype | None, tell: Callable[[str], None], *, given_as: str = "--workdir"
 ) -> Trained:
-    """Load the model of a workdir; arguments and errors as in `translator.load`."""
+    """Load the model of a workdir. Arguments and errors are those of `translator.load`."""
     folder = run_folder.checkpoints(workdir)
     cfg = run_folder.load_config(workdir, given_as=given_as)
     if dtype is not None:
@@ -82,7 +82,7 @@ def restore(
         params = task.init(key, cfg.model, source=vocabularies.src.size, target=vocabularies.tgt.size)
         return task.split(params, cfg.model)
 
-    abstract = jax.eval_shape(fresh, jax.eval_shape(jax.random.key, 0))  # shapes alone: nothing is compiled
+    abstract = jax.eval_shape(fresh, jax.eval_shape(jax.random.key, 0))  # shapes only, nothing is compiled
     one = partial(
         restoring.restore_params,
         folder,
@@ -93,7 +93,7 @@ def restore(
     )
     asked = steps_of(folder, steps)
     if len(asked) > 1 and any("last" in str(item) for item in steps):
-        tell(f"{workdir}: the mean of the checkpoints of steps {', '.join(map(str, asked))}")
+        tell(f"{workdir}: averaging the checkpoints of steps {', '.join(map(str, asked))}")
     found = [one(step=step) for step in asked or (None,)]
     trees = [weight_norm.unsplit(tree) if derived_workdir.AVERAGED in position else tree for tree, position in found]
     params = jax.jit(average)(trees)
@@ -107,25 +107,28 @@ def restore(
 
 
 def steps_of(folder: Path, asked: Steps) -> tuple[int, ...]:
-    """The steps that are asked for, with those that "last:N" stands for. Whether they are there is not checked.
+    """Return the requested steps, with "last:N" expanded. The existence of numbered checkpoints is not checked.
 
     Args:
       folder: folder of the checkpoints.
-      asked: numbers, and "last:N".
+      asked: step numbers and "last:N".
 
     Raises:
-      UserError: an item that is neither, a step that is named twice, or fewer than N checkpoints.
+      UserError: an item is neither, a step occurs twice, or there are fewer than N checkpoints.
     """
     steps = [step for item in asked for step in _steps(folder, str(item))]
     for step in steps:
-        check(steps.count(step) == 1, f"--checkpoint names step {step} twice: a mean takes each checkpoint once")
+        check(
+            steps.count(step) == 1,
+            f"--checkpoint contains step {step} twice; an average uses each checkpoint once",
+        )
     return tuple(steps)
 
 
 def _steps(folder: Path, item: str) -> Sequence[int]:
     found = re.fullmatch("(last:)?([0-9]{1,12})", item.strip(), re.ASCII)
     if found is None or (found[1] and not int(found[2])):
-        raise UserError(f"--checkpoint has '{item}': name a step, or last:N for the last N checkpoints")
+        raise UserError(f"--checkpoint contains '{item}': expected a step, or last:N for the last N checkpoints")
     number = int(found[2])
     if not found[1]:
         return [number]
@@ -133,7 +136,7 @@ def _steps(folder: Path, item: str) -> Sequence[int]:
     there = list(run_folder.finished(folder))
     check(
         len(there) >= number,
-        f"--checkpoint has '{item}', and {folder} holds {len(there)}: training.keep says how many stay",
+        f"--checkpoint contains '{item}', but {folder} has only {len(there)}; training.keep sets how many are kept",
     )
     return there[-number:]
 
@@ -151,19 +154,19 @@ def read_split(
 ) -> ParallelText:
     """Read a split of a run's corpus.
 
-    Training text is compared by its token ids (`tokenized_training`), which are mostly in the cache.
+    Training text is compared by its token ids (`tokenized_training`), which are usually in the cache.
 
     Args:
-      cfg: the run's configuration.
-      vocabularies: of the run.
+      cfg: configuration of the run.
+      vocabularies: vocabularies of the run.
       split: "train", "valid" or "test".
-      known: fingerprints of all three, as the checkpoint knows them.
-      workdir: of the run.
-      tell: receives sentences for the user.
-      places, way_out: as of `located_corpus`.
+      known: fingerprints of all three in the checkpoint.
+      workdir: workdir of the run.
+      tell: receives messages for the user.
+      places, way_out: as in `located_corpus`.
 
     Raises:
-      UserError: it cannot be read, is not there, or is not the one that the checkpoint knows.
+      UserError: the split cannot be read, does not exist, or differs from that of the checkpoint.
     """
     cfg = located_corpus(cfg, split, workdir, places, way_out=way_out)
     text = parallel_text.read(cfg.data, split, optional=True, recognise=recogniser(known))
@@ -176,7 +179,7 @@ def read_split(
 
 
 def moved(data: DataConfig, places: Places) -> DataConfig:
-    """The configuration of a corpus with the places that are given. UserError for one that it cannot be."""
+    """Return the configuration of a corpus at the given places. Raises UserError for an invalid place."""
     values: Any = data
     for path, text in places:
         values = override(values, path.removeprefix("data."), text, "config.data")
@@ -188,23 +191,23 @@ def moved(data: DataConfig, places: Places) -> DataConfig:
 
 
 def located_corpus(cfg: Config, split: str, workdir: str, places: Places | None, *, way_out: str) -> Config:
-    """The configuration of a run whose corpus may have moved since.
+    """Return the configuration of a run whose corpus may have moved.
 
     Args:
-      cfg: the run's configuration.
-      split: that is read.
-      workdir: of the run.
-      places: where the corpus is now; None if the command takes none.
+      cfg: configuration of the run.
+      split: the split to read.
+      workdir: workdir of the run.
+      places: where the corpus is now; None if the command has no flags for it.
       way_out: what the user can do instead, for messages.
 
     Raises:
-      UserError: the corpus is not there.
+      UserError: the corpus does not exist.
     """
     cfg = dataclasses.replace(cfg, data=moved(cfg.data, places or ()))
     if place := corpora.missing(cfg.data, split):
-        flags = "" if places is None else ", say where it is with --config.data.dir or --config.data.files"
+        flags = "" if places is None else ", set its place with --config.data.dir or --config.data.files"
         raise UserError(
-            f"the corpus of --workdir={workdir} is not there: '{place}' does not exist; go to the folder where its "
+            f"the corpus of --workdir={workdir} is missing: '{place}' does not exist; change to the folder where its "
             f"training was started{flags}, or {way_out}"
         )
     return cfg
@@ -220,23 +223,23 @@ def tokenized_training(
     tell: Callable[[str], None],
     way_out: str,
 ) -> Split:
-    """Token ids of the training text of a run, from its cache; in a temporary folder where that cannot be written.
+    """Return the token ids of a run's training text from its cache, or a temporary folder if that cannot be written.
 
     Args:
-      cfg, workdir, vocabularies, text: of the run.
-      known: the fingerprint that its checkpoints know.
-      tell: receives sentences for the user.
+      cfg, workdir, vocabularies, text: configuration, workdir, vocabularies and training text of the run.
+      known: the fingerprint in its checkpoints.
+      tell: receives messages for the user.
       way_out: what the user can do instead, for messages.
 
     Raises:
-      UserError: the text is not the one that the checkpoints know.
+      UserError: the text differs from that of the checkpoints.
     """
     try:
         split = prepare.tokenize(cfg, workdir, vocabularies, text, tell)
     except UnwritableError:
         with tempfile.TemporaryDirectory(prefix="convs2s_jax-") as folder:
             elsewhere = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, cache_dir=folder))
-            split = prepare.tokenize(elsewhere, workdir, vocabularies, text, tell)  # mapped, so still there afterwards
+            split = prepare.tokenize(elsewhere, workdir, vocabularies, text, tell)  # memory-mapped, so it stays valid
     found = fingerprint(split.src, split.tgt) if len(text) else None
     check_unchanged("train", found, {"train": known}, where=str(workdir), way_out=way_out)
     return split

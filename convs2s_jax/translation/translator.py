@@ -33,7 +33,7 @@ from convs2s_jax.translation.trained import Dtype, Steps, Trained
 class Translator(LoadedModel):
     """A loaded model that translates and scores lines of text.
 
-    What callers hand over is checked first (`translation.arguments`); `translation.lines` has the rest as functions.
+    It checks its arguments (`translation.arguments`) and calls the functions of `translation.lines`.
     """
 
     def translate(
@@ -49,26 +49,27 @@ class Translator(LoadedModel):
         key: Key | np.ndarray | None = None,
         batching: Batching = DEFAULT_BATCHING,
     ) -> list[Result]:
-        """Translate lines of text: one result for each line, in their order, whose `best.text` is the translation.
+        """Translate lines of text. Return one result per line, in order; `result.best.text` is the translation.
 
         Args:
-          lines: text; an empty line has an empty translation. A line break at the end is dropped, so that an open file
-            can be given.
+          lines: lines of text; an empty line has an empty translation. A line break at the end is removed, so that an
+            open file can be passed.
           search: search options; None for those of the run (`cfg.search`).
-          nbest: hypotheses of each result, at most `search.beam_size`; None for all. The best one does not change.
-          prefix: for each line, words that its translation begins with; "" for none.
-          constraints: for each line, phrases that its translation contains, in any order.
-          replace_unk: replace unknown target words by source words.
+          nbest: hypotheses per result, at most `search.beam_size`; None for all. The best one does not depend on it.
+          prefix: for each line, words that its translation must begin with; "" for none.
+          constraints: for each line, phrases that its translation must contain, in any order.
+          replace_unk: replace unknown target words with source words.
           unk_dictionary: source word -> target word, for these replacements.
-          key: for sampling, a random key that the number of the line is folded into, or one for each line.
-          batching: how lines are put into batches.
+          key: for sampling, a single random key, into which the index of each line is folded, or one key per line.
+          batching: how lines are batched.
 
         Raises:
-          TypeError: `lines` is a single string, or a line is no str.
-          ValueError: a line has a line break inside; `nbest` is beyond the beam; `replace_unk` or a coverage penalty
-            without attention; `unk_dictionary` without `replace_unk`; sampling without a key, or a key without it.
-          UserError: prefix or constraints differ in number from the lines, have a word outside the target vocabulary,
-            do not fit into a translation, or are given for an empty line.
+          TypeError: `lines` is a single string, or a line is not a str.
+          ValueError: a line contains a line break; `nbest` exceeds the beam size; `replace_unk` or a coverage penalty
+            without attention; `unk_dictionary` without `replace_unk`; sampling without a key, or a key without
+            sampling.
+          UserError: prefix or constraints differ in number from the lines, contain a word that is not in the target
+            vocabulary, do not fit into a translation, or are given for an empty line.
         """
         search = self.cfg.search if search is None else search
         arguments.check_options(self, search, nbest=nbest, replace_unk=replace_unk, unk_dictionary=unk_dictionary)
@@ -97,17 +98,18 @@ class Translator(LoadedModel):
         search: SearchConfig | None = None,
         batching: Batching = DEFAULT_BATCHING,
     ) -> list[Result]:
-        """Score given translations: results with the scores that the search would report for their tokens.
+        """Score given translations, with the scores that the search would report for their tokens.
 
         Args:
-          lines: source text, as in `translate`.
-          targets: text, one for each line. A text longer than the model's positions has score -inf and no tokens.
+          lines: lines of source text, as in `translate`.
+          targets: one translation per line. A translation longer than the model's positions has score -inf and no
+            tokens.
           search: temperature, penalties and normalisation; None for those of the run.
           batching: as in `translate`.
 
         Raises:
-          TypeError: `lines` or `targets` is a single string, or an entry is no str.
-          ValueError: the numbers of lines differ; a line break inside a line; a coverage penalty without attention.
+          TypeError: `lines` or `targets` is a single string, or an entry is not a str.
+          ValueError: the numbers of lines differ; a line contains a line break; a coverage penalty without attention.
         """
         return text.score(
             self,
@@ -129,30 +131,30 @@ def load(
     """Load the model of a workdir, or an ensemble from several.
 
     Args:
-      workdirs: workdirs of training runs, or their addresses in object stores (gs://BUCKET/NAME, s3://BUCKET/NAME);
-        the search averages the probabilities of several.
-      steps: steps of the checkpoints to load from every workdir, or "last:N" for the last N of each; the merged kernels
-        of several are averaged (why merged ones: models/average.py). If empty, the best checkpoint, as
-        `training.best_metric` of the run tells.
+      workdirs: one or several workdirs of training runs, or their addresses in object stores (gs://BUCKET/NAME,
+        s3://BUCKET/NAME); the search averages the probabilities of several.
+      steps: steps of the checkpoints to load from every workdir, or "last:N" for the last N of each. The merged kernels
+        of several are averaged (models/average.py explains why). If empty, the best checkpoint according to the run's
+        `training.best_metric` is loaded.
       dtype: dtype of matrix products and activations; None for that of each run.
-      tell: receives a sentence for each damaged checkpoint that is skipped, and one that names the steps of several
-        that "last:N" stands for; by default they become warnings.
-      given_as: the flag that named the workdirs, for messages.
+      tell: receives a message for each damaged checkpoint that is skipped, and one with the steps that "last:N" expands
+        to if there are several. By default, messages become warnings.
+      given_as: the flag that the workdirs come from, for messages.
 
     Raises:
-      UserError: the configuration, vocabulary or a complete checkpoint is missing, the vocabulary is of another model,
-        or the members of an ensemble have different vocabularies; there is no workdir.
+      UserError: there is no workdir; a configuration, vocabulary or complete checkpoint is missing; a vocabulary
+        belongs to another model; or the members of an ensemble have different vocabularies.
     """
     places = [str(each) for each in ([workdirs] if isinstance(workdirs, Path | str) else workdirs)]
-    check(len(places) > 0, f"{given_as} names no workdir: give one, or several for an ensemble")
+    check(len(places) > 0, f"{given_as} is empty; pass a workdir, or several for an ensemble")
     check_place(given_as, places, stores=True)
     members = [_load(place, steps, dtype, tell, given_as) for place in places]
     first = members[0]
     for place, member in zip(places[1:], members[1:], strict=True):
         if member.reads_source != first.reads_source:
             raise UserError(
-                f"--workdir: of {places[0]} and {place} one is a language model, which reads no source; give it as "
-                "--lm beside models that translate"
+                f"--workdir: either {places[0]} or {place} is a language model, which reads no source; pass it as --lm "
+                "beside translation models"
             )
         for side in ("source", "target"):
             _check_same(side, places[0], first.vocabularies, place, member.vocabularies)
@@ -168,7 +170,7 @@ def load(
 
 
 def of(found: Trained) -> Translator:
-    """A single trained model as a translator. Raises UserError for a model of another kind."""
+    """Return a trained model as a translator. Raises UserError for a model of another kind."""
     cfg, fingerprints = found.cfg, (found.fingerprint,)
     return Translator(cfg, cfg.translator, found.params, found.vocabularies, (found.steps,), fingerprints, found.splits)
 
@@ -179,7 +181,7 @@ def fuse(
     """Add a language model to a translator (shallow fusion), for a search with `lm_weight`.
 
     Args:
-      translator: a model that translates, or an ensemble.
+      translator: a translation model, or an ensemble.
       lm: a language model with the same target vocabulary.
       names: names of both, for messages.
 
@@ -189,10 +191,12 @@ def fuse(
     one, other = names
     if lm.reads_source or not isinstance(lm.models, ModelConfig) or not isinstance(lm.params, Params):
         raise UserError(
-            f"--lm: {other} reads a source; give the workdir of one language model (model.encoder.kind 'none')"
+            f"--lm: {other} reads a source; use the workdir of a single language model (model.encoder.kind 'none')"
         )
     if not translator.reads_source:
-        raise UserError(f"--lm: {one} is a language model itself; a language model stands beside one that translates")
+        raise UserError(
+            f"--lm: {one} is itself a language model; --lm adds a language model to a translation model; leave it out"
+        )
     a, b = translator.vocabularies.tgt, lm.vocabularies.tgt
     if a.fingerprint != b.fingerprint:
         raise UserError(
@@ -208,14 +212,14 @@ def fuse(
 
 
 def precomputed(translator: Translator, *, int8: bool = False) -> Translator:
-    """The same translator with what all decoding steps share computed once (`encoder_decoder.precompute`).
+    """Precompute what all decoding steps share (`encoder_decoder.precompute`). Return a new translator.
 
     Args:
       translator: a model, or an ensemble.
-      int8: whether convolutions and the softmax compute with 8-bit integers (`quantizing.quantize_kernels`).
+      int8: whether to compute convolutions and the softmax with 8-bit integers (`quantizing.quantize_kernels`).
 
     Raises:
-      UserError: with `int8`, no kernel of any model is one that it replaces.
+      UserError: with `int8`, no model has a kernel that can be quantised.
     """
     models, params = translator.models, translator.params
     made: Any
@@ -225,7 +229,7 @@ def precomputed(translator: Translator, *, int8: bool = False) -> Translator:
         made = tuple(_prepared(p, c, int8) for p, c in zip(params, models, strict=True))
     check(
         not int8 or quantizing.has_integers(made),
-        "--int8: this model has no convolution and no softmax kernel that 8-bit integers could replace; leave it out",
+        "--int8: this model has no convolution or softmax kernel that can be quantised to 8-bit integers; leave it out",
     )
     return dataclasses.replace(translator, params=made)
 
@@ -249,7 +253,7 @@ def _check_same(side: str, first: str, one: Vocabularies, second: str, other: Vo
     if a.fingerprint != b.fingerprint:
         raise UserError(
             f"--workdir: {first} and {second} have different {side} vocabularies ({_difference(a, b)}); "
-            "an ensemble is of models that were trained with one vocabulary"
+            "train all members of an ensemble with the same vocabularies"
         )
 
 
@@ -257,7 +261,7 @@ def _difference(a: Vocabulary, b: Vocabulary) -> str:
     for i in itertools.count():
         one, other = (repr(v.token(i)) if i < v.size else "nothing" for v in (a, b))
         if one != other:
-            return f"id {i} is {one} in the one and {other} in the other"
+            return f"id {i} is {one} in the first and {other} in the second"
         if i >= max(a.size, b.size):
             break
-    return "the tokens agree, how text is cut into them does not"
+    return "they have the same tokens, but split text differently"

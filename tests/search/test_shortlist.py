@@ -159,7 +159,7 @@ def test_prefixes_and_phrases_may_have_words_outside_the_shortlist(params, small
 
 
 def test_samples_with_a_shortlist_are_refused(params):
-    with pytest.raises(ValueError, match="a shortlist with sampling: samples are drawn from all words; leave one out"):
+    with pytest.raises(ValueError, match="shortlist with sampling: samples are drawn from the whole vocabulary; leave"):
         translate(params, MODEL, SearchConfig(sampling=True), SOURCES, shortlist=LEXICON)
 
 

@@ -155,11 +155,11 @@ def test_a_source_is_split_into_words_once(monkeypatch):
 
 
 def test_attention_of_another_text_is_refused():
-    with pytest.raises(ValueError, match="attention is of 1 unknown tokens, the text has 2"):
+    with pytest.raises(ValueError, match="attention has 1 unknown tokens, but the text has 2"):
         replace_unknown(f"{U} {U}", np.ones((1, 12)), PIECES)
-    with pytest.raises(ValueError, match="attention is over 13 source tokens, there are 12"):
+    with pytest.raises(ValueError, match="attention is over 13 source tokens, but there are 12"):
         replace_unknown(U, np.ones((1, 13)), PIECES)
-    with pytest.raises(ValueError, match="attention is over 0 source tokens, there are 12"):
+    with pytest.raises(ValueError, match="attention is over 0 source tokens, but there are 12"):
         replace_unknown(U, np.ones((1, 0)), PIECES)
 
 

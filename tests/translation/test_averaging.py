@@ -38,7 +38,7 @@ def mean(trained, tmp_path_factory) -> Path:
     result = averaged(f"--workdir={trained}", "--checkpoint=last:2", f"--output={path}")
     assert result.returncode == 0, result.stderr
     last = result.stderr.strip().splitlines()[-1]
-    assert last == f"{path}: the mean of steps 2, 3 of {trained}; convs2s decode --workdir={path} uses it"
+    assert last == f"{path}: the average of steps 2, 3 of {trained}; decode with convs2s decode --workdir={path}"
     return path
 
 
@@ -127,14 +127,14 @@ def test_workdirs_may_lie_in_a_store(trained, mean, bucket, requests, tmp_path):
         (["--output=new"], "--workdir is missing, as in --workdir=runs/demo --checkpoint=last:5 --output=runs/mean"),
         (["--workdir=RUN"], "--output is missing, as in --workdir=runs/demo"),
         (["--workdir=no", "--output=new"], "--workdir=no: there is no such folder"),
-        (["--workdir=RUN", "--output=RUN/../run"], "is the folder of --workdir: name a new folder; nothing was writ"),
+        (["--workdir=RUN", "--output=RUN/../run"], "is the folder of --workdir; choose a new folder; nothing was writ"),
         (
             ["--workdir=RUN", "--output=there"],
             "--output=there is there already: name a new folder; nothing was written",
         ),
         (["--workdir=RUN", "--output=RUN/checkpoints/9"], "/checkpoints/9 belongs to the run --workdir="),
         (["--workdir=RUN", "--output=there/file/new"], "--output=there/file/new cannot be written: Not a directory"),
-        (["--workdir=RUN", "--output=a/new", "--checkpoint=last:4"], "--checkpoint has 'last:4', and "),
+        (["--workdir=RUN", "--output=a/new", "--checkpoint=last:4"], "--checkpoint contains 'last:4', but "),
         (["--workdir=RUN", "--output=a/new", "--checkpoint=2,9"], "has no checkpoint of step 9; it has 1, 2, 3"),
         (["--workdir=RUN", "--output=new", "--config.seed=2"], "--config.seed: an average uses the configuration"),
     ],

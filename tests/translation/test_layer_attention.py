@@ -60,7 +60,7 @@ def test_layers_are_those_of_the_translation_that_the_search_finds(deep):
     assert layer_attention(deep, ["1 2 " * 60], [""])[0].cut > 0
     with pytest.raises(ValueError, match="2 sources and 1 targets"):
         layer_attention(deep, TEXTS[:2], ["a"])
-    with pytest.raises(ValueError, match=r"a target has .* the model positions for 62"):
+    with pytest.raises(ValueError, match=r"a target has .* but the model has positions for only 62"):
         layer_attention(deep, TEXTS[:1], ["1 2 " * 60])
 
 
@@ -82,7 +82,7 @@ def test_a_picture_has_a_panel_for_each_layer_and_the_mean_with_all_tokens():
     assert [text.get_text() for text in drawn[0].get_yticklabels()] == ["x", "</s>"]
     chosen = attention_figure.panels(one, ["2", "mean", "layer 1"])
     assert [panel.name for panel in chosen] == ["layer 2", "mean", "layer 1"]
-    with pytest.raises(UserError, match=r"^--layers=3: there is no such attention; use all, mean, 1, 2"):
+    with pytest.raises(UserError, match=r"^--layers=3: no such attention layer; use all, mean, 1, 2"):
         attention_figure.panels(one, ["3"])
 
 
@@ -99,8 +99,8 @@ def test_files_of_odd_tokens_are_the_same_each_time_and_missing_letters_are_told
     assert ET.parse(tmp_path / "a.svg").getroot().tag.endswith("svg")
     attention_figure.draw(made_up(["\U00010000"], ["b"]), tmp_path / "c", ("png",), tell=told.append)
     assert told == [
-        "c: no installed font has some of its characters, which are drawn as boxes; install one that has them, such as "
-        "Noto Sans CJK"
+        "c: some characters are in no installed font and are drawn as boxes; install a font that contains them, such "
+        "as Noto Sans CJK"
     ]
     long = made_up([str(i) for i in range(800)], ["b"], count=1)
     [path] = attention_figure.draw(long, tmp_path / "d", ("png",), tell=told.append)
@@ -129,11 +129,11 @@ def test_the_command_draws_a_picture_for_each_line(trained, tmp_path):
             "a\n",
             "--config.modle.x: a picture uses the configuration in --workdir; remove this flag",
         ),
-        (["--workdir={run}", "--output={tmp}/out", "--layers=2"], "a\n", "--layers=2: there is no such attention; use"),
-        (["--workdir={run}", "--output={tmp}/out", "--targets={tmp}/file"], "a\nb\n", "{tmp}/file 1: each line needs"),
+        (["--workdir={run}", "--output={tmp}/out", "--layers=2"], "a\n", "--layers=2: no such attention layer; use"),
+        (["--workdir={run}", "--output={tmp}/out", "--targets={tmp}/file"], "a\nb\n", "{tmp}/file has 1: each line"),
         (["--workdir={lm}", "--output={tmp}/out"], "a\n", "a language model reads no source"),
         (["--workdir={labels}", "--output={tmp}/out"], "a\n", "model.kind is 'classifier'"),
-        (["--workdir={cho}", "--output={tmp}/out"], "a\n", "attends nowhere"),
+        (["--workdir={cho}", "--output={tmp}/out"], "a\n", "reads a summary of the source and has no attention"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -99,18 +99,20 @@ def test_files_that_do_not_fit_are_refused_with_one_sentence(trained, file, tmp_
     vocabularies = vocabulary.load(run_folder.vocabulary(trained))
     found = shortlists.load(file, vocabularies)
     swapped = vocabulary.Vocabularies(vocabularies.tgt, vocabularies.src)
-    with pytest.raises(UserError, match=r"^--shortlist=.*few was made for other vocabularies than those of the model"):
+    with pytest.raises(UserError, match=r"^--shortlist=.*few was created for vocabularies other than the model's"):
         shortlists.load(file, swapped)
     data, odd = file.read_bytes(), tmp_path / "odd"
     for content in (b"", data[:-1], data[1:], data[:400] + bytes([data[400] ^ 1]) + data[401:], b"[" * 100_000):
         odd.write_bytes(content)
         with pytest.raises(
-            UserError, match=r"odd is no shortlist, or is damaged \(.*\); make one with: convs2s shortl"
+            UserError, match=r"odd is not a shortlist, or is damaged \(.*\); create one with: convs2s shortl"
         ):
             shortlists.load(odd, vocabularies)
-    with pytest.raises(UserError, match=r"no cannot be read: No such file or directory; make one with: convs2s shortl"):
+    with pytest.raises(
+        UserError, match=r"no cannot be read: No such file or directory; create one with: convs2s shortl"
+    ):
         shortlists.load(tmp_path / "no", vocabularies)
-    with pytest.raises(UserError, match=r"cannot be written: .*; make room or give another --output"):
+    with pytest.raises(UserError, match=r"cannot be written: .*; make room or choose another --output"):
         shortlists.save(found, vocabularies, tmp_path / "no" / "file")
     assert json.loads(data.partition(b"\n")[0])["vocabularies"] == run_folder.fingerprints(vocabularies)
 
@@ -142,17 +144,17 @@ def test_mistakes_in_making_one_are_told_in_one_sentence(arguments, sentence):
 def test_a_file_that_cannot_be_written_is_refused_before_anything_is_learned(trained, tmp_path, output, why):
     result = made_by(f"--workdir={trained}", f"--output={tmp_path / output}")
     assert result.returncode == 2
-    assert f"cannot be written: {why}; make room or give another --output" in result.stderr
+    assert f"cannot be written: {why}; make room or choose another --output" in result.stderr
     assert "learning" not in result.stderr
 
 
 def test_options_that_do_not_go_with_a_shortlist_are_refused():
     with pytest.raises(
-        UserError, match=r"--score with --shortlist: given translations are scored, nothing is searched"
+        UserError, match=r"--score with --shortlist: given translations are scored, and nothing is searched"
     ):
         Options(workdir=("w",), score="s", shortlist="x")
     options = Options(workdir=("w",), shortlist="x", search={"sampling": True})
     with pytest.raises(
-        UserError, match=r"--shortlist with --sampling: samples are drawn from all words; leave one out"
+        UserError, match=r"--shortlist with --sampling: samples are drawn from the whole vocabulary; leave one"
     ):
         options.resolve(SearchConfig())

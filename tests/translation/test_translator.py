@@ -97,7 +97,7 @@ def test_methods_hand_each_argument_on(translator, monkeypatch, name, given):
 
 
 def test_a_string_in_place_of_lines_is_refused(translator):
-    with pytest.raises(TypeError, match=r"^expected a list of texts, got the string 'April 4'; put it in a list"):
+    with pytest.raises(TypeError, match=r"^expected a list of strings, got the string 'April 4'; put it in a list"):
         translator.translate("April 4")
     with pytest.raises(TypeError, match=r"got the string 'Norwegen'"):
         translator.score(["Norway"], "Norwegen")
@@ -107,7 +107,7 @@ def test_a_string_in_place_of_lines_is_refused(translator):
 
 
 def test_an_ensemble_of_none_is_refused():
-    with pytest.raises(UserError, match=r"^--workdir names no workdir: give one, or several for an ensemble$"):
+    with pytest.raises(UserError, match=r"^--workdir is empty; pass a workdir, or several for an ensemble$"):
         load([])
 
 
@@ -150,7 +150,7 @@ def test_a_model_without_a_kernel_for_integers_is_refused(trained):
     cells["decoder"] = {"kind": "recurrent", "units": 8, "out_dim": 8, "tied_output": True}
     cfg = build(ModelConfig, cells)
     params = encoder_decoder.init(jax.random.key(0), cfg, source_vocabulary=24, target_vocabulary=20)
-    with pytest.raises(UserError, match=r"^--int8: this model has no convolution and no softmax kernel"):
+    with pytest.raises(UserError, match=r"^--int8: this model has no convolution or softmax kernel"):
         precomputed(dataclasses.replace(plain, params=params, models=cfg), int8=True)
 
 
@@ -184,7 +184,7 @@ def test_an_average_has_the_mean_of_the_merged_kernels(trained):
 
 
 def test_a_step_named_twice_is_refused(trained):
-    with pytest.raises(UserError, match=r"^--checkpoint names step 3 twice: a mean takes each checkpoint once$"):
+    with pytest.raises(UserError, match=r"^--checkpoint contains step 3 twice; an average uses each checkpoint once$"):
         load(trained, steps=[3, 1, 3], tell=print)
 
 
@@ -219,10 +219,13 @@ def test_the_last_checkpoints_of_each_workdir_are_named_by_their_number(trained,
     assert load(trained, steps=["last:2"], tell=print).steps == (tuple(there[0][-2:]),)
     assert load([trained, other], steps=["last:1"], tell=print).steps == ((there[0][-1],), (there[1][-1],))
     for asked, rule in (
-        (["last:2"], r"^--checkpoint has 'last:2', and .*/checkpoints holds 1: training.keep says how many stay$"),
-        (["last:0"], r"^--checkpoint has 'last:0': name a step, or last:N for the last N checkpoints$"),
-        (["best"], r"^--checkpoint has 'best': name a step"),
-        (["last:1", there[1][-1]], r"names step \d+ twice"),
+        (
+            ["last:2"],
+            r"^--checkpoint contains 'last:2', but .*/checkpoints has only 1; training.keep sets how many are",
+        ),
+        (["last:0"], r"^--checkpoint contains 'last:0': expected a step, or last:N for the last N checkpoints$"),
+        (["best"], r"^--checkpoint contains 'best': expected a step"),
+        (["last:1", there[1][-1]], r"contains step \d+ twice"),
     ):
         with pytest.raises(UserError, match=rule):
             load(other, steps=asked, tell=print)
@@ -261,9 +264,9 @@ def words_of(vocabulary, *, put=None, size=None):
 @pytest.mark.parametrize(
     ("side", "what", "changes", "difference"),
     [
-        ("src", "source", {"put": (9, "other")}, "id 9 is '.*' in the one and 'other' in the other"),
-        ("tgt", "target", {"size": 20}, "id 20 is '.*' in the one and nothing in the other"),
-        ("tgt", "target", {}, "the tokens agree, how text is cut into them does not"),
+        ("src", "source", {"put": (9, "other")}, "id 9 is '.*' in the first and 'other' in the second"),
+        ("tgt", "target", {"size": 20}, "id 20 is '.*' in the first and nothing in the second"),
+        ("tgt", "target", {}, "they have the same tokens, but split text differently"),
     ],
 )
 def test_an_ensemble_of_different_vocabularies_is_refused(
@@ -274,6 +277,6 @@ def test_an_ensemble_of_different_vocabularies_is_refused(
     second = dataclasses.replace(first, vocabularies=vocabulary.load(copy / "vocab"))
     members = {trained: first, copy: second}
     monkeypatch.setattr(module, "_load", lambda workdir, *_: members[Path(workdir)])
-    message = f"^--workdir: {trained} and {copy} have different {what} vocabularies .{difference}.; an ensemble is of"
+    message = f"^--workdir: {trained} and {copy} have different {what} vocabularies .{difference}.; train all members"
     with pytest.raises(UserError, match=message):
         load([trained, copy], tell=print)

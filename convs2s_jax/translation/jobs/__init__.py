@@ -1,1 +1,1 @@
-"""Decoding whole files, or lines as they are typed: options in, results in an output out."""
+"""Decode whole files, or lines as they are typed, and write the results."""

@@ -1,4 +1,4 @@
-"""Decoding of whole files: read, decode window by window, write, score."""
+"""Decode whole files: read, decode window by window, write, score."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -34,8 +34,8 @@ def decode(options: Options, *, tell: Tell) -> None:
       tell: receives warnings and scores.
 
     Raises:
-      UserError: invalid input. Nothing has been written, unless the message says so.
-      KeyboardInterrupt: raised by the user; only complete lines have been written.
+      UserError: the input is invalid. Nothing has been written, unless the message says so.
+      KeyboardInterrupt: the user interrupted decoding; only complete lines have been written.
     """
     check_early(options)
     configs = [run_folder.load_config(Path(workdir), given_as=flag) for flag, workdir in options.runs]
@@ -50,8 +50,8 @@ def decode(options: Options, *, tell: Tell) -> None:
     begin, odd = len(texts), list[int]()
     note = resuming.recorder(options.output, job.made_of, begun, tell)
     if options.resume:
-        what = "nothing is left to do" if len(texts) == total else "going on with the next"
-        tell(f"{options.output} has {len(texts)} of {total} lines: {what}")
+        what = "nothing left to do" if len(texts) == total else "continuing with the next line"
+        tell(f"{options.output} already has {len(texts)} of {total} lines; {what}")
     with (
         output.opened(options.output, keep=len(begun.data), note=note) as write,
         tqdm(total=total, initial=len(texts), unit="line", disable=not sys.stderr.isatty()) as bar,
@@ -74,7 +74,7 @@ def decode(options: Options, *, tell: Tell) -> None:
 
 
 def translation(options: Options, *, tell: Tell) -> Job[Result]:
-    """The job of translating or scoring the file that the options name."""
+    """Return the job of translating or scoring the file given by the options."""
     translator = translator_of(options, tell)
     search = options.resolve(translator.cfg.search, attends=translator.attends)
     work = read_work(options, translator, search, tell)
@@ -93,11 +93,11 @@ def translation(options: Options, *, tell: Tell) -> Job[Result]:
 
 
 JOBS: Mapping[str, MakeJob] = MappingProxyType({"encoder_decoder": translation, "classifier": labelling.job})
-"""The job factory of each kind of model."""
+"""The job factory for each kind of model."""
 
 
 def translator_of(options: Options, tell: Tell) -> Translator:
-    """The model, ensemble, and language model that the options name, ready for decoding."""
+    """Load the model or ensemble, and the language model, given by the options, ready for decoding."""
     workdirs = [Path(workdir) for workdir in options.workdir]
     translator = load(workdirs, steps=options.checkpoint, dtype=options.dtype, tell=tell)
     if options.lm:
@@ -107,8 +107,8 @@ def translator_of(options: Options, tell: Tell) -> Translator:
     if options.shortlist:
         check(
             translator.reads_source,
-            f"--shortlist with a language model: --workdir={options.workdir[0]} reads no source, whose likely words a "
-            "shortlist has; leave it out",
+            f"--shortlist with a language model: --workdir={options.workdir[0]} reads no source, and a shortlist lists "
+            "likely words of the source; leave it out",
         )
         path = Path(options.shortlist)
         translator = replace(translator, shortlist=shortlists.load(path, translator.vocabularies))
@@ -116,7 +116,7 @@ def translator_of(options: Options, tell: Tell) -> Translator:
 
 
 def check_early(options: Options) -> None:
-    """Check what can be checked before a model is loaded."""
+    """Check the options as far as possible before a model is loaded."""
     scoring.check_metrics(options.metrics or scoring.DEFAULT, options.bleu_tokenize or "13a")
     output.check_writable(options.output)
 
@@ -130,7 +130,7 @@ def translate_window(
     first: int,
     progress: Callable[[int], None],
 ) -> list[Result]:
-    """Results of the next `options.window` lines, starting at line `first`."""
+    """Return the results of the next `options.window` lines, starting at line `first`."""
     window = slice(first, first + options.window)
     lines = work.lines[window]
 
@@ -166,27 +166,27 @@ def translate_window(
 
 
 def warn(name: str, results: Sequence[Result], tell: Tell) -> None:
-    """Name the lines of which only the beginning could be translated, or nothing."""
+    """Warn about lines that were truncated or have no translation."""
     for result in results:
         where = f"{name}, line {result.line + 1}"
         if result.best.score == float("-inf"):
-            tell(f"{where}: no translation was found: its scores are not finite, or no word is allowed")
+            tell(f"{where}: no translation was found, because its scores are not finite or no word is allowed")
         if result.cut:
             tell(f"{where}: the last {result.cut} tokens exceed the model's positions and are left out")
 
 
 def _warn_of_unknown(name: str, lines: Sequence[int], total: int, tell: Tell) -> None:
-    """Name the first lines, numbered from 0, whose source the model cannot read."""
+    """Warn about lines, numbered from 0, whose source is mostly unknown to the model."""
     if lines:
         first = ", ".join(str(line + 1) for line in lines[:5]) + (" ..." if len(lines) > 5 else "")
         tell(
-            f"{name}: {len(lines)} of {total} lines are mostly unknown to the source vocabulary, and their output is "
-            f"guessed: line {first}"
+            f"{name}: {len(lines)} of {total} lines are mostly unknown to the source vocabulary, and their output is a "
+            f"guess: line {first}"
         )
 
 
 def report(options: Options, translator: Translator, work: Work, texts: Sequence[str], tell: Tell) -> None:
-    """Report examples, and the scores of the whole file against the references."""
+    """Print examples, and the scores of the whole file against the references."""
     references = work.references
     for i, (source, text) in enumerate(zip(work.lines[: options.show], texts, strict=False)):
         tell(f"  source      {source}\n  translation {text}")

@@ -1,4 +1,4 @@
-"""Results written as lines of text, JSON or fairseq-generate's output, and read back.
+"""Write results as lines of text, JSON or fairseq-generate's output, and read them back.
 
 Each format is a record of functions in `FORMATS`.
 """
@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 
 class Written(NamedTuple):
-    """The results that a file already holds.
+    """The results that a file already contains.
 
     Attributes:
       texts: the best text of each complete result.
@@ -34,7 +34,7 @@ class Format(NamedTuple, Generic[R]):
 
     Attributes:
       render: result -> lines, each with its line break.
-      read: (content of a file, source lines, hypotheses per line) -> `Written`; an incomplete last result is ignored.
+      read: (content of a file, source lines, hypotheses per line) -> `Written`; ignores an incomplete last result.
         Raises UserError if the file was not written for these lines.
       alignments: whether alignments are written.
     """
@@ -45,24 +45,24 @@ class Format(NamedTuple, Generic[R]):
 
 
 def text(result: Result) -> str:
-    """The best translation."""
+    """Format the best translation."""
     return f"{_one_line(result.best.text)}\n"
 
 
 def scores(result: Result) -> str:
-    """Score, TAB, token scores separated by spaces (end symbol last): the format text for given translations."""
+    """Format the score, TAB, token scores separated by spaces (end symbol last): --format=text with --score."""
     return f"{_short(result.best.score)}\t{' '.join(map(_short, result.best.token_scores))}\n"
 
 
 def json_line(result: Result) -> str:
-    """`record` on a line of its own."""
+    """Format `record` as one line of JSON."""
     return json.dumps(record(result), ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def record(result: Result) -> dict[str, Any]:
-    """Fields for JSON: line, source, source_tokens, hypotheses (each text, tokens, score, token_scores, alignment).
+    """Return the JSON fields: line, source, source_tokens, hypotheses (text, tokens, score, token_scores, alignment).
 
-    Scores that are not finite are null. The alignment is the text "0-0 1-2" (source token - target token).
+    Scores that are not finite are null. The alignment is a string such as "0-0 1-2" (source token - target token).
     """
     return {
         "line": result.line,
@@ -82,9 +82,9 @@ def record(result: Result) -> dict[str, Any]:
 
 
 def fairseq(result: Result) -> str:
-    """The lines of fairseq-generate: S source, T reference, then H, D, P, A of each hypothesis; scores in base 2.
+    """Format as fairseq-generate does: S source, T reference, then H, D, P, A of each hypothesis; scores in base 2.
 
-    As there, H and P hold the score and the tokens' scores, H the tokens and D the text.
+    H contains the score and the tokens, D the score and the text, P the token scores, and A the alignment.
     """
     n = result.line
     lines = [f"S-{n}\t{' '.join(result.source_tokens)}"]
@@ -103,24 +103,24 @@ def fairseq(result: Result) -> str:
 
 
 def alignment(hypothesis: Hypothesis) -> str:
-    """Pairs "0-0 1-2" of source and target tokens, counted from 0."""
+    """Return pairs of source and target tokens, counted from 0, as a string such as "0-0 1-2"."""
     return " ".join(f"{s}-{t}" for s, t in hypothesis.alignment)
 
 
 def read_text(data: bytes, lines: Sequence[str], _nbest: int) -> Written:
-    """Complete lines of text; nothing shows whether they belong to these sources."""
+    """Read complete lines of text, which do not show whether they belong to these sources."""
     found = _whole_lines(data)
     _check_count(len(found), lines)
     return Written([_decode(line, i) for i, line in enumerate(found, 1)], sum(map(len, found)))
 
 
 def read_json(data: bytes, lines: Sequence[str], _nbest: int) -> Written:
-    """Complete lines of JSON; each names its line and source."""
+    """Read complete lines of JSON, each with its line number and source."""
     return read_records(data, lines, lambda record: record["hypotheses"][0]["text"])
 
 
 def read_records(data: bytes, lines: Sequence[str], best: Callable[[Any], str]) -> Written:
-    """Complete lines of JSON; `best` extracts the best text from a record."""
+    """Read complete lines of JSON; `best` extracts the best text from a record."""
     found = _whole_lines(data)
     _check_count(len(found), lines)
     texts = []
@@ -131,13 +131,15 @@ def read_records(data: bytes, lines: Sequence[str], best: Callable[[Any], str]) 
         except (KeyError, IndexError, TypeError) as error:
             raise UserError(f"line {i + 1} was not written by --format=json") from error
         if (number, source) != (i, lines[i]):
-            raise UserError(f"line {i + 1} has line {number!r}, source {source!r}; the input has {lines[i]!r} there")
+            raise UserError(
+                f"line {i + 1} is for line {number!r}, source {source!r}, but the input has {lines[i]!r} there"
+            )
         texts.append(str(text))
     return Written(texts, sum(map(len, found)))
 
 
 def read_fairseq(data: bytes, lines: Sequence[str], nbest: int) -> Written:
-    """Complete groups S .. A. The last group is complete if it has `nbest` hypotheses; otherwise its line is redone."""
+    """Read complete groups S .. A. If the last group has fewer than `nbest` hypotheses, its line is decoded again."""
     texts: list[list[str]] = []  # of each group
     sizes: list[int] = []
     for number, line in enumerate(_whole_lines(data), 1):
@@ -165,7 +167,7 @@ def _whole_lines(data: bytes) -> list[bytes]:
 
 def _check_count(count: int, lines: Sequence[str]) -> None:
     if count > len(lines):
-        raise UserError(f"it has {count} lines already, the input {len(lines)}")
+        raise UserError(f"it already has {count} lines, but the input has {len(lines)}")
 
 
 def _decode(line: bytes, number: int) -> str:
@@ -187,7 +189,7 @@ def _one_line(content: str) -> str:
 
 
 def _short(value: float) -> str:
-    """The shortest decimal text that reads back as this number in single precision."""
+    """Return the shortest decimal string that reads back as this number in single precision."""
     return str(np.float32(value))
 
 

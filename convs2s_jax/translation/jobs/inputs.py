@@ -1,4 +1,4 @@
-"""Reading files parallel to the source (prefixes, constraints, translations to score) and a dictionary."""
+"""Read files parallel to the source (prefixes, constraints, translations to score) and dictionaries."""
 
 from collections.abc import Callable, Sequence
 
@@ -25,12 +25,14 @@ def read_parallel(path: str, lines: Sequence[str], *, name: str, what: str) -> l
     """
     found = read_lines(path)
     if len(found) != len(lines):
-        raise UserError(f"{name} has {len(lines)} lines, {name_of(path)} {len(found)}: each line needs its {what}")
+        raise UserError(
+            f"{name} has {len(lines)} lines, but {name_of(path)} has {len(found)}: each line needs its {what}"
+        )
     return found
 
 
 def read_split(options: Options, model: LoadedModel | Trained, tell: Callable[[str], None]) -> ParallelText:
-    """The split of the corpus of the first run that the options name (`trained.read_split`)."""
+    """Read the requested split of the first run's corpus (`trained.read_split`)."""
     assert options.split is not None
     return trained.read_split(
         model.cfg,
@@ -44,7 +46,7 @@ def read_split(options: Options, model: LoadedModel | Trained, tell: Callable[[s
 
 
 def phrases_of(lines: Sequence[str]) -> list[list[str]]:
-    """The TAB-separated phrases of each line; empty phrases are dropped."""
+    """Return the TAB-separated phrases of each line; empty phrases are dropped."""
     return [[phrase for phrase in line.split("\t") if phrase.strip()] for line in lines]
 
 
@@ -52,18 +54,18 @@ def check_empty(name: str, lines: Sequence[str]) -> None:
     """Refuse source text for a language model.
 
     Raises:
-      UserError: a line is not empty. The message names file and line.
+      UserError: a line is not empty. The message contains the file and the line.
     """
     for number, line in enumerate(lines, 1):
         if line.strip():
             raise UserError(
-                f"{name}, line {number} is not empty: a language model reads no source and writes a text for each "
-                "empty line; --prefix says how texts begin, and --score=FILE scores given ones"
+                f"{name}, line {number} is not empty: a language model reads no source and writes one text per empty "
+                "line; use --prefix for the first words of texts, and --score=FILE to score given ones"
             )
 
 
 def read_dictionary(path: str) -> dict[str, str]:
-    """Read a dictionary from source to target words: a source word, TAB, a target word on each line.
+    """Read a dictionary from source to target words, with a source word, TAB, a target word on each line.
 
     Raises:
       UserError: a line has another form, or a source word is listed twice.
@@ -76,5 +78,5 @@ def read_dictionary(path: str) -> dict[str, str]:
         if not source or not target or "\t" in target:
             raise UserError(f"{path}, line {number}: {line!r} is not a source word, TAB, a target word")
         if found.setdefault(source, target) != target:
-            raise UserError(f"{path}, line {number}: '{source}' has another target word above; drop one of the two")
+            raise UserError(f"{path}, line {number}: '{source}' has another target word above; remove one of the two")
     return found

@@ -1,4 +1,4 @@
-"""Interactive decoding: a sentence is typed, its translation or label is printed."""
+"""Interactive decoding: print the translation or label of each sentence that is typed."""
 
 import contextlib
 import itertools
@@ -24,7 +24,7 @@ from convs2s_jax.translation.lines import translate
 from convs2s_jax.translation.results import Result
 
 WIDTH = 64
-"""Sources of up to this many tokens, including the end symbol, share the compilation made before the first prompt."""
+"""Sources of up to this many tokens, including the end symbol, use the programs compiled before the first prompt."""
 
 PROMPT = "> "
 
@@ -32,23 +32,23 @@ PROMPT = "> "
 def interact(options: Options, *, tell: Tell) -> None:
     """Translate or label standard input line by line until it ends. Answers are printed before the next line is read.
 
-    Everything is compiled before the first prompt, for sources of up to `WIDTH` tokens; each new width beyond
-    that costs another compilation.
+    Programs for sources of up to `WIDTH` tokens are compiled before the first prompt. Each new width beyond that costs
+    another compilation.
 
     Args:
       options: see `Options`.
       tell: receives warnings.
 
     Raises:
-      UserError: invalid input.
-      KeyboardInterrupt: raised by the user.
+      UserError: the input is invalid.
+      KeyboardInterrupt: the user interrupted decoding.
     """
     streams.check_open(sys.stdin)
     streams.check_open(sys.stdout)
     prompt = PROMPTS[run_folder.load_config(Path(options.workdir[0])).model.kind](options, tell=tell)
     tell("compiling ...")
     prompt.compile()
-    tell("ready: type one sentence a line; Ctrl-D ends" if sys.stdin.isatty() else "ready")
+    tell("ready: type one sentence per line; Ctrl-D ends" if sys.stdin.isatty() else "ready")
     try:
         for number, line in enumerate(typed()):
             result = prompt.answer(number, line)
@@ -60,7 +60,7 @@ def interact(options: Options, *, tell: Tell) -> None:
 
 
 def _print(answer: str) -> None:
-    """Write an answer: on a terminal, what its encoding lacks as escapes; elsewhere as UTF-8, as into files."""
+    """Print an answer as UTF-8, as in files. On a terminal, use its encoding and escape what it does not contain."""
     if sys.stdout.isatty():
         encoding = sys.stdout.encoding or "ascii"
         sys.stdout.write(answer.encode(encoding, "backslashreplace").decode(encoding))
@@ -70,12 +70,12 @@ def _print(answer: str) -> None:
 
 
 def translation(options: Options, *, tell: Tell) -> Prompt[Result]:
-    """The job of translating typed lines."""
+    """Return the job of translating typed lines."""
     translator = decoding.translator_of(options, tell)
     check(
         translator.reads_source,
-        f"--interactive with a language model: it reads no source, and --workdir={options.workdir[0]} is one; use "
-        "--sampling with a file of empty lines",
+        f"--interactive with a language model: --workdir={options.workdir[0]} reads no source; use --sampling with a "
+        "file of empty lines",
     )
     search = options.resolve(translator.cfg.search, attends=translator.attends)
     fit.check_memory(translator, search, rows=1)
@@ -99,7 +99,7 @@ def translation(options: Options, *, tell: Tell) -> Prompt[Result]:
 
     def compile() -> None:
         for i in range(max(1, len(sizes))):
-            answer(0, "1", sizes[i:])  # each size is once the first that holds its words
+            answer(0, "1", sizes[i:])  # each size is once the first in which the words fit
 
     return Prompt(FORMATS[options.format], compile, answer, partial(decoding.warn, "standard input", tell=tell))
 
@@ -107,11 +107,11 @@ def translation(options: Options, *, tell: Tell) -> Prompt[Result]:
 PROMPTS: Mapping[str, MakePrompt] = MappingProxyType(
     {"encoder_decoder": translation, "classifier": partial(labelling.prompt, width=WIDTH)}
 )
-"""The job factory of each kind of model."""
+"""The job factory for each kind of model."""
 
 
 def typed() -> Iterator[str]:
-    """Lines as they arrive, without a byte order mark; a terminal gets a prompt, and readline if Python has it."""
+    """Yield lines as they arrive, without a byte order mark. A terminal shows a prompt, with readline if available."""
     for number in itertools.count(1):
         try:
             line = (_prompted() if sys.stdin.isatty() else sys.stdin.buffer.readline()).decode("utf-8")
@@ -127,7 +127,7 @@ def typed() -> Iterator[str]:
 
 
 def _prompted() -> bytes:
-    """A line from a terminal, with its line end; nothing at the end of input. The prompt never mixes with the answers.
+    """Read a line from a terminal, with its line end; b"" at the end of input. Prompts never mix with the answers.
 
     In the locales C and POSIX, Python reads bytes that are not UTF-8 as surrogates.
     """

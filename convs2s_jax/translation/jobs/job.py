@@ -1,6 +1,6 @@
-"""Jobs on a file or on typed lines, for any kind of model: one loop processes a `Job`, another a `Prompt`.
+"""Jobs on a file or on typed lines, for any kind of model. One loop processes a `Job`, another a `Prompt`.
 
-R is the result of a line: a translation or a label.
+R is the type of a line's result: a translation or a label.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ class Answer(Protocol):
 
     @property
     def text(self) -> str:
-        """The text that is written."""
+        """The text to write."""
 
 
 class LineResult(Protocol):
@@ -48,11 +48,11 @@ class Job(NamedTuple, Generic[R]):
     Attributes:
       name: name of the source, for messages.
       lines: source lines.
-      made_of: what decides the bytes of the output (`resuming.MadeOf`).
+      made_of: everything that the bytes of the output depend on (`resuming.MadeOf`).
       style: how results are written and read back.
       window: (first, progress) -> results of the next lines, starting at line `first`. It calls `progress` with the
         number of lines done since the previous call.
-      warn: (results) warns about lines that were cut.
+      warn: (results) warns about lines that were truncated.
       report: (texts) prints examples, and scores if there are references; `texts` are the best text of every line.
     """
 
@@ -70,7 +70,7 @@ class Prompt(NamedTuple, Generic[R]):
 
     Attributes:
       style: how a result is written.
-      compile: compiles what answers need.
+      compile: compiles the programs that answers need.
       answer: (number, line) -> the result of a line; numbers start at 0.
       warn: (results), as in a `Job`.
     """
@@ -85,16 +85,16 @@ class MakeJob(Protocol):
     """Job factory for files; each kind of model has one."""
 
     def __call__(self, options: Options, *, tell: Tell) -> Job[Any]:
-        """Read the file and the model that the options name."""
+        """Read the file and the model given by the options."""
 
 
 class MakePrompt(Protocol):
     """Job factory for typed lines; each kind of model has one."""
 
     def __call__(self, options: Options, *, tell: Tell) -> Prompt[Any]:
-        """Read the model that the options name."""
+        """Read the model given by the options."""
 
 
 def batching(options: Options) -> Batching:
-    """How lines are put into batches."""
+    """Return how lines are batched."""
     return Batching(size=min(options.batch_size, LARGEST), tokens=min(options.batch_tokens, LARGEST))

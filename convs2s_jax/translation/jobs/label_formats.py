@@ -1,4 +1,4 @@
-"""Labels written as text or JSON, and read back."""
+"""Write labels as text or JSON, and read them back."""
 
 import dataclasses
 import json
@@ -29,7 +29,7 @@ class Labelled:
       line: its number, from 0.
       source: the text.
       labels: all labels, the most probable first.
-      cut: number of tokens cut off at the end.
+      cut: number of tokens truncated at the end.
       mostly_unknown: see `data.unknown.is_mostly_unknown`.
     """
 
@@ -46,25 +46,25 @@ class Labelled:
 
 
 def text(result: Labelled) -> str:
-    """The most probable label, TAB, its probability."""
+    """Format the most probable label, TAB, its probability."""
     return f"{result.best.text}\t{result.best.probability:.4f}\n"
 
 
 def json_line(result: Labelled) -> str:
-    """A JSON object: line, source, labels (each label, probability; the most probable first)."""
+    """Format a JSON object with the fields line, source, labels (label and probability, the most probable first)."""
     labels = [{"label": choice.text, "probability": choice.probability} for choice in result.labels]
     record = {"line": result.line, "source": result.source, "labels": labels}
     return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def read_labels(data: bytes, lines: Sequence[str], nbest: int) -> Written:
-    """Complete lines of text; nothing shows whether they belong to these sources."""
+    """Read complete lines of text, which do not show whether they belong to these sources."""
     written = read_text(data, lines, nbest)
     return written._replace(texts=[line.rpartition("\t")[0] for line in written.texts])
 
 
 def read_json(data: bytes, lines: Sequence[str], _nbest: int) -> Written:
-    """Complete lines of JSON; each names its line and source."""
+    """Read complete lines of JSON, each with its line number and source."""
     return read_records(data, lines, lambda record: record["labels"][0]["label"])
 
 

@@ -1,4 +1,4 @@
-"""Decoding with a classifier: labels of text lines with their probabilities."""
+"""Decode with a classifier: labels of text lines with their probabilities."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -48,13 +48,15 @@ class Classifier:
 
 
 def of(found: Trained) -> Classifier:
-    """The classifier that was trained in a workdir.
+    """Return a trained model as a classifier.
 
     Raises:
       UserError: the model is not a classifier.
     """
     if not isinstance(found.cfg.model, ClassifierConfig):
-        raise UserError(f"model.kind is '{found.cfg.model.kind}': it gives no labels; use a run of a classifier")
+        raise UserError(
+            f"model.kind is '{found.cfg.model.kind}', which does not predict labels; use a run of a classifier"
+        )
     return Classifier(found.cfg.model, found.params, found.vocabularies)
 
 
@@ -67,7 +69,7 @@ def label(
     devices: Sequence[jax.Device] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[Labelled]:
-    """All labels of each line with their probabilities, the most probable first; one result per line, in order.
+    """Return all labels of each line with their probabilities, the most probable first; one result per line, in order.
 
     Args:
       classifier: from `of`.
@@ -98,7 +100,7 @@ def label(
 
 
 def job(options: Options, *, tell: Tell) -> Job[Labelled]:
-    """The job of labelling the file that the options name.
+    """Return the job of labelling the file given by the options.
 
     Raises:
       UserError: options that apply to translation only, or files that cannot be read.
@@ -113,7 +115,7 @@ def job(options: Options, *, tell: Tell) -> Job[Labelled]:
         name, lines, right = options.input_name, read_lines(options.input), None
     for path in options.reference:
         right = inputs.read_parallel(path, lines, name=name, what="label")
-        check(len(lines) > 0, f"{name} is empty: there are no texts to score; give a text with its labels")
+        check(len(lines) > 0, f"{name} is empty: there are no texts to score; use texts with their labels")
 
     def window(first: int, progress: Callable[[int], None]) -> list[Labelled]:
         part = lines[first : first + options.window]
@@ -143,7 +145,7 @@ def job(options: Options, *, tell: Tell) -> Job[Labelled]:
 
 
 def prompt(options: Options, *, tell: Tell, width: int) -> Prompt[Labelled]:
-    """The job of labelling typed lines; lines of fewer than `width` tokens share a compilation.
+    """Return the job of labelling typed lines; lines of fewer than `width` tokens share a compilation.
 
     Raises:
       UserError: as in `job`.
@@ -163,19 +165,21 @@ def prompt(options: Options, *, tell: Tell, width: int) -> Prompt[Labelled]:
 def _check(options: Options) -> None:
     """Refuse options that do not apply to labelling."""
     if len(options.workdir) > 1:
-        raise UserError(f"--workdir names {len(options.workdir)} folders: a classifier works alone; name one")
+        raise UserError(
+            f"--workdir has {len(options.workdir)} folders, but classifiers do not form ensembles; use only one"
+        )
     if len(options.reference) > 1:
-        raise UserError(f"--reference names {len(options.reference)} files: a text has one label; name one")
+        raise UserError(f"--reference has {len(options.reference)} files, but a text has one label; use only one")
     if options.format not in LABEL_FORMATS:
         raise UserError(
-            f"--format={options.format} is for translations: of labels there are {' and '.join(LABEL_FORMATS)}"
+            f"--format={options.format} is for translations only; for labels, use {' or '.join(LABEL_FORMATS)}"
         )
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
         if "translating" in field.metadata and value and value != field.default:
             names = flags(value) if field.name == "search" else f"--{field.name}"
             raise UserError(
-                f"{names}: for translations only, and --workdir={options.workdir[0]} gives labels; leave it out"
+                f"{names}: for translations only, but --workdir={options.workdir[0]} is a classifier; leave it out"
             )
 
 

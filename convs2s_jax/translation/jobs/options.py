@@ -23,52 +23,52 @@ def flags(names: Iterable[str]) -> str:
 
 
 def check_read_once(given: Sequence[str]) -> None:
-    """Refuse several flags that all name standard input.
+    """Refuse more than one flag that reads standard input.
 
     Raises:
-      UserError: names them.
+      UserError: there are several; the message lists them.
     """
-    check(len(given) < 2, f"{' and '.join(given)} are all standard input, which can be read only once; give files")
+    check(len(given) < 2, f"{' and '.join(given)} read standard input, which can be read only once; use files instead")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """What to decode, with which model, and how to write results: each field is a flag (docs/decoding.md).
+    """What to decode, with which model, and how to write the results. Each field is a flag (docs/decoding.md).
 
     Files and folders may be addresses in object stores (gs://BUCKET/NAME, s3://BUCKET/NAME; docs/object-stores.md).
 
     Attributes:
-      workdir: folder of a training run; several (A,B) decode together as an ensemble.
-      checkpoint: steps of checkpoints, or last:N for the last N, whose kernels are averaged; by default the one that is
-        best on validation.
-      dtype: dtype of matrix products and activations; by default the run's.
-      int8: convolutions and the softmax compute with 8-bit integers: twice as fast on CPUs with VNNI from jax 0.11 on,
-        no faster on an H200, not tried on TPUs.
-      lm: workdir of a language model whose log-probabilities are added to the model's, with weight lm_weight.
-      shortlist: file of `convs2s shortlist`: a translation may use the likely words of its source and the most frequent
-        ones only, which is faster.
+      workdir: folder of a training run; several (A,B) form an ensemble.
+      checkpoint: steps of the checkpoints to load, or last:N for the last N; the kernels of several are averaged. By
+        default, the best checkpoint on validation.
+      dtype: dtype of matrix products and activations; by default, the run's.
+      int8: compute convolutions and the softmax with 8-bit integers. This is twice as fast on CPUs with VNNI and jax
+        0.11 or later, no faster on an H200, and not tested on TPUs.
+      lm: workdir of a language model whose log-probabilities are added to the model's, weighted by lm_weight.
+      shortlist: file written by `convs2s shortlist`: translations use only the likely words of their source and the
+        most frequent words, which is faster.
       input: source text, plain or gzipped, one sentence per line; "-" is standard input.
       output: file for the results; "-" is standard output.
       resume: continue an interrupted --output.
       interactive: translate each line as it is typed.
-      reference: file of reference translations, or of correct labels; several (A,B) are alternatives. Scores are
-        printed on standard error.
-      metrics: scores to compute, from bleu, chrf, ter, exact, rouge and d2l_bleu; by default those of the run.
-      bleu_tokenize: sacreBLEU's tokeniser; by default the run's.
+      reference: file of reference translations, or of correct labels; several (A,B) are alternative references. Scores
+        are printed to standard error.
+      metrics: metrics to compute, from bleu, chrf, ter, exact, rouge and d2l_bleu; by default, those of the run.
+      bleu_tokenize: sacreBLEU's tokeniser; by default, the run's.
       split: translate and score this split of the run's corpus, instead of an input and a reference.
-      show: print this many sources with translation and reference.
+      show: print this many sources with their translations and references.
       batch_size: maximum number of sentences in a batch.
       batch_tokens: maximum number of source tokens in a batch.
-      window: number of lines that are translated before their results are written.
+      window: number of lines to translate before their results are written.
       format: text is one line per source line; json is one object per line; fairseq is the S- T- H- D- P- A- lines of
         fairseq-generate.
-      nbest: hypotheses to write for each line, in the formats json and fairseq.
-      prefix: file with a line for each source line: words that its translation must begin with.
-      constraints: file with a line for each source line: TAB-separated phrases that its translation must contain.
-      score: file of translations of the lines to score; there is no search.
-      replace_unk: replace each unknown word by the source word with the most attention.
-      unk_dictionary: file with source word, TAB, target word on each line, for those replacements.
-      seed: seed of sampling; by default 0.
+      nbest: hypotheses to write for each line, with --format=json or fairseq.
+      prefix: file with one line per source line: words that its translation must begin with.
+      constraints: file with one line per source line: TAB-separated phrases that its translation must contain.
+      score: file of translations to score, one per source line; nothing is searched.
+      replace_unk: replace each unknown word with the source word that gets the most attention.
+      unk_dictionary: dictionary for those replacements, a file with one source word, TAB, target word per line.
+      seed: seed of sampling; 0 by default.
       search: fields of `SearchConfig` that override the run's.
       corpus: where the corpus of --split is now, as (path, text) of --config.data.dir and --config.data.files.
     """
@@ -104,67 +104,70 @@ class Options:
 
     def __post_init__(self) -> None:
         """Refuse options that contradict each other, whatever the model."""
-        check(bool(self.workdir) and all(self.workdir), "--workdir is missing, as in --workdir=runs/demo")
+        check(bool(self.workdir) and all(self.workdir), "--workdir is missing; set it, for example --workdir=runs/demo")
         for name in ("nbest", "batch_size", "batch_tokens", "window"):
             check(getattr(self, name) >= 1, f"--{name} is {getattr(self, name)}: use 1 or more")
         check(self.show >= 0, f"--show is {self.show}: use 0 or more")
         check(
             not (self.split and (self.input != "-" or self.reference)),
-            "--split brings its own source and reference: leave out --input and --reference",
+            "--split provides its own source and reference; leave out --input and --reference",
         )
         check(
             self.split is not None or not self.corpus,
-            f"--config.{self.corpus[0][0] if self.corpus else ''} without --split: only a split is read from the run's "
-            "corpus; leave it out",
+            f"--config.{self.corpus[0][0] if self.corpus else ''} without --split: the run's corpus is read only with "
+            "--split; leave it out",
         )
         check(
             not self.unk_dictionary or self.replace_unk,
-            "--unk_dictionary without --replace_unk: words are replaced only with --replace_unk; give both",
+            "--unk_dictionary without --replace_unk: words are replaced only with --replace_unk; set both",
         )
         check(
             self.nbest == 1 or self.format != "text",
-            f"--nbest={self.nbest} with --format=text: text has one line for each line; use --format=json or fairseq",
+            f"--nbest={self.nbest} with --format=text: text has one line per source line; use --format=json or fairseq",
         )
         check(
             not self.resume or self.output != "-",
-            "--resume without --output: what went to standard output cannot be read back; give --output=FILE",
+            "--resume without --output: what went to standard output cannot be read back; set --output=FILE",
         )
         check(
             not self.output.endswith(".gz"),
-            f"--output={self.output}: the output is not compressed; leave --output out and add | gzip > FILE.gz",
+            f"--output={self.output}: the output is not compressed; leave out --output and append | gzip > FILE.gz",
         )
-        check(all(self.reference), "--reference names an empty file name: write --reference=FILE, or A,B for several")
+        check(all(self.reference), "--reference contains an empty file name; use --reference=FILE, or A,B for several")
         self._check_files()
         for given, missing in (("lm", "lm_weight"), ("lm_weight", "lm")):
             has = {"lm": bool(self.lm), "lm_weight": "lm_weight" in self.search}
             check(
                 has[missing] or not has[given],
-                f"--{given} without --{missing}: a language model takes part with a weight; give both, such as "
+                f"--{given} without --{missing}: a language model and its weight go together; set both, for example "
                 "--lm=runs/lm --lm_weight=0.2",
             )
         check(
             self.seed is None or 0 <= self.seed < 2**32,
-            f"--seed={self.seed}: seeds are whole numbers from 0 to 4294967295",
+            f"--seed={self.seed}: expected an integer between 0 and 4294967295",
         )
         self._check_alone(
             "--score",
             bool(self.score),
             ("prefix", "constraints", "nbest", "replace_unk", "reference", "split", "show", "seed", "shortlist"),
-            "given translations are scored, nothing is searched or compared",
+            "given translations are scored, and nothing is searched or compared",
         )
         self._check_alone(
             "--interactive",
             self.interactive,
             ("input", "output", "reference", "split", "show", "resume", "score", "prefix", "constraints")
             + ("batch_size", "batch_tokens", "window"),
-            "lines come from the terminal and answers go there",
+            "lines are read from the terminal and answered there",
         )
         unused = [name for name in self.search if name not in _SCORING] if self.score else []
-        check(not unused, f"--score with {flags(unused)}: given translations are scored, nothing is searched")
+        check(
+            not unused,
+            f"--score with {flags(unused)}: given translations are scored, and nothing is searched; leave one out",
+        )
         for name in ("metrics", "bleu_tokenize"):
             check(
                 not getattr(self, name) or bool(self.reference or self.split),
-                f"--{name} without --reference: there is nothing to compare with; give --reference=FILE, or --split",
+                f"--{name} without --reference: there is nothing to compare with; set --reference=FILE or --split",
             )
 
     @property
@@ -174,11 +177,11 @@ class Options:
 
     @property
     def runs(self) -> list[tuple[str, str]]:
-        """(flag, workdir) of each run that takes part."""
+        """(flag, workdir) of each run that is used."""
         return [("--workdir", each) for each in self.workdir] + ([("--lm", self.lm)] if self.lm else [])
 
     def resolve(self, own: SearchConfig, *, attends: bool = True) -> SearchConfig:
-        """The run's search options, overridden by the given ones; sampling draws as many samples as requested.
+        """Return the run's search options, overridden by the given ones. Sampling draws `nbest` samples by default.
 
         Args:
           own: search options of the run.
@@ -193,26 +196,26 @@ class Options:
         cfg = build(SearchConfig, to_dict(own) | values, "search")
         check(
             self.nbest <= cfg.beam_size,
-            f"--nbest={self.nbest} with a beam_size of {cfg.beam_size}: a search has as many hypotheses as its beam; "
+            f"--nbest={self.nbest} with a beam_size of {cfg.beam_size}: a search returns at most beam_size hypotheses; "
             "raise --beam_size",
         )
         for name, given in (("sampling", cfg.sampling), ("diverse_groups", cfg.diverse_groups > 1)):
             check(
                 not (given and self.constraints),
-                f"--constraints with --{name}: only plain beam search sees to it that phrases occur; leave one out",
+                f"--constraints with --{name}: only plain beam search can enforce phrases; leave one out",
             )
         check_search(cfg, self.search, attends=attends)
         check(
             self.seed is None or cfg.sampling,
-            f"--seed={self.seed} without --sampling: nothing is drawn in beam search; leave it out",
+            f"--seed={self.seed} without --sampling: beam search draws no random numbers; leave it out",
         )
         check(
             not (self.shortlist and cfg.sampling),
-            "--shortlist with --sampling: samples are drawn from all words; leave one out",
+            "--shortlist with --sampling: samples are drawn from the whole vocabulary; leave one out",
         )
         check(
             attends or not self.replace_unk,
-            "--replace_unk with a model without attention: nothing says which source word an unknown word stands for; "
+            "--replace_unk with a model without attention: nothing shows which source word an unknown word stands for; "
             "leave it out",
         )
         return cfg
@@ -226,7 +229,7 @@ class Options:
     def _check_files(self) -> None:
         """Check that standard input is read only once, and that no input file is also the output.
 
-        Nor may either be the other as a file that standard input or standard output was redirected to.
+        This includes files that standard input or standard output is redirected to.
         """
         names = ("input", "prefix", "constraints", "score", "unk_dictionary", "shortlist")
         given = [(name, getattr(self, name)) for name in names] + [("reference", path) for path in self.reference]
@@ -241,5 +244,5 @@ class Options:
             read = path != "" and source.is_file() and target.is_file()
             check(
                 not (read and source.samefile(target)) and not (path == self.output and scheme_of(path)),
-                f"{what} is the file of --{name}: it would be overwritten; give another",
+                f"{what} is the file of --{name}, which would be overwritten; choose another file",
             )

@@ -1,4 +1,4 @@
-"""The output file: whole lines only, in the order of the input, whatever happens."""
+"""Write the output file: complete lines only, in the order of the input, even after errors and interrupts."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ Note = Callable[[Sequence[bytes]], None]
 
 
 def check_writable(name: str) -> None:
-    """Raise UserError before decoding starts if a file cannot be written. Nothing is changed."""
+    """Raise UserError before decoding starts if the output cannot be written. Nothing is changed."""
     path = Path(name)
     if name == "-":
         streams.check_open(sys.stdout)
@@ -32,30 +32,30 @@ def check_writable(name: str) -> None:
         else:
             check_replaceable(path)
     except OSError as error:
-        raise UserError(f"--output={name} cannot be written: {error.strerror}; give another file") from error
+        raise UserError(f"--output={name} cannot be written: {error.strerror}; choose another file") from error
 
 
 def check_spared(name: str, files: Iterable[str], whose: str) -> None:
-    """Raise UserError if the output is one of these files, under whatever name; `whose` says which they are."""
+    """Raise UserError if the output is one of these files, under any name; `whose` describes them in the message."""
     target = Path(name)
     if name == "-" or not target.is_file():
         return
     for file in files:
         if Path(file).is_file() and target.samefile(file):
-            raise UserError(f"--output={name} is a file of {whose}: it would be overwritten; give another")
+            raise UserError(f"--output={name} is a file of {whose}, which would be overwritten; choose another file")
 
 
 @contextlib.contextmanager
 def opened(name: str, *, keep: int = 0, note: Note = lambda _: None) -> Iterator[Write]:
-    """A file to which results are appended; "-" is standard output.
+    """Open a file to which results are appended; "-" is standard output.
 
-    `write` takes one text of complete lines for each result and returns when they have left the program. Interrupts
-    wait for that. If the disk is full, complete results stay and a partial one is removed. The file is not touched
-    before the first `write`, or before the block ends without an error.
+    `write` accepts one string of complete lines per result and returns when they have been written. Interrupts are
+    deferred until then. If the disk is full, complete results are kept and a partial one is removed. The file is not
+    touched before the first `write`, or before the block ends without an error.
 
     Args:
       name: name of the file.
-      keep: number of bytes to keep at the beginning; the rest is dropped.
+      keep: number of bytes to keep at the beginning; the rest is removed.
       note: called with results once they are in the file, and with none before the file is first touched.
 
     Yields:
@@ -136,7 +136,7 @@ def _append(file: int, results: Sequence[bytes]) -> None:
         while data:
             data = data[os.write(file, data) :]
         if regular:
-            os.fsync(file)  # before anything says that the results are there
+            os.fsync(file)  # before anything records the results as written
     except BaseException:
         if regular:
             end, size = begin, os.fstat(file).st_size
@@ -149,10 +149,10 @@ def _append(file: int, results: Sequence[bytes]) -> None:
 
 
 def can_be_resumed(name: str) -> bool:
-    """Whether --resume can go on with an output: what went into a pipe or device cannot be read back."""
+    """Return whether --resume can continue an output. What went into a pipe or device cannot be read back."""
     return name != "-" and (Path(name).is_file() or not Path(name).exists())
 
 
 def _unwritable(name: str, error: OSError) -> UserError:
     goes_on = " (the lines written so far are complete, and --resume continues)" if can_be_resumed(name) else ""
-    return UserError(f"--output={name} cannot be written: {error.strerror}; make room or give another file{goes_on}")
+    return UserError(f"--output={name} cannot be written: {error.strerror}; make room or choose another file{goes_on}")

@@ -1,4 +1,4 @@
-"""Decoding with files in object stores: they are copied first, and the output is written back while it grows."""
+"""Decode with files in object stores. Inputs are copied first, and the output is written back while it grows."""
 
 import contextlib
 import os
@@ -20,14 +20,14 @@ from convs2s_jax.translation.jobs.job import Tell
 from convs2s_jax.translation.jobs.options import Options
 
 FILES = ("input", "prefix", "constraints", "score", "unk_dictionary", "shortlist")
-"""Options that name a file to read; --reference names several."""
+"""Options for a single file to read; --reference accepts several."""
 PERIOD = 15.0
-"""Seconds between two times that the output is written back, whole."""
+"""Interval in seconds at which the whole output is written back."""
 
 
 @contextlib.contextmanager
 def localised(options: Options, tell: Tell) -> Iterator[tuple[Options, Tell]]:
-    """Options that name local copies of what lies in object stores, and a `tell` that names the originals.
+    """Replace addresses in object stores by local copies. Yield the new options and a `tell` that shows the addresses.
 
     Raises:
       UserError: a store cannot be used, a file is missing, or the output cannot be written back at the end.
@@ -49,13 +49,13 @@ def localised(options: Options, tell: Tell) -> Iterator[tuple[Options, Tell]]:
 
 
 class _Copies:
-    """Local copies, which exist as long as the stack is open."""
+    """Local copies, which exist while the stack is open."""
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
         self._stack, self._names = stack, dict[str, str]()
 
     def file(self, flag: str, address: str) -> str:
-        """The path of a file to read."""
+        """Return the path of a file to read."""
         if not scheme_of(address):
             return address
         path = self._stack.enter_context(store_copy.read_file(address, flag=f"--{flag}"))
@@ -63,7 +63,7 @@ class _Copies:
         return str(path)
 
     def workdir(self, flag: str, address: str) -> str:
-        """The folder of a workdir."""
+        """Return the folder of a workdir."""
         if not scheme_of(address):
             return address
         folder = self._stack.enter_context(store_copy.opened(address, flag=f"--{flag}"))
@@ -71,7 +71,7 @@ class _Copies:
         return str(folder)
 
     def output(self, address: str, *, resume: bool) -> str:
-        """The path of the output file."""
+        """Return the path of the output file."""
         if not scheme_of(address):
             return address
         path = self._stack.enter_context(_written_back(address, resume=resume))
@@ -80,7 +80,7 @@ class _Copies:
         return str(path)
 
     def in_words_of_the_user(self, sentence: str) -> str:
-        """A sentence with the addresses in place of the copies."""
+        """Return a message with the paths of copies replaced by the addresses."""
         for path, address in self._names.items():
             sentence = sentence.replace(path, address)
         return sentence
@@ -88,7 +88,7 @@ class _Copies:
 
 @contextlib.contextmanager
 def _written_back(address: str, *, resume: bool) -> Iterator[Path]:
-    """A local file that is written back into a store: now and then, and at the end, whatever ends it."""
+    """Yield a local file that is written back to a store, periodically and at the end, even after an error."""
     stores.check_object("--output", address)
     folder = Path(tempfile.mkdtemp(prefix="convs2s_jax-"))
     path = folder / (address.rpartition("/")[2] or "output")
@@ -120,7 +120,7 @@ def _written_back(address: str, *, resume: bool) -> Iterator[Path]:
 
 
 class _Output:
-    """Writes an output, and the record of how far it got, back into a store."""
+    """Writes an output and its resume record back to a store."""
 
     def __init__(self, address: str, path: Path) -> None:
         self._address, self._path = address, path
@@ -128,7 +128,7 @@ class _Output:
         self._written = self._state()
 
     def push(self) -> None:
-        """Write both back if they have changed: the output first, of which the record then vouches for a beginning.
+        """Write both back if they have changed, the output first, so that the record only covers what is in it.
 
         Raises:
           OSError: they cannot be written.
@@ -142,13 +142,13 @@ class _Output:
         self._written = state
 
     def run(self, stop: threading.Event) -> None:
-        """Write back until the end. A failing store is tried again."""
+        """Write back periodically until stopped. A failed write is retried."""
         while not stop.wait(PERIOD):
             with contextlib.suppress(OSError):
                 self.push()
 
     def _state(self) -> list[tuple[int, int]]:
-        """Sizes and times of the last changes."""
+        """Return the sizes and modification times of both files."""
         found = []
         for path in (self._path, self._record):
             with contextlib.suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""The lines of a file that is translated or scored, and what is asked of each of them."""
+"""The lines of a file to translate or score, and the per-line requests."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ class Work:
     Attributes:
       name: name of the source, for messages.
       lines: source lines.
-      references: one or several lists, each with a text for every line; None for no scores.
+      references: one or several lists, each with one text per line; None for no scores.
       prefix: for each line, words that its translation must begin with.
       constraints: for each line, phrases that its translation must contain.
       targets: given translations to score, instead of a search.
@@ -43,8 +43,8 @@ def read_work(options: Options, translator: Translator, search: SearchConfig, te
     """Read and check the source lines and the files parallel to them."""
     if options.split and not translator.reads_source:
         raise UserError(
-            f"--split={options.split} with a language model: it reads no source, so that nothing is translated; score "
-            "texts with --score=FILE"
+            f"--split={options.split} with a language model: it reads no source, so there is nothing to translate; "
+            "score texts with --score=FILE"
         )
     if options.split:
         text = inputs.read_split(options, translator, tell)
@@ -71,7 +71,7 @@ def read_work(options: Options, translator: Translator, search: SearchConfig, te
         own = translator.cfg.training
         scoring.check_metrics(options.metrics or own.metrics, options.bleu_tokenize or own.bleu_tokenize)
     if references and not work.lines:
-        raise UserError(f"{work.name} is empty: there are no sentences to score; give a text with its references")
+        raise UserError(f"{work.name} is empty: there are no sentences to score; use sentences with their references")
     fit.check_fit(
         translator,
         search,
@@ -92,7 +92,7 @@ def read_work(options: Options, translator: Translator, search: SearchConfig, te
 
 
 def made_of(options: Options, translator: Translator, search: SearchConfig, work: Work) -> resuming.MadeOf:
-    """What decides the bytes of the output: flags, model and texts."""
+    """Return everything that the bytes of the output depend on: flags, model and texts."""
     constraints, dictionary, shortlist = work.constraints, work.dictionary, translator.shortlist
     texts = {
         "the input": work.lines,
@@ -107,7 +107,7 @@ def made_of(options: Options, translator: Translator, search: SearchConfig, work
     return {
         "--checkpoint": translator.steps,
         "--dtype": translator.cfg.model.dtype,
-        **({"--int8": True} if options.int8 else {}),  # outputs from before the flag go on without
+        **({"--int8": True} if options.int8 else {}),  # so that older outputs, without the flag, can be resumed
         **resuming.flags_of(options, (*resuming.FLAGS, "nbest", "replace_unk")),
         **{f"--{name}": value for name, value in to_dict(search).items()},
         "--seed": options.seed or 0,

@@ -1,16 +1,16 @@
 "use strict";
-// Attention between two sentences as words that light up and as a matrix, for the page of the server and for reports.
-// The page has styles (attention.css) and the variable --accent.
+// Show the attention between two sentences as highlighted words and as a matrix, on the server's page and in reports.
+// The page provides styles (attention.css) and the variable --accent.
 
-// The attribute lang of a text of a corpus: `side`, the name of its side of the corpus, where that is a code of a language.
+// Return the lang attribute for a text of a corpus: `side`, the name of its side, if that is a language code.
 const language = (side) => (/^(?!src$|tgt$)[a-z]{2,3}([-_][A-Za-z0-9]{2,8})*$/.test(side) ? side.replaceAll("_", "-") : "");
 
-// A text within another one, which does not mix with its order where one of the two runs from right to left.
+// Isolate a text inside another one, so that they do not mix if one of them runs from right to left.
 const isolated = (text) => `\u2068${text}\u2069`;
 
-// Draws into `places`, {source, target, matrix}: two paragraphs for words and a table that keeps its caption.
-// The paragraphs run in the direction of their words, and the columns of the matrix from left to right, as tokens are read.
-// `source` and `target` are lists of tokens; `weights` has a row for each target token, a number for each source token.
+// Draw into `places`, {source, target, matrix}: two paragraphs for words, and a table that keeps its caption.
+// The paragraphs run in the direction of their words, and the columns of the matrix from left to right, in token order.
+// `source` and `target` are lists of tokens; `weights` has one row per target token with one number per source token.
 function drawAttention(places, source, target, weights) {
   const make = (name, text, attributes = {}) => {
     const made = document.createElement(name);
@@ -49,7 +49,7 @@ function drawAttention(places, source, target, weights) {
   });
   places.matrix.replaceChildren(...[places.matrix.caption, head, body].filter(Boolean));
 
-  // Lights up what target token `t` and source token `s` look at; both where the pointer is on a cell.
+  // Highlight what target token `t` attends to and what attends to source token `s`. A matrix cell sets both.
   function light(t, s) {
     const strengths = {
       source: source.map((_, i) => (t === null ? 0 : s === null || s === i ? weights[t][i] : 0)),

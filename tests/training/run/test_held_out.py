@@ -177,15 +177,15 @@ def test_a_corpus_that_has_moved_is_named_and_can_be_given(copy):
     """Digests refuse another text; a report has no flag for it."""
     (copy / "texts").rename(copy / "moved")
     said = (
-        f"the corpus of --workdir={copy / 'run'} is not there: '{copy / 'texts'}' does not exist; go to the folder "
+        f"the corpus of --workdir={copy / 'run'} is missing: '{copy / 'texts'}' does not exist; change to the folder "
         "where its training was started"
     )
-    flags = ", say where it is with --config.data.dir or --config.data.files"
+    flags = ", set its place with --config.data.dir or --config.data.files"
     ended = translated(copy, "test")
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.endswith(f"{said}{flags}, or translate other texts with --input and --reference\n")
     sizes = {"words": 2, "frequent": 2, "iterations": 1, "pairs": 100, "tell": lambda _: None}
-    with pytest.raises(UserError, match=f"^{said}{flags}, or name another run$"):
+    with pytest.raises(UserError, match=f"^{said}{flags}, or use another run$"):
         shortlists.make(copy / "run", **sizes)
     assert left_out(copy, "test") == [f"run is omitted: {said}, or use the validation lines with --split=valid."]
     shortlists.make(copy / "run", **sizes, places=[("data.dir", str(copy / "moved"))])

@@ -157,10 +157,10 @@ def test_everything_in_a_store_gives_what_a_local_run_gives(store, variables, tm
     stores.write(output, stores.read(output) + b"torn")
     resumed = run("decode.py", *there, "--resume")
     assert (resumed.returncode, stores.read(output)) == (0, (tmp_path / "out").read_bytes()), resumed.stderr
-    assert f"{output} has 8 of 8 lines: nothing is left to do" in resumed.stderr
+    assert f"{output} already has 8 of 8 lines; nothing left to do" in resumed.stderr
     other = run("decode.py", *there, "--resume", "--beam_size=1")
     assert other.returncode == 2
-    assert f"--resume: {output} is the output of another command: --beam_size was 2 and is 1" in other.stderr
+    assert f"--resume: {output} is the output of another command: --beam_size was 2 and is now 1" in other.stderr
 
 
 def test_a_second_trainer_is_refused(store, variables, tmp_path):

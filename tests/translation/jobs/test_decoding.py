@@ -73,7 +73,7 @@ def test_lines_that_are_mostly_unknown_are_told_once_and_nothing_else_changes(de
     desk.write("in", [*LINES, *["\u0995\u0996\u0997 \u0998\u0999"] * 6])
     desk.decode(window=3)
     whole = desk.read()
-    said = "are mostly unknown to the source vocabulary, and their output is guessed: line"
+    said = "are mostly unknown to the source vocabulary, and their output is a guess: line"
     name = desk.path("in")
     assert desk.told == [f"{name}: 6 of 14 lines {said} 9, 10, 11, 12, 13 ..."]
     desk.interrupted(4, window=3)
@@ -88,7 +88,7 @@ def test_nothing_left_to_do_is_said(desk):
     desk.decode()
     before = desk.read()
     desk.decode(resume=True)
-    assert desk.told == [f"{desk.path('out')} has 8 of 8 lines: nothing is left to do"]
+    assert desk.told == [f"{desk.path('out')} already has 8 of 8 lines; nothing left to do"]
     assert desk.read() == before
 
 
@@ -117,7 +117,7 @@ def test_an_interrupt_leaves_whole_lines_and_resuming_ends_them(desk, monkeypatc
     assert desk.told == ["interrupted: 3 of 8 lines are written; --resume continues after them"]
     assert desk.read("whole").startswith(desk.read())
     desk.decode(format=style, window=3, resume=True)
-    assert desk.told == [f"{desk.path('out')} has 3 of 8 lines: going on with the next"]
+    assert desk.told == [f"{desk.path('out')} already has 3 of 8 lines; continuing with the next line"]
     assert desk.read() == desk.read("whole")
 
 
@@ -177,7 +177,7 @@ def test_a_mistake_leaves_the_output_as_it_was(desk, options, message):
 def test_files_of_other_lengths_are_refused(desk, name, what):
     desk.write("short", ["a", "b"])
     path = desk.path("short")
-    with pytest.raises(UserError, match=f"^.*/in has 8 lines, .*/short 2: each line needs its {what}"):
+    with pytest.raises(UserError, match=f"^.*/in has 8 lines, but .*/short has 2: each line needs its {what}"):
         desk.decode(**{name: (path,) if name == "reference" else path})
 
 
@@ -185,7 +185,7 @@ def test_nothing_to_score_is_refused(desk):
     desk.write("in", [])
     desk.write("reference", [])
     with pytest.raises(
-        UserError, match=r"/in is empty: there are no sentences to score; give a text with its references$"
+        UserError, match=r"/in is empty: there are no sentences to score; use sentences with their references$"
     ):
         desk.decode(reference=True)
     assert not (desk.folder / "out").exists()
@@ -232,7 +232,9 @@ def test_no_file_of_the_corpus_is_written_over(desk, monkeypatch, name, data):
     cfg = types.SimpleNamespace(data=build(DataConfig, values, "data"), model=None)
     monkeypatch.setattr(decoding.run_folder, "load_config", lambda *_, **__: cfg)
     desk.write(name, ["old"])
-    with pytest.raises(UserError, match=rf"/{name} is a file of the corpus of --workdir=.*: it would be overwritten"):
+    with pytest.raises(
+        UserError, match=rf"/{name} is a file of the corpus of --workdir=.*, which would be overwritten"
+    ):
         desk.decode(output=name)
     assert desk.read(name) == b"old\n"
 
@@ -277,7 +279,7 @@ def test_integers_are_what_the_flag_asks_for(desk):
     )
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert not np.allclose(found, others, rtol=1e-5)
-    with pytest.raises(UserError, match="another command: --int8 was True and is not given;"):
+    with pytest.raises(UserError, match="another command: --int8 was True and is now not set;"):
         desk.decode(format="json", resume=True)
 
 
@@ -298,5 +300,5 @@ def test_other_files_beside_those_of_a_run_may_be_outputs(desk):
 
 
 def test_an_output_is_not_compressed_by_its_name(desk):
-    with pytest.raises(UserError, match=r"out.gz: the output is not compressed; leave --output out and add \| gzip"):
+    with pytest.raises(UserError, match=r"out.gz: the output is not compressed; leave out --output and append \| gzip"):
         desk.decode(output="out.gz")

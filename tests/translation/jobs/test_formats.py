@@ -112,13 +112,15 @@ def refuses(name, data, message, lines=SOURCES):
 @pytest.mark.parametrize("name", FORMATS)
 def test_more_results_than_lines_are_refused(name):
     data = "".join(FORMATS[name].render(result) for result in results(1)).encode()
-    refuses(name, data, "^it has 4 lines already, the input 3$", lines=SOURCES[:3])
+    refuses(name, data, "^it already has 4 lines, but the input has 3$", lines=SOURCES[:3])
 
 
 def test_json_of_another_input_is_refused():
     data = "".join(FORMATS["json"].render(result) for result in results(1)).encode()
-    refuses("json", data, r"^line 3 has line 2, source 'two\\u2028'; the input has '2' there$", ["one", "", "2", "3"])
-    refuses("json", data[data.index(b"\n") + 1 :], "^line 1 has line 1, source ''; the input has 'one' there$")
+    refuses(
+        "json", data, r"^line 3 is for line 2, source 'two\\u2028', but the input has '2' there$", ["one", "", "2", "3"]
+    )
+    refuses("json", data[data.index(b"\n") + 1 :], "^line 1 is for line 1, source '', but the input has 'one' there$")
 
 
 @pytest.mark.parametrize("line", ["ein Haus", '"x"', '{"line": 0}', '{"line": 0, "source": "one", "hypotheses": []}'])

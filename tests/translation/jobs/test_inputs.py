@@ -26,7 +26,7 @@ def test_a_line_for_each_line(tmp_path):
 
 def test_other_numbers_of_lines_are_refused(tmp_path):
     path = file(tmp_path, "a\n")
-    with pytest.raises(UserError, match=f"^in has 3 lines, {path} 1: each line needs its prefix$"):
+    with pytest.raises(UserError, match=f"^in has 3 lines, but {path} has 1: each line needs its prefix$"):
         inputs.read_parallel(path, LINES, name="in", what="prefix")
 
 
@@ -52,7 +52,7 @@ def test_a_dictionary_has_a_pair_on_each_line(tmp_path):
         ("Haus house\n", "line 1: 'Haus house' is not a source word, TAB, a target word$"),
         ("a\tb\nHaus\t\n", r"line 2: 'Haus\\t' is not"),
         ("a\tb\tc\n", "line 1: .* is not a source word"),
-        ("a\tb\na\tc\n", "line 2: 'a' has another target word above; drop one of the two$"),
+        ("a\tb\na\tc\n", "line 2: 'a' has another target word above; remove one of the two$"),
     ],
 )
 def test_other_lines_are_refused(tmp_path, text, message):

@@ -57,7 +57,7 @@ def test_texts_that_are_mostly_unknown_are_told(desk):
     (desk.folder / "in").write_text("Norway\n\u0995\u0996\u0997 \u0998\u0999\n")
     desk.decode()
     assert desk.told == [
-        f"{desk.folder / 'in'}: 1 of 2 lines are mostly unknown to the source vocabulary, and their output is guessed: "
+        f"{desk.folder / 'in'}: 1 of 2 lines are mostly unknown to the source vocabulary, and their output is a guess: "
         "line 2"
     ]
 
@@ -145,20 +145,23 @@ def test_right_labels_score_full(desk):
     assert "accuracy    100.00  % of 7 texts" in desk.told
     assert "macro F1    100.00" in desk.told
     (desk.folder / "labels").write_text("x\n")
-    with pytest.raises(UserError, match=r"in has 7 lines, .*labels 1: each line needs its label$"):
+    with pytest.raises(UserError, match=r"in has 7 lines, but .*labels has 1: each line needs its label$"):
         desk.decode(reference=(str(desk.folder / "labels"),))
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"search": {"beam_size": 3}}, r"^--beam_size: for translations only, and --workdir=.*run gives labels; leave"),
+        (
+            {"search": {"beam_size": 3}},
+            r"^--beam_size: for translations only, but --workdir=.*run is a classifier; leave",
+        ),
         ({"prefix": "x"}, "^--prefix: for translations only"),
         ({"score": "x"}, "^--score: for translations only"),
         ({"replace_unk": True}, "^--replace_unk: for translations only"),
-        ({"format": "fairseq"}, "^--format=fairseq is for translations: of labels there are text and json$"),
+        ({"format": "fairseq"}, "^--format=fairseq is for translations only; for labels, use text or json$"),
         ({"metrics": ("exact",), "reference": ("a",)}, "^--metrics: for translations only"),
-        ({"reference": ("a", "b")}, "^--reference names 2 files: a text has one label; name one$"),
+        ({"reference": ("a", "b")}, "^--reference has 2 files, but a text has one label; use only one$"),
         ({"format": "json", "nbest": 2}, "^--nbest: for translations only"),
     ],
     ids=str,
@@ -178,12 +181,14 @@ def test_typed_lines_get_the_labels_of_a_file(desk, workdir, monkeypatch, capsys
 
 
 def test_a_classifier_has_no_ensemble(desk, workdir):
-    with pytest.raises(UserError, match=r"^--workdir names 2 folders: a classifier works alone; name one$"):
+    with pytest.raises(
+        UserError, match=r"^--workdir has 2 folders, but classifiers do not form ensembles; use only one$"
+    ):
         desk.decode(workdir=(str(workdir), str(workdir)))
 
 
 def test_an_empty_text_has_no_scores(desk):
     (desk.folder / "in").write_text("")
     (desk.folder / "right").write_text("")
-    with pytest.raises(UserError, match=r"/in is empty: there are no texts to score; give a text with its labels$"):
+    with pytest.raises(UserError, match=r"/in is empty: there are no texts to score; use texts with their labels$"):
         desk.decode(reference=(str(desk.folder / "right"),))

@@ -101,15 +101,15 @@ def test_models_that_do_not_go_together_are_refused(trained, lm, other, tmp_path
             decode(tmp_path, workdir, input=written(tmp_path, "source", ""), **options)
 
     weight = {"lm_weight": 0.5}
-    refused("^--lm without --lm_weight: a language model takes part with a weight; give both", trained, lm=str(lm))
+    refused("^--lm without --lm_weight: a language model and its weight go together; set both", trained, lm=str(lm))
     refused("^--lm_weight without --lm: ", trained, search=weight)
     for missing in (0.0, 0.5):
         refused("^--lm=/no/such: there is no such folder", trained, lm="/no/such", search={"lm_weight": missing})
     refused(
-        "^--lm: .*run reads a source; give the workdir of one language model", trained, lm=str(other), search=weight
+        "^--lm: .*run reads a source; use the workdir of a single language model", trained, lm=str(other), search=weight
     )
-    refused("^--lm: .*run is a language model itself", lm, lm=str(lm), search=weight)
-    with pytest.raises(UserError, match="one is a language model, which reads no source; give it as --lm"):
+    refused("^--lm: .*run is itself a language model", lm, lm=str(lm), search=weight)
+    with pytest.raises(UserError, match=" is a language model, which reads no source; pass it as --lm"):
         load([trained, lm], tell=print)
     own = tmp_path / "own"
     train(config(training__max_steps=1, data__vocabulary__tgt_size=140), own)
@@ -198,7 +198,9 @@ def test_a_split_needs_a_source(lm, tmp_path):
 
 
 def test_a_prompt_needs_a_source(lm):
-    with pytest.raises(UserError, match=r"^--interactive with a language model: it reads no source, and --workdir="):
+    with pytest.raises(
+        UserError, match=r"^--interactive with a language model: --workdir=.* reads no source; use --sampling"
+    ):
         interactive.interact(Options(workdir=(str(lm),)), tell=print)
 
 
@@ -209,8 +211,8 @@ def test_standard_input_is_scored_without_a_source(lm, trained, tmp_path, monkey
     typed("5 Kilowatt\nNorwegen\n")
     lines, _ = decode(tmp_path, lm, score="-")
     assert [line.partition("\t")[0] for line in lines] != ["", ""]
-    with pytest.raises(UserError, match=r"^--input and --score are all standard input, which can be read only once"):
+    with pytest.raises(UserError, match=r"^--input and --score read standard input, which can be read only once"):
         decode(tmp_path, trained, score="-")
     typed("5\n")
-    with pytest.raises(UserError, match=r"^test has \d+ lines, standard input 1: each line needs its prefix"):
+    with pytest.raises(UserError, match=r"^test has \d+ lines, but standard input has 1: each line needs its prefix"):
         decode(tmp_path, trained, split="test", prefix="-")

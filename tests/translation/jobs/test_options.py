@@ -13,29 +13,29 @@ from convs2s_jax.translation.jobs.options import Options
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"workdir": ()}, "^--workdir is missing, as in --workdir=runs/demo$"),
+        ({"workdir": ()}, "^--workdir is missing; set it, for example --workdir=runs/demo$"),
         ({"workdir": ("a", "")}, "^--workdir is missing"),
         ({"nbest": 0}, "^--nbest is 0: use 1 or more$"),
         ({"batch_size": 0}, "^--batch_size is 0: use 1 or more$"),
         ({"batch_tokens": -1}, "^--batch_tokens is -1: use 1 or more$"),
         ({"window": 0}, "^--window is 0: use 1 or more$"),
-        ({"split": "test", "input": "x"}, "^--split brings its own source and reference: leave out --input and --ref"),
-        ({"split": "test", "reference": ("x",)}, "^--split brings its own"),
-        ({"reference": ("x", "")}, "^--reference names an empty file name"),
+        ({"split": "test", "input": "x"}, "^--split provides its own source and reference; leave out --input and"),
+        ({"split": "test", "reference": ("x",)}, "^--split provides its own"),
+        ({"reference": ("x", "")}, "^--reference contains an empty file name"),
         ({"metrics": ("bleu",)}, "^--metrics without --reference: there is nothing to compare with"),
         ({"bleu_tokenize": "13a"}, "^--bleu_tokenize without --reference: "),
         ({"score": "x", "search": {"sampling": True, "top_k": 2}}, "^--score with --sampling, --top_k: given"),
         (
             {"corpus": (("data.dir", "x"),)},
-            "^--config.data.dir without --split: only a split is read from the run's co",
+            "^--config.data.dir without --split: the run's corpus is read only with --split; leave it out",
         ),
         ({"unk_dictionary": "x"}, "^--unk_dictionary without --replace_unk: words are replaced only with"),
-        ({"nbest": 2}, "^--nbest=2 with --format=text: text has one line for each line; use --format=json or fairseq$"),
-        ({"resume": True}, "^--resume without --output: what went to standard output cannot be read back; give --out"),
+        ({"nbest": 2}, "^--nbest=2 with --format=text: text has one line per source line; use --format=json"),
+        ({"resume": True}, "^--resume without --output: what went to standard output cannot be read back; set --out"),
         *(
             (
                 {"score": "x", name: value},
-                f"^--score with --{name}: given translations are scored, nothing is searched or",
+                f"^--score with --{name}: given translations are scored, and nothing is searched or",
             )
             for name, value in {
                 "prefix": "x",
@@ -48,12 +48,12 @@ from convs2s_jax.translation.jobs.options import Options
             }.items()
         ),
         ({"score": "x", "nbest": 2, "format": "json"}, "^--score with --nbest: .*; leave one out$"),
-        ({"score": "x", "search": {"sampling": True}}, "^--score with --sampling: given translations are scored, noth"),
+        ({"score": "x", "search": {"sampling": True}}, "^--score with --sampling: given translations are scored, and"),
         ({"score": "x", "search": {"beam_size": 2, "stop": "exact"}}, "^--score with --beam_size, --stop: given"),
         *(
             (
                 {"interactive": True, name: value},
-                f"^--interactive with --{name}: lines come from the terminal and answers",
+                f"^--interactive with --{name}: lines are read from the terminal and answered",
             )
             for name, value in {
                 "input": "x",
@@ -69,10 +69,10 @@ from convs2s_jax.translation.jobs.options import Options
                 "window": 3,
             }.items()
         ),
-        ({"split": "test", "prefix": "-", "constraints": "-"}, "^--prefix and --constraints are all standard input"),
+        ({"split": "test", "prefix": "-", "constraints": "-"}, "^--prefix and --constraints read standard input"),
         (
             {"score": "-", "unk_dictionary": "-", "replace_unk": True},
-            "^--score and --unk_dictionary are all standard input",
+            "^--score and --unk_dictionary read standard input",
         ),
         ({"interactive": True, "resume": True, "output": "x"}, "^--interactive with --"),
     ],
@@ -101,7 +101,7 @@ def test_the_input_is_not_written_over(tmp_path):
     path.write_text("1\n")
     link = tmp_path / "link"
     link.symlink_to(path)
-    with pytest.raises(UserError, match=f"^--output={link} is the file of --input: it would be overwritten"):
+    with pytest.raises(UserError, match=f"^--output={link} is the file of --input, which would be overwritten"):
         Options(workdir=("a",), input=str(path), output=str(link))
     assert Options(workdir=("a",), input=str(path), output=str(tmp_path / "new"))
 
@@ -121,11 +121,11 @@ def test_given_options_replace_the_runs_own():
         ({"search": {"diverse_strength": -1.0}}, "^search.diverse_strength is -1.0"),
         (
             {"nbest": 6, "format": "json"},
-            "^--nbest=6 with a beam_size of 5: a search has as many hypotheses as its beam",
+            "^--nbest=6 with a beam_size of 5: a search returns at most beam_size hypotheses",
         ),
         (
             {"constraints": "x", "search": {"sampling": True}},
-            "^--constraints with --sampling: only plain beam search sees",
+            "^--constraints with --sampling: only plain beam search can enforce",
         ),
         ({"search": {"diverse_strength": 1.0}}, "^--diverse_strength without --diverse_groups: "),
         ({"search": {"length_penalty": 0.6, "normalize": False}}, "^--length_penalty with --nonormalize: "),
@@ -134,7 +134,7 @@ def test_given_options_replace_the_runs_own():
             {"constraints": "x", "search": {"beam_size": 4, "diverse_groups": 2}},
             "^--constraints with --diverse_groups: ",
         ),
-        ({"seed": 3}, "^--seed=3 without --sampling: nothing is drawn in beam search; leave it out$"),
+        ({"seed": 3}, "^--seed=3 without --sampling: beam search draws no random numbers; leave it out$"),
     ],
     ids=str,
 )
@@ -163,7 +163,7 @@ def test_the_file_behind_standard_input_is_not_written_over(tmp_path):
     path = tmp_path / "text"
     path.write_text("1\n")
     with redirected(0, path, os.O_RDONLY):
-        with pytest.raises(UserError, match=f"^--output={path} is the file of --input: it would be overwritten"):
+        with pytest.raises(UserError, match=f"^--output={path} is the file of --input, which would be overwritten"):
             Options(workdir=("a",), output=str(path))
         Options(workdir=("a",), output=str(tmp_path / "other"))
         Options(workdir=("a",), output=str(path), split="test")  # nothing is read from there
@@ -186,7 +186,7 @@ def test_the_file_behind_standard_output_is_not_read(tmp_path):
     path = tmp_path / "text"
     path.write_text("1\n")
     with redirected(1, path, os.O_WRONLY):
-        with pytest.raises(UserError, match=r"^standard output is the file of --input: it would be overwritten"):
+        with pytest.raises(UserError, match=r"^standard output is the file of --input, which would be overwritten"):
             Options(workdir=("a",), input=str(path))
         Options(workdir=("a",), input=str(path), output=str(tmp_path / "other"))
 
@@ -195,18 +195,18 @@ def test_the_file_behind_standard_output_is_not_read(tmp_path):
 def test_no_file_that_is_read_is_written(tmp_path, name):
     path = tmp_path / "x"
     path.write_text("\n")
-    with pytest.raises(UserError, match=f"is the file of --{name}: it would be overwritten; give another"):
+    with pytest.raises(UserError, match=f"is the file of --{name}, which would be overwritten; choose another file"):
         Options(workdir=("w",), output=str(path), **{name: (str(path),) if name == "reference" else str(path)})
 
 
 def test_standard_input_is_read_once():
-    with pytest.raises(UserError, match=r"^--input and --prefix are all standard input, which can be read only once"):
+    with pytest.raises(UserError, match=r"^--input and --prefix read standard input, which can be read only once"):
         Options(workdir=("w",), prefix="-")
 
 
 @pytest.mark.parametrize("seed", [-1, 2**32])
 def test_seeds_beyond_their_range_are_refused(seed):
-    with pytest.raises(UserError, match=f"^--seed={seed}: seeds are whole numbers from 0 to 4294967295$"):
+    with pytest.raises(UserError, match=f"^--seed={seed}: expected an integer between 0 and 4294967295$"):
         Options(workdir=("w",), seed=seed)
 
 

@@ -129,13 +129,13 @@ def test_writing_is_tried_beforehand_and_changes_nothing(path, tmp_path):
 def test_what_cannot_be_written_is_refused(tmp_path):
     with pytest.raises(UserError, match=f"^--output={tmp_path} cannot be written: Is a directory; "):
         check_writable(str(tmp_path))
-    with pytest.raises(UserError, match=r"/no/out cannot be written: No such file or directory; give another file$"):
+    with pytest.raises(UserError, match=r"/no/out cannot be written: No such file or directory; choose another file$"):
         check_writable(str(tmp_path / "no" / "out"))
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
 def test_a_device_that_is_full_is_a_sentence():
-    rest = r"No space left on device; make room or give another file$"  # nothing of it can be resumed
+    rest = r"No space left on device; make room or choose another file$"  # nothing of it can be resumed
     with (
         pytest.raises(UserError, match=rf"^--output=/dev/full cannot be written: {rest}"),
         opened("/dev/full") as write,

@@ -78,7 +78,7 @@ def test_an_output_in_a_store_is_that_of_a_local_command_and_is_resumed(bucket, 
     stores.write("gs://bucket/out", here + b"torn")
     told.clear()
     assert decoded(told, resume=True) == here
-    assert told[0] == "gs://bucket/out has 3 of 3 lines: nothing is left to do"
+    assert told[0] == "gs://bucket/out already has 3 of 3 lines; nothing left to do"
     with pytest.raises(UserError, match=r"^--resume: gs://bucket/out is the output of another command: --batch_size"):
         decoded(resume=True, batch_size=2)
     assert stores.read("gs://bucket/out") == here

@@ -44,18 +44,18 @@ def undisturbed(desk) -> bytes:
 
 
 OTHERS = {
-    "--window was 3 and is 2": {"window": 2},
-    "--nbest was 2 and is 1": {"nbest": 1},
-    "--format was json and is fairseq": {"format": "fairseq"},
-    "--batch_size was 64 and is 2": {"batch_size": 2},
-    "--batch_tokens was 16384 and is 32": {"batch_tokens": 32},
-    "--seed was 1 and is 2": {"seed": 2},
-    "--replace_unk was False and is True": {"replace_unk": True},
-    "--beam_size was 2 and is 3": {"search": {**BASE["search"], "beam_size": 3}},
-    "--temperature was 1.0 and is 0.5": {"search": {**BASE["search"], "temperature": 0.5}},
-    "--max_length_b was 10 and is 3": {"search": {**BASE["search"], "max_length_b": 3}},
-    "the file of --prefix changed": {"prefix": ""},
-    "--sampling was True and is False": {"search": {}, "seed": None},
+    "--window was 3 and is now 2": {"window": 2},
+    "--nbest was 2 and is now 1": {"nbest": 1},
+    "--format was json and is now fairseq": {"format": "fairseq"},
+    "--batch_size was 64 and is now 2": {"batch_size": 2},
+    "--batch_tokens was 16384 and is now 32": {"batch_tokens": 32},
+    "--seed was 1 and is now 2": {"seed": 2},
+    "--replace_unk was False and is now True": {"replace_unk": True},
+    "--beam_size was 2 and is now 3": {"search": {**BASE["search"], "beam_size": 3}},
+    "--temperature was 1.0 and is now 0.5": {"search": {**BASE["search"], "temperature": 0.5}},
+    "--max_length_b was 10 and is now 3": {"search": {**BASE["search"], "max_length_b": 3}},
+    "the file of --prefix has changed": {"prefix": ""},
+    "--sampling was True and is now False": {"search": {}, "seed": None},
 }
 
 
@@ -64,7 +64,7 @@ OTHERS = {
 def test_the_output_of_other_flags_is_refused(desk, why, complete):
     desk.interrupted(1, **BASE) if not complete else desk.decode(**BASE)
     before = desk.files()
-    with pytest.raises(UserError, match=f"^--resume: .*out is the output of another command: {why}; give the same inp"):
+    with pytest.raises(UserError, match=f"^--resume: .*out is the output of another command: {why}; use the same inp"):
         desk.decode(**{**BASE, **OTHERS[why]}, resume=True)
     assert desk.files() == before
 
@@ -74,7 +74,7 @@ def test_the_output_of_another_model_is_refused(desk, other, undisturbed):
     before = desk.files()
     first, desk.workdir = desk.workdir, other
     with pytest.raises(
-        UserError, match=r"out is the output of another command: --checkpoint was \[\[3\]\] and is \[\["
+        UserError, match=r"out is the output of another command: --checkpoint was \[\[3\]\] and is now \[\["
     ):
         desk.decode(**BASE, resume=True)
     assert desk.files() == before
@@ -100,14 +100,16 @@ def test_the_output_of_other_texts_is_refused(desk, name):
     desk.write(name, changed.get(name, ["Norwegen", *LINES[1:]] if name == "in" else ["", *[""] * 7]))
     what = {"in": "the input", "reference": "the reference", "wishes": "the file of --constraints"}
     what |= {"prefix": "the file of --prefix", "dictionary": "the file of --unk_dictionary"}
-    with pytest.raises(UserError, match=f"^--resume: .*out is the output of another command: {what[name]} changed; "):
+    with pytest.raises(
+        UserError, match=f"^--resume: .*out is the output of another command: {what[name]} has changed; "
+    ):
         desk.decode(window=3, **options, resume=True)
     assert desk.files() == before
 
 
 def test_given_translations_and_a_search_are_two_things(desk):
     desk.interrupted(1, window=3, score=True, format="json")
-    with pytest.raises(UserError, match="out is the output of another command: the file of --score changed; "):
+    with pytest.raises(UserError, match="out is the output of another command: the file of --score has changed; "):
         desk.decode(window=3, format="json", resume=True)
 
 
@@ -124,22 +126,22 @@ def test_what_does_not_decide_the_bytes_may_change(desk):
         (
             "out",
             lambda data: data.replace(b"Norway", b"Norwax", 1),
-            "out is not what was written: its first .* bytes w",
+            "the first .* bytes of .*out have changed since they w",
         ),
-        ("out", lambda data: data[:-1], "out is not what was written: its first .* bytes were changed; begin anew"),
-        (RECORD, lambda _: None, r"there is no .*out\.resume\.json that says of which input, model and flags"),
-        (RECORD, lambda data: data[:-9], r"resume\.json is damaged \(it is not JSON\); begin anew without --resume"),
+        ("out", lambda data: data[:-1], "the first .* bytes of .*out have changed since they were written; start over"),
+        (RECORD, lambda _: None, r"there is no .*out\.resume\.json, which records the input, model and flags"),
+        (RECORD, lambda data: data[:-9], r"resume\.json is damaged \(it is not JSON\); start over without --resume"),
         (RECORD, lambda data: data.replace(b'"lines": 3', b'"lines": 4'), r"damaged \(its checksum does not match"),
         (RECORD, lambda _: b"[" * 100_000, r"resume\.json is damaged \(it is not JSON\)"),
         (
             RECORD,
             lambda _: Path.mkdir,
-            r"resume\.json cannot be read \(it is a folder, not a file\); begin",
+            r"resume\.json cannot be read \(it is a folder, not a file\); start over",
         ),
         (
             RECORD,
             lambda _: json.dumps(checksums.seal({"version": 2})).encode(),
-            r"resume\.json was written by another version of this program; begin anew",
+            r"resume\.json was written by another version of this program; start over",
         ),
     ],
     ids=["edited", "cut", "no record", "record cut", "record edited", "deep", "folder", "version"],
@@ -163,7 +165,7 @@ def test_a_complete_file_of_something_else_is_not_done(desk):
     """A file of as many lines used to count as done."""
     desk.write("out", ["x"] * 8)
     with pytest.raises(
-        UserError, match=r"^--resume: there is no .*; begin anew without --resume, or give another --output$"
+        UserError, match=r"^--resume: there is no .*; start over without --resume, or choose another --output$"
     ):
         desk.decode(resume=True)
     assert desk.read() == b"x\n" * 8
@@ -185,7 +187,7 @@ def test_a_folder_without_permission_is_told_once_and_the_output_is_written(desk
     desk.decode(window=3)
     record = desk.path("out.resume.json")
     assert desk.told == [
-        f"{record} cannot be written (Permission denied): --resume will not be able to continue {desk.path('out')}"
+        f"{record} cannot be written (Permission denied), so --resume will not be able to continue {desk.path('out')}"
     ]
     assert desk.read().count(b"\n") == 8
 
@@ -197,7 +199,7 @@ def test_a_full_disk_at_the_record_is_a_sentence(desk, monkeypatch):
     monkeypatch.setattr(files, "replace_file", full)
     desk.write("out", ["old"])
     with pytest.raises(
-        UserError, match="out cannot be written: No space left on device; make room or give another file"
+        UserError, match="out cannot be written: No space left on device; make room or choose another file"
     ):
         desk.decode(window=3)
     assert desk.read() == b"old\n"
