@@ -101,7 +101,7 @@ def test_a_full_disk_is_told_in_a_sentence(tmp_path):
 def test_decoding_refuses_with_one_sentence(tmp_path, trained):
     assert "--workdir is missing" in refused(decoding())
     assert "there is no such folder" in refused(decoding(f"--workdir={tmp_path}/no"))
-    assert "holds no config.json" in refused(decoding(f"--workdir={tmp_path}"))
+    assert "contains no config.json" in refused(decoding(f"--workdir={tmp_path}"))
     empty = tmp_path / "empty"
     shutil.copytree(trained, empty, ignore=shutil.ignore_patterns("checkpoints"))
     assert "there is no checkpoint here" in refused(decoding(f"--workdir={empty}"))

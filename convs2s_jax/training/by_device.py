@@ -1,11 +1,11 @@
-"""Gradients by named exchanges: within a `jax.shard_map` over `data` and `fsdp`, a device computes those of its rows.
+"""Gradients with named collectives: in a `jax.shard_map` over `data` and `fsdp`, a device computes those of its rows.
 
 With `tensor`, devices along that axis compute those of the same rows together, and XLA's partitioner divides the work.
 
-`summed` adds them up over the devices, layer by layer in the backward pass. `unreduced` leaves them on each device, so
-that those of several batches are added up before `reduced` sums the total over devices. That is one exchange for each
-update, and an array as large as all gradients on each device meanwhile: where `fsdp` shards the state, gradients are
-summed over `fsdp` at once, and only the sum over `data` is put off.
+`summed` reduces them over the devices, layer by layer in the backward pass. `unreduced` leaves them on each device, so
+that those of several batches can be accumulated before `reduced` sums the total over devices. That needs only one
+reduction per update, but meanwhile an array as large as all gradients on each device. If `fsdp` shards the state,
+gradients are reduced over `fsdp` immediately, and only the sum over `data` is deferred.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def summed(
     exchange: Exchange,
     rules: Sequence[ShardingRule] = (),
 ) -> tuple[Tree, SumsT]:
-    """Gradients with respect to merged parameters, and the sums of the loss, added up over all devices.
+    """Return gradients with respect to merged parameters, and the sums of the loss, reduced over all devices.
 
     Args:
       loss: of parameters as `ShardedParam`s.
@@ -45,7 +45,7 @@ def summed(
       batch: rows over `ROWS`.
       key: for dropout.
       mesh: devices.
-      exchange: the dtype of sums of gradients over devices, and when kernels are gathered.
+      exchange: the dtype of the gradient reduction, and when kernels are gathered.
       rules: of `sharding.shardings`.
     """
     ways = exchanges.of_parameters(merged, mesh, exchange, rules=rules)
@@ -75,9 +75,9 @@ def unreduced(
     exchange: Exchange,
     rules: Sequence[ShardingRule] = (),
 ) -> tuple[Tree, SumsT]:
-    """As `summed`, but for the sum over `data`: results have a leading axis, an entry for each device along it.
+    """As `summed`, without the sum over `data`: results have a leading axis with an entry for each device along it.
 
-    Gradients are `exchanges.grouped`, so that they lie over `tensor` and over `fsdp` alike.
+    Gradients are `exchanges.grouped`, so that they are sharded over `tensor` and over `fsdp` alike.
     """
     at_once = tuple(axis for axis in ROWS if axis != LATE)
     ways = exchanges.of_parameters(merged, mesh, exchange, at_once, rules=rules)
@@ -106,7 +106,7 @@ def unreduced(
 def reduced(
     total: tuple[Tree, SumsT], merged: Tree, mesh: Mesh, exchange: Exchange, rules: Sequence[ShardingRule] = ()
 ) -> tuple[Tree, SumsT]:
-    """The sum over `data` of what `unreduced` returned, or of several of those added up; `merged` for its shapes."""
+    """Sum over `data` what `unreduced` returned, or the total of several such results; `merged` gives the shapes."""
     ways = exchanges.of_parameters(merged, mesh, exchange, (LATE,), rules=rules)
     specs = exchanges.specs(ways)
 
@@ -127,7 +127,7 @@ def reduced(
 
 
 def _unreduced_specs(specs: Tree, mesh: Mesh) -> Tree:
-    """Of unreduced gradients: what `data` shards is unsharded on each device along it."""
+    """The specs of unreduced gradients: what `data` shards is unsharded on each device along it."""
     cut = sharding.state_axis(mesh)
     return jax.tree.map(
         lambda spec: P(LATE) if cut == LATE else P(LATE, *spec), specs, is_leaf=lambda x: isinstance(x, P)
@@ -135,14 +135,14 @@ def _unreduced_specs(specs: Tree, mesh: Mesh) -> Tree:
 
 
 def _named(mesh: Mesh) -> set[str]:
-    """The axes of a `shard_map`: all, but for `tensor` where the partitioner has something to divide along it."""
+    """The manual axes of a `shard_map`: all, except `tensor` if the partitioner has something to divide along it."""
     return set(mesh.axis_names if mesh.shape["tensor"] == 1 else ROWS)
 
 
 def _first_rows(batch: Tree, mesh: Mesh) -> Array:
-    """For each part of the rows the number of its first one, an argument cut over `ROWS`.
+    """For each shard of the rows, the index of its first row, as an argument sharded over `ROWS`.
 
-    XLA's partitioner has no `lax.axis_index` where other axes are its own.
+    XLA's partitioner does not support `lax.axis_index` if it handles other axes.
     """
     count = row_shards(mesh)
     return jnp.arange(count) * (len(jax.tree.leaves(batch)[0]) // count)

@@ -1,4 +1,4 @@
-"""An update by pmap: each device runs the program on its rows, with all parameters; the axis `data`."""
+"""An update with `jax.pmap` over the axis `data`: each device runs the program on its rows, with all parameters."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -26,13 +26,13 @@ def steps(
     """The programs of an update; arguments as for `parallel.compile_steps`.
 
     Raises:
-      UserError: a mesh that cuts parameters.
+      UserError: a mesh that shards parameters.
     """
-    check(not rules, "mesh.rules is given with parallel=pmap: each device has all parameters; drop it, or use jit")
+    check(not rules, "mesh.rules is set with parallel=pmap, which replicates all parameters; drop it, or use jit")
     devices = jax.devices()[:1] if mesh is None else list(mesh.devices.flat)
     for axis in ("fsdp", "tensor"):
         size = 1 if mesh is None else mesh.shape[axis]
-        check(size == 1, f"mesh.{axis} is {size} with parallel=pmap: it only spreads data; use 1, or parallel=jit")
+        check(size == 1, f"mesh.{axis} is {size}, but parallel=pmap shards data only: use 1, or parallel=jit")
     each = partial(dispatch.pmap, axis_name="data", devices=devices)
 
     def cut(batch: BatchT) -> BatchT:
@@ -40,7 +40,7 @@ def steps(
         return jax.tree.map(lambda x: x.reshape(len(devices), -1, *x.shape[1:]), batch)
 
     def public(tree: Tree) -> Tree:
-        """Replicated results as arrays over all devices: those of pmap only cover the devices of this process."""
+        """Replicated results as arrays over all devices, since those of pmap only cover the devices of this process."""
         return tree if mesh is None or not mesh.is_multi_process else jax.tree.map(partial(_of_all, mesh), tree)
 
     def local(params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:

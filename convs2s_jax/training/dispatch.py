@@ -1,10 +1,10 @@
-"""Compiled programs of a mesh, called so that XLA's CPU client does not block itself.
+"""Compiled programs of a mesh, called so that XLA's CPU client does not deadlock.
 
-A call of a compiled program returns before its results are there, so that the host can go on. XLA's CPU client lets 32
-programs be in progress on a device. Each further one blocks a thread of the client's pool until one of them has ended.
-The same pool runs the programs, and has one thread for each device (or core, if there are more cores). Devices that
-exchange arrays hold their threads until all of them have arrived. So where 34 programs are in progress, some devices
-wait for others that get no thread, and after a timeout XLA aborts the process.
+A call of a compiled program returns before its results are ready, so that the host can continue. XLA's CPU client
+allows 32 programs in progress on a device. Each further one blocks a thread of the client's pool until one of them has
+ended. The same pool runs the programs, and has one thread for each device (or core, if there are more cores). Devices
+in a collective hold their threads until all of them have arrived. So with 34 programs in progress, some devices wait
+for others that get no thread, and after a timeout XLA aborts the process.
 """
 
 import functools
@@ -19,7 +19,7 @@ from convs2s_jax.nn.types import Tree
 
 
 class Program:
-    """A compiled program, of which at most one per thread is in progress on several CPU devices of a process.
+    """A compiled program; each thread has at most one in progress on several CPU devices of a process.
 
     On one device, and on GPUs and TPUs, calls do not wait.
     """
@@ -30,7 +30,7 @@ class Program:
         functools.update_wrapper(self, compiled)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The results of the program, which are ready if they are on several CPU devices of this process."""
+        """Run the program. Its results are ready on return if they are on several CPU devices of this process."""
         results = self._compiled(*args, **kwargs)
         return jax.block_until_ready(results) if on_several_cpu_devices(results) else results
 
@@ -39,7 +39,7 @@ class Program:
 
 
 def jit(function: Callable[..., Any], **options: Any) -> Program:
-    """`jax.jit` for programs whose devices may exchange arrays; `options` are those of `jax.jit`."""
+    """`jax.jit` for programs that may contain collectives; `options` are those of `jax.jit`."""
     return Program(jax.jit(function, **options))
 
 
@@ -50,17 +50,17 @@ def jit_with_barriers(
     compiler_options: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Callable[..., Any]:
-    """`jit` of a function with `lax.optimization_barrier`s, which also hold on CPU.
+    """`jit` of a function with `lax.optimization_barrier`s, which also take effect on CPU.
 
     XLA's CPU compiler removes barriers before it fuses operations (in jax 0.10; that of 0.12 keeps them). Then the
-    elementwise parts of all layers of a deep stack end up in one another: each is computed again from the products of
-    all layers before it. The pass that does so is left out here. JAX takes compiler options at the outermost `jax.jit`
-    only, so within another transformation the function is compiled without them; results are the same.
+    elementwise parts of all layers of a deep stack are fused into one another: each is recomputed from the products of
+    all layers before it. The pass that removes barriers is disabled here. JAX accepts compiler options at the outermost
+    `jax.jit` only, so within another transformation the function is compiled without them; results are the same.
 
     Args:
-      function: to be compiled.
-      mesh: over which it runs; None for one device.
-      compiler_options: further ones, used on CPU where XLA_FLAGS does not set them.
+      function: the function to compile.
+      mesh: the devices it runs on; None for one device.
+      compiler_options: further ones, used on CPU unless XLA_FLAGS sets them.
       **options: of `jax.jit`.
     """
     device = jax.devices()[0] if mesh is None else mesh.devices.flat[0]
@@ -72,11 +72,11 @@ def jit_with_barriers(
 
 
 REMOVAL = "cse_barrier_expander"
-"""The pass of XLA that removes barriers."""
+"""The XLA pass that removes barriers."""
 
 
 def jit_once(function: Callable[..., Any], mesh: Mesh | None, **options: Any) -> Callable[..., Any]:
-    """`jit_with_barriers` for a program that runs once, which is compiled with little optimisation."""
+    """`jit_with_barriers` for a program that runs only once: it is compiled with little optimisation."""
     return jit_with_barriers(function, mesh, compiler_options=LITTLE_OPTIMISATION, **options)
 
 
@@ -86,7 +86,7 @@ def pmap(function: Callable[..., Any], **options: Any) -> Program:
 
 
 def on_several_cpu_devices(results: Tree) -> bool:
-    """Whether the results of a program are on several CPU devices of this process. The first leaf tells for all."""
+    """Whether the results of a program are on several CPU devices of this process, judged by the first leaf."""
     first = next(iter(jax.tree.leaves(results)), None)
     if not isinstance(first, jax.Array) or isinstance(first, jax.core.Tracer):
         return False

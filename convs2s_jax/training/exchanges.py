@@ -1,12 +1,13 @@
-"""Parameters as `ShardedParam`s that layers gather by named exchanges: within a `jax.shard_map` over the axes of rows.
+"""Parameters as `ShardedParam`s that layers gather with named collectives, in a `jax.shard_map` over the axes of rows.
 
 The axis `tensor` is left to XLA's partitioner there: it divides the products of a layer, and arrays are constrained to
-lie over it as the layer uses them. Where both `tensor` and the axis of rows cut an array axis of D columns, it is two
-axes here, [n, D / n], with the n parts of `tensor` first: an exchange over rows is then within each of these parts.
-(For a `shard_map` the named axis would come first, and parts would change devices before and after each exchange.)
+the sharding in which the layer uses them. If both `tensor` and the axis of rows shard an array axis of D columns, it is
+two axes here, [n, D / n], with the n shards of `tensor` first. A collective over rows is then within each of these
+shards. (For a `shard_map` the named axis would come first, and shards would change devices before and after each
+collective.)
 
 As in `training.gathering`, the gradient of a full kernel comes back as that of the shard, summed over the rows of all
-devices, or it stays on each device until those of several batches are added up.
+devices, or it stays on each device until those of several batches are accumulated.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,19 +32,19 @@ from convs2s_jax.training.mesh import ROWS, ShardingRule
 
 @dataclass(frozen=True)
 class Exchanged:
-    """The exchanges of one parameter.
+    """The collectives of one parameter.
 
     Attributes:
-      axis: mesh axis that cuts the parameter.
-      dim: axis of the array that it cuts; None for an array that is not sharded.
-      dtype: of the sums of gradients.
+      axis: mesh axis that shards the parameter.
+      dim: axis of the array that it shards; None for an array that is not sharded.
+      dtype: of the gradient reduction.
       over: mesh axes over which gradients are summed.
-      use: how `tensor` cuts the array in use; None where it has one device.
-      halves: the mesh, for a kernel whose halves layers want side by side (`training.halves`).
+      use: how `tensor` shards the array in use; None if it has one device.
+      halves: the mesh, for a kernel whose halves layers need side by side (`training.halves`).
       early: whether it is gathered once, before the first layer.
-      groups: number of parts along `tensor` that get an array axis of their own before `dim`; 1 for none.
-      promoted: whether sums in bfloat16 are of float32 in transit, as XLA's CPU compiler makes all of them. It does so
-        by itself, but ends the process where a `shard_map` leaves an axis to the partitioner (jax 0.10 and 0.12).
+      groups: number of shards along `tensor` that get a separate array axis before `dim`; 1 for none.
+      promoted: whether sums in bfloat16 are float32 in transit, as XLA's CPU compiler makes all of them. It does so by
+        itself, but ends the process if a `shard_map` leaves an axis to the partitioner (jax 0.10 and 0.12).
     """
 
     axis: str
@@ -84,37 +85,37 @@ class Exchanged:
 
     @property
     def grouped_dim(self) -> int | None:
-        """The axis of the grouped array that `axis` cuts."""
+        """The axis of the grouped array that `axis` shards."""
         return None if self.dim is None else self.dim + (self.groups > 1)
 
     @property
     def spec(self) -> P:
-        """How `axis` cuts the grouped array."""
+        """How `axis` shards the grouped array."""
         return P() if self.grouped_dim is None else P(*[None] * self.grouped_dim, self.axis)
 
     @property
     def grouped_use(self) -> P | None:
-        """How `tensor` cuts the grouped array in use."""
+        """How `tensor` shards the grouped array in use."""
         if self.use is None or self.dim is None or self.groups == 1:
             return self.use
         return P(*self.use[: self.dim + 1], None, *self.use[self.dim + 1 :])
 
     def grouped(self, value: Array) -> Array:
-        """The array with an axis for the parts that `tensor` makes of the axis `dim`."""
+        """The array with an axis for the shards that `tensor` makes of the axis `dim`."""
         if self.dim is None or self.groups == 1:
             return value
         before, length, after = value.shape[: self.dim], value.shape[self.dim], value.shape[self.dim + 1 :]
         return value.reshape(*before, self.groups, length // self.groups, *after)
 
     def joined(self, value: Array) -> Array:
-        """The array of a `grouped` one."""
+        """Undo `grouped`."""
         if self.dim is None or self.groups == 1:
             return value
         before, after = value.shape[: self.dim], value.shape[self.dim + 2 :]
         return value.reshape(*before, self.groups * value.shape[self.dim + 1], *after)
 
     def for_layers(self, made: Callable[["Exchanged"], Gather]) -> Gather:
-        """What `made` makes of this, with halves side by side where layers want them so."""
+        """What `made` builds from this, with halves side by side if layers need them so."""
         if self.halves is None or self.use is None:
             return made(self)
         return Paired(self.halves, made(replace(self, use=P(*self.use, None), halves=None)))
@@ -125,7 +126,7 @@ class IntoSlot:
     """For gradients that stay on each device: those of (array, slot) go to the slot, not summed over `data`.
 
     Attributes:
-      exchange: of everything else: the gather, and sums over `fsdp`.
+      exchange: the other collectives: the gather, and sums over `fsdp`.
     """
 
     exchange: Exchanged
@@ -136,9 +137,9 @@ class IntoSlot:
 
 
 def on_each_part(function: Callable[[Array], Array], value: Array, spec: P | None) -> Array:
-    """An exchange over rows of an array that `tensor` cuts by this spec, on each of these parts alone.
+    """Run a collective over rows on each shard of an array that `tensor` shards by this spec.
 
-    The partitioner would gather the array before an exchange by name, and shard it again afterwards.
+    Otherwise the partitioner would gather the array before a named collective, and shard it again afterwards.
     """
     if spec is None:
         return function(value)
@@ -151,13 +152,13 @@ def on_each_part(function: Callable[[Array], Array], value: Array, spec: P | Non
 def of_parameters(
     merged: Tree, mesh: Mesh, exchange: Exchange, over: tuple[str, ...] = ROWS, *, rules: Sequence[ShardingRule] = ()
 ) -> Tree:
-    """For each merged parameter, how it is exchanged by name.
+    """Return the named collectives of each merged parameter.
 
     Args:
-      merged: parameters, of which shapes are enough.
+      merged: parameters; shapes are enough.
       mesh: devices.
-      exchange: the dtype of sums of gradients, and when kernels are gathered.
-      over: mesh axes over which sums are taken.
+      exchange: the dtype of the gradient reduction, and when kernels are gathered.
+      over: mesh axes over which gradients are summed.
       rules: of `sharding.shardings`.
     """
     axis, early = sharding.state_axis(mesh), is_early(mesh, exchange)
@@ -178,17 +179,17 @@ def of_parameters(
 
 
 def grouped(params: Tree, ways: Tree) -> Tree:
-    """Merged parameters as they are given to the `shard_map`; `ways` as `of_parameters` returns them."""
+    """Merged parameters as they are passed to the `shard_map`; `ways` as `of_parameters` returns them."""
     return jax.tree.map(lambda way, value: way.grouped(value), ways, params)
 
 
 def joined(grads: Tree, ways: Tree) -> Tree:
-    """Gradients of merged parameters, of those that are `grouped`."""
+    """Gradients of merged parameters, from those that are `grouped`."""
     return jax.tree.map(lambda way, value: way.joined(value), ways, grads)
 
 
 def specs(ways: Tree) -> Tree:
-    """How the axis of rows that cuts the state cuts `grouped` parameters."""
+    """How the axis of rows that shards the state shards `grouped` parameters."""
     return jax.tree.map(lambda way: way.spec, ways)
 
 
@@ -202,7 +203,7 @@ def exchanged(params: Tree, ways: Tree) -> Tree:
 
 
 def exchanged_into_slots(params: Tree, slots: Tree, ways: Tree) -> Tree:
-    """As `exchanged`, with gradients in the slots: arrays such as `slots` makes."""
+    """As `exchanged`, with gradients in the slots, which `slots` creates."""
 
     def sharded(value: Array, slot: Array, way: Exchanged) -> ShardedParam:
         return ShardedParam((value, slot), way.for_layers(IntoSlot), value.dtype, way.early)

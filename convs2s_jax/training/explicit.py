@@ -1,9 +1,9 @@
-"""Gradients with shardings in types: `jax.sharding.AxisType.Explicit` over the axes that spread rows.
+"""Gradients with shardings in types: `jax.sharding.AxisType.Explicit` over the axes that shard rows.
 
-Within `typed` every array's type says along which of these axes it is sharded, and JAX refuses operations for which
-that does not determine the result. Batches get an axis in front, of the parts of the rows, which is sharded and over
-which `jax.vmap` maps the loss. So the loss sees the rows of a part, as on one device, and types follow by themselves.
-The axis `tensor` is XLA's: its partitioner divides layers along it.
+Within `typed`, every array's type states along which of these axes it is sharded, and JAX refuses operations for which
+that does not determine the result. Batches get a leading axis, the shards of the rows, over which `jax.vmap` maps the
+loss. So the loss sees the rows of one shard, as on one device, and types follow by themselves. The axis `tensor` is
+left to XLA: its partitioner divides layers along it.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,10 +32,10 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True)
 class Typed:
-    """For `explicit`: gathers an array by a change of its type, whose transpose shards the gradient.
+    """For `explicit`: gathers an array by changing its type; the transpose shards the gradient.
 
     Attributes:
-      use: how `tensor`, which is no part of types, cuts the array in use; None where it has one device.
+      use: how `tensor`, which is not part of types, shards the array in use; None if it has one device.
     """
 
     use: P | None = None
@@ -48,7 +48,7 @@ class Typed:
 def sharded_loss(
     loss: Callable[[Tree, BatchT, Key | None], ResultT], mesh: Mesh, rules: Sequence[ShardingRule] = ()
 ) -> Callable[[Tree, BatchT, Key | None], ResultT]:
-    """The loss of a batch within `typed`: of sharded parameters, mapped over the shards of the rows."""
+    """Return the loss of a batch within `typed`: of sharded parameters, mapped over the shards of the rows."""
     count = row_shards(mesh)
 
     def sharded(path: tuple[Any, ...], value: Array) -> ShardedParam:
@@ -59,7 +59,7 @@ def sharded_loss(
         return ShardedParam(value, Typed(use), value.dtype)
 
     def cut(x: Array) -> Array:
-        """[B, ...] -> [parts, B / parts, ...]: no data moves between devices."""
+        """[B, ...] -> [shards, B / shards, ...]: no data moves between devices."""
         return lax.reshape(x, (count, x.shape[0] // count, *x.shape[1:]), out_sharding=P(ROWS))
 
     def summed(params: Tree, batch: BatchT, key: Key | None) -> ResultT:
@@ -79,10 +79,10 @@ def sharded_loss(
 def typed(
     function: Callable[[Tree, BatchT, Key | None], tuple[Tree, ResultT]], mesh: Mesh, rules: Sequence[ShardingRule]
 ) -> Callable[[Tree, BatchT, Key | None], tuple[Tree, ResultT]]:
-    """A function of merged parameters, a batch and a key with shardings in types, called from a program without.
+    """Wrap a function of merged parameters, a batch and a key, so that it runs with shardings in types.
 
     Raises:
-      UserError: at tracing, where JAX finds no sharding for a result of the function.
+      UserError: at tracing, if JAX finds no sharding for a result of the function.
     """
 
     def called(merged: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, ResultT]:
@@ -99,7 +99,7 @@ def typed(
                 raise
             reason = str(error).splitlines()[0]
             raise UserError(
-                f"parallel is 'explicit', which cannot train this model; use jit. JAX says: {reason}"
+                f"parallel is 'explicit', which cannot train this model; use jit. JAX reports: {reason}"
             ) from error
 
     return called

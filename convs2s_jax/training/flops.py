@@ -1,8 +1,8 @@
-"""Floating-point operations of a function, from its traced program: nothing is compiled.
+"""Floating-point operations of a function, counted in its traced program: nothing is compiled.
 
-Matrix products and convolutions are counted, two operations for each multiplication that is added to a sum; what a
-convolution multiplies with its padding is not. Elementwise operations are left out, as is usual where a share of a
-chip's peak is computed: they do not run on its matrix units. Loops count as often as they run.
+Matrix products and convolutions count two operations per multiply-add; multiplications of a convolution with its
+padding do not count. Elementwise operations are left out, as is usual for a share of a chip's peak, since they do not
+run on its matrix units. Loops count as often as they run.
 """
 
 import math
@@ -14,7 +14,7 @@ import numpy as np
 from jax.extend.core import Jaxpr, jaxprs_in_params
 
 RECOMPUTED = "rematted_computation"
-"""What `jax.checkpoint` writes into the name of operations that it computes a second time."""
+"""What `jax.checkpoint` adds to the names of operations that it recomputes."""
 
 
 class Flops(NamedTuple):
@@ -22,8 +22,8 @@ class Flops(NamedTuple):
 
     Attributes:
       model: of each product once.
-      recomputed: of products that are computed a second time to save memory.
-      unknown: number of loops whose trips are not known from the program; each is counted as one trip.
+      recomputed: of products that are recomputed to save memory.
+      unknown: number of loops whose trip counts are not known from the program; each is counted as one trip.
     """
 
     model: int = 0
@@ -36,24 +36,24 @@ class Flops(NamedTuple):
         return self.model + self.recomputed
 
     def plus(self, other: "Flops", times: int = 1) -> "Flops":
-        """These and `times` the others. Unknown loops are counted once."""
+        """These plus `times` the others. Unknown loops are counted once."""
         return Flops(
             self.model + times * other.model, self.recomputed + times * other.recomputed, self.unknown + other.unknown
         )
 
 
 def count(function: Callable[..., Any], *args: Any) -> Flops:
-    """The operations of `function(*args)`.
+    """Count the operations of `function(*args)`.
 
     Args:
       function: any function of JAX, such as a gradient or `Step.first`.
-      args: arrays, or `jax.ShapeDtypeStruct`s in their place.
+      args: arrays, or `jax.ShapeDtypeStruct`s instead.
     """
     return of_jaxpr(jax.make_jaxpr(lambda *given: function(*given))(*args).jaxpr)
 
 
 def of_jaxpr(jaxpr: Jaxpr, *, again: bool = False) -> Flops:
-    """The operations of a program; `again` says that all of it is recomputation."""
+    """Count the operations of a program; with `again` all of it is recomputation."""
     total = Flops()
     for equation in jaxpr.eqns:
         repeated = again or RECOMPUTED in str(equation.source_info.name_stack)
@@ -78,7 +78,7 @@ def _times(name: str, params: dict[str, Any]) -> int:
     """How often the inner program of an operation runs, on all devices together."""
     if name == "scan":
         return int(params["length"])
-    if name == "shard_map":  # its shapes are those of a part along the axes that it names
+    if name == "shard_map":  # its shapes are those of a shard along its manual axes
         return math.prod(params["mesh"].shape[axis] for axis in params["newly_manual_axes"])
     if name == "xla_pmap":
         return int(params["global_axis_size"])
@@ -93,7 +93,7 @@ def _product(equation: Any) -> int:
 
 
 def _convolution(equation: Any) -> int:
-    """2 B D C / groups of a convolution, times the pairs of an output position and a tap that meet an input."""
+    """2 B D C / groups of a convolution, times the pairs of an output position and a tap that read an input."""
     params, numbers = equation.params, equation.params["dimension_numbers"]
     image, kernel = (v.aval.shape for v in equation.invars[:2])
     result = equation.outvars[0].aval.shape

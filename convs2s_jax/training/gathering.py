@@ -1,7 +1,7 @@
 """Parameters as `nn.sharded_params.ShardedParam`s, which layers gather, for a program that XLA partitions.
 
 The gradient of a full kernel comes back as that of the shard, summed over the rows of all devices: a reduce-scatter
-where the gather is an all-gather. `training.exchanges` has the same with exchanges that are called by name.
+for each all-gather. `training.exchanges` does the same with named collectives.
 """
 
 from collections.abc import Sequence
@@ -23,8 +23,8 @@ from convs2s_jax.training.halves import Paired
 from convs2s_jax.training.mesh import ROWS, ShardingRule, row_shards
 
 SumDtype = Literal["auto", "float32", "bfloat16"]
-"""The dtype in which gradients are summed over devices: "auto" leaves it to XLA in programs that XLA partitions, which
-sum in the dtype of the products, and is float32 where exchanges are named."""
+"""The dtype of the gradient reduction over devices: "auto" leaves it to XLA in programs that XLA partitions, which sum
+in the dtype of the products, and is float32 with named collectives."""
 
 
 class Exchange(NamedTuple):
@@ -32,11 +32,11 @@ class Exchange(NamedTuple):
 
     Attributes:
       dtype: of the sums.
-      reduce_once_per_update: whether each device adds up its gradients of several batches before they are reduced over
-        devices. `explicit` does not read it, and `jit` with `fsdp` only where the mesh spans slices.
-      early: whether kernels that `fsdp` shards are gathered once, before the first layer, as those sharded by `data`
-        are: for meshes whose axis `fsdp` was not asked for, to save memory, but stands for `data` within a slice.
-        `explicit` does not read it.
+      reduce_once_per_update: whether each device accumulates its gradients of several batches before they are reduced
+        over devices. `explicit` ignores it, and `jit` with `fsdp` uses it only if the mesh spans slices.
+      early: whether kernels that `fsdp` shards are gathered once, before the first layer, like those sharded by `data`:
+        for meshes whose axis `fsdp` was not requested to save memory, but stands for `data` within a slice. `explicit`
+        ignores it.
     """
 
     dtype: SumDtype = "auto"
@@ -45,25 +45,25 @@ class Exchange(NamedTuple):
 
 
 EACH_BATCH = Exchange()
-"""For each batch, in the dtype that the way chooses."""
+"""Reduce for each batch, in the default dtype of the way."""
 NARROW = 32
-"""Shards with fewer columns are gathered along an axis of their own. In place, XLA's TPU compiler would add up whole
-arrays padded to tiles, which sends several times the bytes."""
+"""Shards with fewer columns are gathered along a separate axis. In place, XLA's TPU compiler would sum whole arrays
+padded to tiles, which sends several times the bytes."""
 
 
 class Exchanger(Protocol):
-    """How the shards of one parameter are exchanged."""
+    """How the shards of one parameter are communicated."""
 
     def gather(self, value: Array) -> Array:
-        """The full array, of all shards."""
+        """Return the full array, from all shards."""
 
     def scatter(self, gradient: Array) -> Array:
-        """This shard of a gradient of the full array, summed over rows, in the dtype of the gradient."""
+        """Return this shard of a gradient of the full array, summed over rows, in the dtype of the gradient."""
 
 
 @dataclass(frozen=True)
 class Alone:
-    """For one device, which has full arrays: no exchange and no constraint, which take time to be traced."""
+    """For one device, which has full arrays: no collectives and no constraints, which take time to trace."""
 
     def __call__(self, value: Array, dtype: Any) -> Array:
         """The array in this dtype."""
@@ -72,12 +72,12 @@ class Alone:
 
 @dataclass(frozen=True)
 class Constrained:
-    """For `jit`: says how the array and its gradient lie, and XLA exchanges shards.
+    """For `jit`: constrains the shardings of the array and its gradient, and XLA communicates shards.
 
     Attributes:
       used: sharding of the array in use.
       stored: sharding of the parameter and of its gradient.
-      narrow: axis of the array that is cut into narrow shards; None where shards are wide.
+      narrow: axis of the array that is split into narrow shards; None if shards are wide.
     """
 
     used: NamedSharding
@@ -102,27 +102,27 @@ class Constrained:
         return lax.with_sharding_constraint(jnp.moveaxis(parts, 0, axis).reshape(shape), self.used)
 
     def scatter(self, gradient: Array) -> Array:
-        """This shard of the sum over rows, which XLA takes."""
+        """This shard of the sum over rows, which XLA computes."""
         return lax.with_sharding_constraint(gradient, self.stored)
 
 
 @dataclass(frozen=True)
 class ConstrainedRows:
-    """For `jit`: rows of a table [V, E] that is cut along E, and perhaps over `tensor` along V.
+    """For `jit`: rows of a table [V, E] that is sharded along E, and perhaps over `tensor` along V.
 
-    It sends rows, where `Constrained` sends the table.
+    It sends rows, whereas `Constrained` sends the table.
 
     Attributes:
-      table: how the table and its gradient lie.
+      table: the shardings of the table and its gradient.
     """
 
     table: Constrained
 
     def __call__(self, value: Array, indices: Array, dtype: Any) -> Array:
-        """value[indices] for indices [B, T] whose rows are spread over the mesh; its rows are sent in this dtype.
+        """Return value[indices] for indices [B, T] whose rows are sharded over the mesh; rows are sent in this dtype.
 
-        Each device finds its columns for the rows of all devices that cut the table, and these are exchanged for all
-        columns of its own rows. In the backward pass as well; there gradients add up in the dtype of the table.
+        Each device looks up its columns for the rows of all devices that shard the table, and these are exchanged for
+        all columns of its own rows. The backward pass does the same; there gradients add up in the dtype of the table.
         """
         mesh, cut = self.table.stored.mesh, self.table.stored.spec[1]
         if indices.size >= value.shape[0] * row_shards(mesh):
@@ -137,7 +137,7 @@ class ConstrainedRows:
 
 
 def is_early(mesh: Mesh, exchange: Exchange) -> bool:
-    """Whether kernels are gathered once, before the first layer, and not by the layers in both passes."""
+    """Whether kernels are gathered once, before the first layer, instead of by the layers in both passes."""
     return exchange.early or sharding.state_axis(mesh) == "data"
 
 
@@ -168,14 +168,14 @@ def constrained(params: Tree, mesh: Mesh, rules: Sequence[ShardingRule] = (), ex
 
 
 def in_use(whole: Array, spec: P | None) -> Array:
-    """An array cut over `tensor` by this spec, where the other axes are not the partitioner's; as it is for None."""
+    """Shard an array over `tensor` by this spec where other axes are manual; None leaves it unchanged."""
     if spec is None:
         return whole
     return lax.with_sharding_constraint(whole, NamedSharding(jax.sharding.get_abstract_mesh(), spec))
 
 
 def sum_dtype(dtype: Any, asked: SumDtype) -> Any:
-    """The dtype in which arrays of this dtype are summed over devices: that asked for, else float32 or better."""
+    """The dtype in which arrays of this dtype are summed over devices: as requested, else float32 or better."""
     return jnp.bfloat16 if asked == "bfloat16" else accumulation_dtype(dtype)
 
 
@@ -190,7 +190,7 @@ def _forward(value: Array, exchanger: Exchanger, dtype: Any) -> tuple[Array, Arr
 
 
 def _backward(exchanger: Exchanger, _dtype: Any, like: Array, gradient: Array) -> tuple[Array]:
-    """Of a gradient in bfloat16, each device's summand is that number whatever the dtype of the sum."""
+    """Each device's summand of a bfloat16 gradient is that number, whatever the dtype of the sum."""
     return (exchanger.scatter(gradient.astype(accumulation_dtype(gradient.dtype))).astype(like.dtype),)
 
 

@@ -1,4 +1,4 @@
-"""The loss (section 4.2): cross entropy summed over target tokens, and its count."""
+"""The loss (section 4.2): cross entropy summed over target tokens, and the number of tokens."""
 
 import math
 
@@ -18,7 +18,7 @@ from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.softmax import summed_cross_entropy
 
 CHUNKS = 8
-"""Number of chunks of the output projection: the logits of a chunk are recomputed for the gradient, never stored
+"""Number of chunks of the output projection: the logits of a chunk are recomputed for the gradient and never stored
 (docs/performance.md)."""
 
 
@@ -56,13 +56,13 @@ def loss(
     shards: int = 1,
     key: Key | None = None,
 ) -> LossSums:
-    """Loss of a batch, summed. It has derivatives in forward and in reverse mode, of any order.
+    """Return the summed loss of a batch. It has derivatives in forward and in reverse mode, of any order.
 
     Args:
       params: merged kernels.
       cfg: model.
       batch: sentence pairs.
-      smoothing: label smoothing, in [0, 1): a number, not an array that is traced.
+      smoothing: label smoothing, in [0, 1): a number, not a traced array.
       shards: number of shards of the rows, a divisor of B.
       key: for dropout, one key or the keys [B] of `nn.dropout.row_keys`; None for no dropout.
 
@@ -85,7 +85,7 @@ def training_loss(
 ) -> LossSums:
     """`loss` for the training step: faster, with a gradient of `LossSums.loss` only and no forward mode.
 
-    It computes the gradient of the softmax layer in the forward pass (`training.softmax`). Arguments as of `loss`.
+    It computes the gradient of the softmax layer in the forward pass (`training.softmax`). Arguments as in `loss`.
     """
     params, features = _features(params, cfg, batch, smoothing, shards, key)
     with products_at(cfg.matmul_precision):
@@ -103,14 +103,14 @@ def _features(
     check_params(params, Params)
     check_config(cfg, ModelConfig)
     if not (hasattr(batch, "src") and hasattr(batch, "tgt")):
-        raise TypeError(f"batch is a {type(batch).__name__}: make it with convs2s_jax.Batch(src=..., tgt=...)")
+        raise TypeError(f"batch is a {type(batch).__name__}: create it with convs2s_jax.Batch(src=..., tgt=...)")
     check_pairs(batch.src, batch.tgt)
     if isinstance(smoothing, jax.core.Tracer):
-        raise TypeError("smoothing is traced by jit, grad or vmap: give a number of Python, which is static")
+        raise TypeError("smoothing is traced by jit, grad or vmap: pass a Python number, which is static")
     if not 0.0 <= smoothing < 1.0:
         raise ValueError(f"smoothing is {smoothing}: use 0 or more and less than 1")
     if shards < 1 or len(batch.tgt) % shards:
-        raise ValueError(f"{len(batch.tgt)} rows cannot be spread over {shards} devices: use a multiple")
+        raise ValueError(f"{len(batch.tgt)} rows cannot be split over {shards} devices: use a multiple")
     encoder_key, decoder_key = split_key(key, 2)
     params = encoder_decoder.cast(params, cfg)
     memory = encoder_decoder.prepare(params, cfg, encoder_decoder.encode(params, cfg, batch.src, key=encoder_key))
@@ -126,7 +126,7 @@ def _projected(
     """Cross entropy of logits(features), computed in chunks so that only the logits of one chunk are in memory.
 
     Chunk i has the rows i, i + count, ..., so that every device has rows of every chunk. If there are few rows, which
-    are then long, they are cut along time in the same way.
+    are then long, they are split along time in the same way.
     """
     B, T = targets.shape
     rows = math.gcd(CHUNKS, B // shards)

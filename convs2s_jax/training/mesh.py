@@ -1,4 +1,4 @@
-"""The devices as a mesh with three axes: one CPU, the GPUs of a machine, or several slices of a TPU pod."""
+"""The devices as a mesh with three axes: one CPU, the GPUs of a machine, or several TPU slices."""
 
 import math
 from collections.abc import Sequence
@@ -21,13 +21,13 @@ Parallel = Literal["jit", "explicit", "shard_map", "pmap"]
 
 @record(kw_only=False)
 class ShardingRule:
-    """How parameters are sharded whose path ends so. Written (path, axes) in configs.
+    """Sharding of the parameters whose path ends in `path`. Written (path, axes) in configs.
 
     Attributes:
       path: end of a parameter's path, such as "conv/w" or "encoder/blocks/*/conv/w", where * is any one name or number.
         The parts of a weight-normalised kernel, w/v and w/g, and the optimiser's state follow it.
-      axes: for each axis of the array the mesh axes that shard it: "tensor", "fsdp", "data", several as "tensor+fsdp",
-        None for none. `tensor` shards the array in use too; `fsdp` and `data` between updates only.
+      axes: for each axis of the array, the mesh axes that shard it: "tensor", "fsdp", "data", several as "tensor+fsdp",
+        None for none. `tensor` also shards the array in use; `fsdp` and `data` only between updates.
     """
 
     path: str
@@ -36,12 +36,12 @@ class ShardingRule:
     def __post_init__(self) -> None:
         check(
             self.path != "" and all(self.path.split("/")),
-            f"path is '{self.path}': give the end of a parameter's path, such as conv/w",
+            f"path is '{self.path}': use the end of a parameter's path, such as conv/w",
         )
         named = [name for text in self.axes for name in names_of(text)]
         for name in named:
-            check(name in AXES, f"axes has '{name}'{did_you_mean(name, AXES)}")
-            check(named.count(name) == 1, f"axes has {name} {named.count(name)} times: it can shard one axis only")
+            check(name in AXES, f"axes contains '{name}'{did_you_mean(name, AXES)}")
+            check(named.count(name) == 1, f"axes contains {name} {named.count(name)} times: it can shard only one axis")
 
 
 def names_of(axes: str | None) -> tuple[str, ...]:
@@ -51,16 +51,16 @@ def names_of(axes: str | None) -> tuple[str, ...]:
 
 @record
 class MeshConfig:
-    """Number of devices along each mesh axis. One axis may be -1: it takes all remaining devices.
+    """Number of devices along each mesh axis. One axis may be -1, for all remaining devices.
 
     Attributes:
-      data: devices along the data axis, each with a part of each batch. Within a step each has all parameters. Between
-        steps they shard parameters and optimiser state where `fsdp` is 1 (ZeRO, Rajbhandari et al. 2020). Only `data`
-        crosses slices of TPUs; with `fsdp` 1, the devices within a slice form the `fsdp` axis.
+      data: devices along the data axis, over which each batch is split. Within a step, each has all parameters. Between
+        steps, they shard parameters and optimiser state if `fsdp` is 1 (ZeRO, Rajbhandari et al. 2020). Only `data`
+        spans TPU slices; if `fsdp` is 1, the devices within a slice form the `fsdp` axis.
       fsdp: devices that split the batch like `data` and shard parameters, gradients and optimiser state (fully sharded
-        data parallelism, Zhao et al. 2023). The kernels of a layer are whole while it is computed.
+        data parallelism, Zhao et al. 2023). The kernels of a layer are gathered while it is computed.
       tensor: devices over which the outputs of each layer and the vocabulary are sharded.
-      rules: how some parameters are sharded, in place of the built-in rules; the first rule that matches is used. See
+      rules: sharding of some parameters, in place of the built-in rules; the first matching rule applies. See
         `convs2s config --config=NAME --shardings`.
     """
 
@@ -72,9 +72,11 @@ class MeshConfig:
     def __post_init__(self) -> None:
         for axis in AXES:
             size = getattr(self, axis)
-            check(size == -1 or size >= 1, f"{axis} is {size}: a number of devices; use 1 or more, or -1 for the rest")
+            check(size == -1 or size >= 1, f"{axis} is {size}: use 1 or more devices, or -1 for the rest")
         rest = [axis for axis in AXES if getattr(self, axis) == -1]
-        check(len(rest) <= 1, f"{' and '.join(rest)} are -1: only one axis can take the rest; give the others a number")
+        check(
+            len(rest) <= 1, f"{' and '.join(rest)} are -1: only one axis can take the rest; set the others to a number"
+        )
 
 
 def shape(cfg: MeshConfig, devices: int) -> tuple[int, int, int]:
@@ -86,7 +88,7 @@ def shape(cfg: MeshConfig, devices: int) -> tuple[int, int, int]:
     given = [getattr(cfg, axis) for axis in AXES]
     product = math.prod(size for size in given if size != -1)
     wanted = " * ".join(f"{axis} {size}" for axis, size in zip(AXES, given, strict=True) if size != -1)
-    check(product <= devices, f"mesh: {wanted} is {product} devices, and there are {devices}: use fewer")
+    check(product <= devices, f"mesh: {wanted} is {product} devices, but there are {devices}: use fewer")
     if -1 in given:
         check(
             devices % product == 0,
@@ -99,24 +101,24 @@ def shape(cfg: MeshConfig, devices: int) -> tuple[int, int, int]:
 def make(cfg: MeshConfig, devices: Sequence[Any] | None = None, *, parallel: Parallel = "jit") -> Mesh:
     """Arrange devices as (data, fsdp, tensor): neighbours along the last axes, different slices along the first.
 
-    With several slices of TPUs and `fsdp` 1, the rows of a slice are spread along `fsdp` in place of `data`: then
-    parameters are exchanged within each slice, and the sums of gradients alone between them (decision 0039).
+    With several TPU slices and `fsdp` 1, the rows of a slice are sharded along `fsdp` instead of `data`. Then
+    parameters are communicated within each slice, and only gradient sums between slices (decision 0039).
 
     Args:
       cfg: sizes.
-      devices: devices to use, None for all. If the config asks for fewer, the first ones are used.
+      devices: devices to use, None for all. If the config requests fewer, the first ones are used.
       parallel: the way of updates; `pmap` has all devices along `data`.
 
     Raises:
-      UserError: the config asks for more devices than there are, or for fewer while there are several processes, or for
-        a `data` that several slices of TPUs do not divide, or a rule cuts state over these.
+      UserError: the config requests more devices than there are, or fewer with several processes, or a `data` that the
+        number of TPU slices does not divide, or a rule shards state over slices.
     """
     devices = list(jax.devices() if devices is None else devices)
     sizes = shape(cfg, len(devices))
     count = math.prod(sizes)
     if count < len(devices) and len({device.process_index for device in devices}) > 1:
         raise UserError(
-            f"mesh: {count} devices of {len(devices)}: with several processes all are used; set one axis to -1"
+            f"mesh: {count} of {len(devices)} devices: several processes must use all of them; set one axis to -1"
         )
     devices = devices[:count]
     count = len(set(slice_numbers(devices)))
@@ -137,37 +139,37 @@ def make(cfg: MeshConfig, devices: Sequence[Any] | None = None, *, parallel: Par
 
 
 def _check_within_slices(rules: Sequence[ShardingRule], slices: int) -> None:
-    """Raise UserError if a rule cuts arrays over slices of TPUs."""
+    """Raise UserError if a rule shards arrays over TPU slices."""
     for number, rule in enumerate(rules):
         check(
             not any("data" in names_of(axes) for axes in rule.axes),
-            f"mesh.rules[{number}].axes has data on {slices} slices: state is cut within each slice, since the network "
-            "between them is slow; use fsdp",
+            f"mesh.rules[{number}].axes contains data on {slices} slices: state is sharded within each slice, since "
+            "the network between them is slow; use fsdp",
         )
 
 
 def slice_numbers(devices: Sequence[Any]) -> list[int]:
-    """The slice of each device: groups that a slower network connects. JAX tells of GPUs' machines as well."""
+    """The slice of each device: groups that a slower network connects. For GPUs, JAX reports their machines."""
     return [getattr(device, "slice_index", None) or 0 for device in devices]
 
 
 def spans_slices(mesh: Mesh) -> bool:
-    """Whether the devices are several slices of TPUs."""
+    """Whether the devices are several TPU slices."""
     devices = list(mesh.devices.flat)
     return devices[0].platform == "tpu" and len(set(slice_numbers(devices))) > 1
 
 
 def for_tracing(mesh: Mesh) -> AbstractMesh:
-    """The mesh to trace a program with (`jax.sharding.use_abstract_mesh`), by which layers decide about exchanges.
+    """The mesh to trace a program with (`jax.sharding.use_abstract_mesh`), from which layers choose their collectives.
 
-    With several slices it tells no device, so that `training.rings` writes no messages between neighbours: those that
-    are in different slices would send several times what XLA's own sums send between slices.
+    With several slices it specifies no device, so that `training.rings` uses no messages between neighbours: those in
+    different slices would send several times what XLA's own sums send between slices.
     """
     return mesh.abstract_mesh.update(abstract_device=None) if spans_slices(mesh) else mesh.abstract_mesh
 
 
 def abstract(cfg: MeshConfig, devices: int) -> AbstractMesh:
-    """The axes of `make` for so many devices, which need not be there.
+    """The axes of `make` for this number of devices, which need not exist.
 
     Raises:
       UserError: the sizes do not fit the number of devices.

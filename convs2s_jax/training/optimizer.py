@@ -1,6 +1,6 @@
 """Optimisers: gradient transformations without a learning rate, which the host passes to each step.
 
-The updates u of a `transformation` are added, as optax has it: the step computes params + rate * u
+The updates u of a `transformation` are added, as in optax: the step computes params + rate * u
 (`step.apply_gradients`).
 """
 
@@ -21,8 +21,8 @@ class NesterovConfig:
 
     Attributes:
       momentum: factor of the previous step, in [0, 1).
-      weight_decay: before each update every trained array is multiplied by 1 - learning rate * weight_decay: kernels as
-        directions and lengths, biases, tables. 0 for none.
+      weight_decay: before each update, every trained array (directions and lengths of kernels, biases, tables) is
+        multiplied by 1 - learning rate * weight_decay. 0 disables it.
     """
 
     kind: Literal["nesterov"] = "nesterov"
@@ -38,13 +38,14 @@ class NesterovConfig:
 class AdamConfig:
     """Adam (Kingma and Ba 2015), as for light and dynamic convolutions, computed as fairseq's `adam`.
 
-    The order of computation is that of the end of section 2 of the paper: eps is added before the bias is corrected.
+    The order of computation follows the end of section 2 of the paper: eps is added before the bias is corrected.
 
     Attributes:
-      b1: decay of the mean of gradients, from 0 to below 1.
-      b2: decay of the mean of squared gradients, from 0 to below 1.
+      b1: decay rate of the mean of gradients, in [0, 1).
+      b2: decay rate of the mean of squared gradients, in [0, 1).
       eps: added to the root of the mean of squares, before its bias is corrected.
-      weight_decay: before each update every trained array is multiplied by 1 - learning rate * weight_decay; 0: none.
+      weight_decay: before each update, every trained array is multiplied by 1 - learning rate * weight_decay. 0
+        disables it.
     """
 
     kind: Literal["adam"] = "adam"
@@ -60,16 +61,16 @@ class AdamConfig:
 
 @record
 class AdamWConfig:
-    """AdamW (Loshchilov and Hutter 2019, algorithm 2) as optax has it, with the usual values.
+    """AdamW (Loshchilov and Hutter 2019, algorithm 2) as in optax, with the usual defaults.
 
     The decay is multiplied by the learning rate, as in PyTorch and optax; in the paper it only follows the schedule.
     Every trained array decays, as with `adam`.
 
     Attributes:
-      b1: decay of the mean of gradients, from 0 to below 1.
-      b2: decay of the mean of squared gradients, from 0 to below 1.
+      b1: decay rate of the mean of gradients, in [0, 1).
+      b2: decay rate of the mean of squared gradients, in [0, 1).
       eps: added to the root of the corrected mean of squares.
-      weight_decay: before each update every trained array is multiplied by 1 - learning rate * weight_decay.
+      weight_decay: before each update, every trained array is multiplied by 1 - learning rate * weight_decay.
     """
 
     kind: Literal["adamw"] = "adamw"
@@ -84,7 +85,7 @@ class AdamWConfig:
 
 
 AnyOptimizer = NesterovConfig | AdamConfig | AdamWConfig
-"""The config of any kind of optimiser, told apart by `kind`."""
+"""The config of any kind of optimiser, identified by `kind`."""
 
 
 def _check_adam(b1: float, b2: float, eps: float) -> None:
@@ -108,8 +109,8 @@ def _nesterov(cfg: NesterovConfig) -> optax.GradientTransformation:
 def _adam(cfg: AdamConfig) -> optax.GradientTransformation:
     """m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2;  u = sqrt(1 - b2^t) / (1 - b1^t) * m / (sqrt(v) + eps).
 
-    optax adds eps to the root of the corrected v. Where gradients are near eps that is another update: with b2 = 0.98
-    the first one differs by a factor of up to 7. The state is optax's.
+    optax adds eps to the root of the corrected v. For gradients near eps the update differs: with b2 = 0.98, the first
+    one by a factor of up to 7. The state is optax's.
     """
     like = optax.scale_by_adam(b1=cfg.b1, b2=cfg.b2)
 
@@ -134,14 +135,14 @@ OPTIMIZERS: dict[str, Callable[[Any], optax.GradientTransformation]] = {
     "adam": _adam,
     "adamw": _adamw,
 }
-"""The directions v of each kind, without weight decay, as of `optax.scale_by_adam`; `transformation` returns -v."""
+"""The directions v of each kind, without weight decay, as in `optax.scale_by_adam`; `transformation` returns -v."""
 
 
 def transformation(cfg: AnyOptimizer) -> optax.GradientTransformation:
-    """The optax transformation of an optimiser's config; updates are to be multiplied by the rate and added.
+    """Return the optax transformation of an optimiser's config. Multiply its updates by the rate, then add them.
 
     They are -(v + d p) with the directions v of `OPTIMIZERS`, parameters p and weight decay d, which is decoupled:
-    p - rate (v + d p) = (1 - rate d) p - rate v. The state is that of the directions: `optax.chain` would add to it.
+    p - rate (v + d p) = (1 - rate d) p - rate v. The state is that of the directions; `optax.chain` would add to it.
     """
     inner, decay = OPTIMIZERS[cfg.kind](cfg), cfg.weight_decay
 
@@ -157,10 +158,10 @@ def transformation(cfg: AnyOptimizer) -> optax.GradientTransformation:
 
 
 def clip_gradients(gradients: Tree, limit: float) -> tuple[Tree, Array]:
-    """Renormalise gradients whose norm n exceeds `limit` (section 4.2): g * min(1, limit / (n + 1e-6)), as fairseq.
+    """Rescale gradients whose norm n exceeds `limit` (section 4.2): g * min(1, limit / (n + 1e-6)), as in fairseq.
 
     Returns:
-      The gradients and their norm before. A limit of 0 clips nothing.
+      The gradients, and their norm before clipping. A limit of 0 clips nothing.
     """
     norm = optax.tree.norm(gradients)
     if limit == 0.0:

@@ -1,10 +1,10 @@
 """An update on any mesh, compiled in one of four ways.
 
 `jit`: the program is written for the whole batch, and XLA partitions it by the shardings of its arguments.
-`explicit`: types of arrays say how `data` and `fsdp` shard them, and JAX derives the exchanges.
-`shard_map`: each device runs the program on its rows, and exchanges shards of kernels and gradients over `data` and
-`fsdp` by name. In both, XLA partitions what `tensor` divides.
-`pmap`: each device runs the program on its rows with all parameters; the axis `data`.
+`explicit`: types of arrays state how `data` and `fsdp` shard them, and JAX derives the collectives.
+`shard_map`: each device runs the program on its rows, with named collectives for shards of kernels and gradients over
+`data` and `fsdp`. In both, XLA partitions what `tensor` divides.
+`pmap`: each device runs the program on its rows with all parameters; the axis is `data`.
 All give the same update as one device with the whole batch, dropout included.
 """
 
@@ -51,23 +51,23 @@ def compile_steps(
     exchange: Exchange = EACH_BATCH,
     rules: Sequence[ShardingRule] = (),
 ) -> Step[BatchT, SumsT]:
-    """The compiled functions of an update. Gradients compile once for each batch shape, the rest once.
+    """Return the compiled functions of an update. Gradients compile once per batch shape, the rest once.
 
     Args:
       loss: (params, batch, key) -> sums; see `step.Loss`.
       optimizer: an optax transformation, with its own learning rate or without one; see `step.apply_gradients`.
-      mesh: the devices over which `training.sharding` spreads state and batches; None for one device.
+      mesh: the devices over which `training.sharding` shards state and batches; None for one device.
       parallel: "jit", "explicit", "shard_map" or "pmap".
-      clip: largest gradient norm; larger gradients are scaled down to it. 0 for no clipping.
+      clip: maximum gradient norm; larger gradients are scaled down to it. 0 for no clipping.
       skip_bad_steps: whether to leave the state unchanged when the loss or the gradient is not finite.
       takes_parts: whether the loss gathers parameters that are `nn.sharded_params.ShardedParam`s, as the losses of this
         package do. Others get full parameters on a mesh too, all gathered at once.
-      exchange: how gradients are summed over devices.
-      rules: how parameters are sharded, before `sharding.RULES`; `sharding.check_rules` compares them with parameters.
+      exchange: how gradients are reduced over devices.
+      rules: how parameters are sharded, before `sharding.RULES`; `sharding.check_rules` checks them against parameters.
 
     Raises:
       UserError: a mesh with axes that `parallel` cannot use.
-      ValueError: `parallel` is none of these ways.
+      ValueError: `parallel` is not one of these ways.
     """
     if parallel not in _WAYS:
         raise ValueError(f"parallel is {parallel!r}: use {', '.join(map(repr, _WAYS))}")
@@ -85,12 +85,12 @@ def loss_shards(mesh: Mesh, parallel: Parallel, exchange: Exchange = EACH_BATCH)
 
 
 def _by_device(mesh: Mesh, parallel: Parallel, exchange: Exchange) -> bool:
-    """Whether `jit` takes the program of `shard_map`, whose exchanges are named.
+    """Whether `jit` uses the program of `shard_map`, whose collectives are named.
 
-    Under `jit` XLA places the reductions: gradients cannot be accumulated per device, nor the dtype of the sum chosen.
-    They are accumulated where a device has those of all its rows, and where the sum over `data` takes the network
-    between slices. With `fsdp` a reduction for each batch mostly takes less time on TPUs, and always less memory
-    (decision 0041).
+    Under `jit`, XLA places the reductions: gradients cannot be accumulated per device, nor the dtype of the sum chosen.
+    They are accumulated if a device has those of all its rows, or if the sum over `data` uses the network between
+    slices. With `fsdp`, a reduction for each batch mostly takes less time on TPUs, and always less memory (decision
+    0041).
     """
     accumulates = exchange.reduce_once_per_update and (mesh.shape["fsdp"] == 1 or spans_slices(mesh))
     return parallel == "jit" and row_shards(mesh) > 1 and (accumulates or exchange.dtype != "auto")
@@ -129,7 +129,7 @@ def _shard_map(
     exchange: Exchange,
     rules: Sequence[ShardingRule],
 ) -> Step[BatchT, SumsT]:
-    if mesh is None or row_shards(mesh) == 1:  # nothing has a name to be exchanged over
+    if mesh is None or row_shards(mesh) == 1:  # there is no axis for a named collective
         return _jit(loss, finish, mesh, exchange, rules)
     _check_for_shard_map(mesh, rules)
     if exchange.reduce_once_per_update and mesh.shape["data"] > 1:
@@ -147,9 +147,10 @@ def _check_for_shard_map(mesh: Mesh, rules: Sequence[ShardingRule]) -> None:
         named = [name for axes in rule.axes for name in names_of(axes)]
         check(
             other not in named or mesh.shape[other] == 1,
-            f"mesh.rules[{number}].axes has {other}, and parallel=shard_map gathers over {sharding.state_axis(mesh)} "
-            "only (so does jit where training.sum_dtype is set, or data.batch.accumulate is above 1 on several "
-            "slices); drop it, or use parallel=jit with training.sum_dtype=auto and data.batch.accumulate=1",
+            f"mesh.rules[{number}].axes contains {other}, but parallel=shard_map gathers over "
+            f"{sharding.state_axis(mesh)} only (so does jit if training.sum_dtype is set, or data.batch.accumulate is "
+            "above 1 on several slices); drop it, or use parallel=jit with training.sum_dtype=auto and "
+            "data.batch.accumulate=1",
         )
 
 
@@ -163,7 +164,7 @@ def _explicit(
     if mesh is None or mesh.size == 1:
         return _jit(loss, finish, mesh, exchange, rules)
     named = exchange.dtype == "auto"
-    rule = "JAX chooses the exchanges, and sums in the dtype of the model; use auto, or parallel=shard_map"
+    rule = "JAX chooses the collectives and sums in the dtype of the model; use auto, or parallel=shard_map"
     check(named, f"training.sum_dtype is {exchange.dtype} with parallel=explicit: {rule}")
     sharded_loss = explicit.sharded_loss(loss, mesh, rules)
 
@@ -180,7 +181,7 @@ def _explicit(
 def _accumulating_step(
     loss: Loss[BatchT, SumsT], finish: Finish[SumsT], mesh: Mesh, exchange: Exchange, rules: Sequence[ShardingRule]
 ) -> Step[BatchT, SumsT]:
-    """Gradients of merged parameters are accumulated on each device until `finish` sums them over `data`."""
+    """Accumulate gradients of merged parameters on each device until `finish` sums them over `data`."""
 
     def first(params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
         return by_device.unreduced(loss, weight_norm.merge(params), batch, key, mesh, exchange, rules)
@@ -208,7 +209,7 @@ def _sharded_state_step(
     mesh: Mesh | None,
     rules: Sequence[ShardingRule],
 ) -> Step[BatchT, SumsT]:
-    """The programs of an update whose state is sharded as `sharding.shardings` says."""
+    """The programs of an update whose state is sharded as in `sharding.shardings`."""
 
     def placed(tree: Tree) -> Tree:
         return tree if mesh is None else lax.with_sharding_constraint(tree, sharding.shardings(tree, mesh, rules=rules))

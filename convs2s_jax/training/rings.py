@@ -1,9 +1,9 @@
-"""Sums over devices as permutations among neighbours, which XLA runs beside other operations.
+"""Sums over devices as permutations among neighbours, which XLA overlaps with other operations.
 
 A reduce-scatter over n = a b devices, i = p b + q: first in rings of the a devices with the same q, whose p-th then has
 the p-th of a pieces, then in rings of the b devices with the same p. Each device sends (n - 1) / n of the array, half
 of what an all-reduce sends, in a + b - 2 messages. XLA's TPU compiler has no reduce-scatter over two axes of a torus,
-and nothing else runs beside its all-reduces.
+and does not overlap its all-reduces with anything.
 """
 
 import math
@@ -21,19 +21,19 @@ from convs2s_jax.nn.types import Array
 from convs2s_jax.training.mesh import AXES, ROWS, row_shards
 
 LEAST = 16
-"""Fewest devices for which sums are written as permutations; machines of few devices have fast sums."""
+"""Minimum number of devices for sums as permutations; sums over few devices are fast."""
 PLATFORMS = ("tpu",)
-"""Where sums are written as permutations. On GPUs NCCL has reduce-scatters of its own."""
+"""Where sums are written as permutations. On GPUs NCCL has its own reduce-scatters."""
 
 
 def summed(x: Array, dtype: Any) -> Array:
-    """x [n, O, ...] summed over n, where each of n devices has one entry: [O, ...], cut along O.
+    """Sum x [n, O, ...] over n, where each of n devices has one entry: [O, ...], sharded along O.
 
-    Where the program being traced (`jax.sharding.use_abstract_mesh`) is for other devices than `PLATFORMS`, they are
-    few, or O cannot be cut, it is a plain sum.
+    If the program being traced (`jax.sharding.use_abstract_mesh`) is for other devices than `PLATFORMS` or for few, or
+    O cannot be sharded, this is a plain sum.
 
     Args:
-      x: what is added up.
+      x: the array to sum.
       dtype: in which partial sums are sent.
     """
     mesh = jax.sharding.get_abstract_mesh()
@@ -56,7 +56,7 @@ def _fits(mesh: AbstractMesh, x: Array) -> bool:
 
 
 def _scattered(x: Array, *, count: int, dtype: Any) -> Array:
-    """Within `shard_map`: x [1, O, ...] of each device to its part [O / n, ...] of the sum."""
+    """Within `shard_map`: x [1, O, ...] of each device to its shard [O / n, ...] of the sum."""
     number = lax.axis_index(ROWS)
     b = count // _near_root(count)
     a = count // b
@@ -67,10 +67,10 @@ def _scattered(x: Array, *, count: int, dtype: Any) -> Array:
 
 
 def _ring(x: Array, number: Array, groups: Sequence[Sequence[int]], dtype: Any) -> Array:
-    """x[r] summed over a device's group, in which it is number r of len(x): piece r goes round and ends there.
+    """Sum x[r] over a device's group, in which it is number r of len(x): piece r goes round and ends there.
 
-    The ring is 0, 2, 4, ..., 5, 3, 1: no message goes further than two links, on a line of devices that is not closed
-    as well. XLA's TPU compiler sends others synchronously.
+    The ring is 0, 2, 4, ..., 5, 3, 1: no message crosses more than two links, even on a line of devices that is not
+    closed. XLA's TPU compiler sends longer ones synchronously.
     """
     size = len(x)
     order = [*range(0, size, 2), *reversed(range(1, size, 2))]
@@ -85,5 +85,5 @@ def _ring(x: Array, number: Array, groups: Sequence[Sequence[int]], dtype: Any) 
 
 
 def _near_root(count: int) -> int:
-    """The largest divisor that is not above the square root."""
+    """The largest divisor up to the square root."""
     return max(d for d in range(1, math.isqrt(count) + 1) if count % d == 0)

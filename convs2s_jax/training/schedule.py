@@ -14,7 +14,7 @@ class PlateauConfig:
 
     Attributes:
       rate: the learning rate at the start.
-      shrink: factor by which the rate is reduced.
+      shrink: factor by which the rate is multiplied.
       minimum: training stops when the rate falls below this.
       patience: number of validations without improvement after which the rate is reduced.
     """
@@ -27,7 +27,7 @@ class PlateauConfig:
 
     def __post_init__(self) -> None:
         check(self.rate > 0, f"rate is {self.rate}: use more than 0")
-        check(0 < self.shrink < 1, f"shrink is {self.shrink}: a factor that reduces the rate; use 0.1")
+        check(0 < self.shrink < 1, f"shrink is {self.shrink}: use a factor between 0 and 1, such as 0.1")
         check(self.minimum > 0, f"minimum is {self.minimum}: training would never stop; use 1e-4")
         check(self.patience >= 1, f"patience is {self.patience}: use 1 or more")
 
@@ -37,10 +37,10 @@ class FixedConfig:
     """fairseq's `fixed`: a rate for each epoch; from epoch `force_anneal` on it shrinks every epoch.
 
     Attributes:
-      rates: the learning rate of each epoch; the last one also holds for all later epochs.
+      rates: the learning rate of each epoch; the last one also applies to all later epochs.
       force_anneal: first epoch, counted from 1, in which the last rate is multiplied by `shrink`; each later epoch
         multiplies it once more. None for never.
-      shrink: factor by which the rate is reduced.
+      shrink: factor by which the rate is multiplied.
       warmup: number of warm-up steps, during which the rate rises linearly: n / warmup of it at step n. 0 for none.
     """
 
@@ -51,11 +51,11 @@ class FixedConfig:
     warmup: int = 0
 
     def __post_init__(self) -> None:
-        check(len(self.rates) > 0 and min(self.rates) > 0, f"rates is {self.rates}: give one rate or more, above 0")
-        check(0 < self.shrink <= 1, f"shrink is {self.shrink}: use a factor up to 1")
+        check(len(self.rates) > 0 and min(self.rates) > 0, f"rates is {self.rates}: use one or more rates above 0")
+        check(0 < self.shrink <= 1, f"shrink is {self.shrink}: use a factor above 0, up to 1")
         check(
             self.force_anneal is None or self.force_anneal >= 1,
-            f"force_anneal is {self.force_anneal}: an epoch, from 1",
+            f"force_anneal is {self.force_anneal}: use the number of an epoch, from 1",
         )
         check(self.warmup >= 0, f"warmup is {self.warmup}: use 0 steps (none) or more")
 
@@ -105,7 +105,7 @@ class CosineConfig:
     def __post_init__(self) -> None:
         check(self.rate > 0, f"rate is {self.rate}: use more than 0")
         check(self.warmup >= 1, f"warmup is {self.warmup}: use 1 step or more")
-        check(self.steps > self.warmup, f"steps is {self.steps}: use more than those of warmup, {self.warmup}")
+        check(self.steps > self.warmup, f"steps is {self.steps}: use more than the warm-up steps, {self.warmup}")
         check(0 <= self.initial <= self.rate, f"initial is {self.initial}: use 0 up to the rate, {self.rate}")
         check(0 <= self.minimum <= self.rate, f"minimum is {self.minimum}: use 0 up to the rate, {self.rate}")
 

@@ -1,4 +1,4 @@
-"""How parameters are sharded over the mesh: rules of the configuration, then one table, by parameter name."""
+"""How parameters are sharded over the mesh: by rules of the configuration, then by one table of parameter names."""
 
 import math
 from collections.abc import Sequence
@@ -37,27 +37,28 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     ("norm/bias", (None,)),  # [C]
 )
 """The end of a parameter's path, in which * is any one component, and for each of its axes whether `tensor` shards it.
-The first rule that matches is used.
+The first matching rule is used.
 
 The parts of a weight-normalised kernel, .../w/v and .../w/g, follow the kernel's rule. An optimiser's state follows the
 rule of its parameter. An axis whose length the mesh axis does not divide is not sharded.
 """
 
 WHOLE = ("taps/w", "taps/scores")
-"""Ends of paths of arrays that are small and that the state's axis does not cut. XLA's partitioner gave wrong gradients
-of taps/scores that were cut over `fsdp` and `tensor` (jax 0.10, mesh 2 x 2 x 2)."""
+"""Ends of paths of small arrays that the state's axis does not shard. XLA's partitioner gave wrong gradients of
+taps/scores sharded over `fsdp` and `tensor` (jax 0.10, mesh 2 x 2 x 2)."""
 
 
 HALVES = ("blocks/*/conv/w", "blocks/*/conv/b")
 """Ends of paths of arrays [..., 2D] for a gated linear unit. On a mesh with `tensor` their halves are brought together
-for use (`training.halves`). The state's axis cuts C, so that this is done with parts, or the taps: never the halves."""
+for use (`training.halves`). The state's axis shards C, so that this is done with shards, or the taps: never the
+halves."""
 
 
 def state_axis(mesh: Mesh | AbstractMesh) -> str:
-    """The mesh axis that cuts parameters and optimiser state between updates.
+    """Return the mesh axis that shards parameters and optimiser state between updates.
 
-    `fsdp` if it has several devices, else `data`: then each device updates its part only, and kernels are gathered for
-    the next gradients (ZeRO, Rajbhandari et al. 2020).
+    `fsdp` if it has several devices, else `data`: then each device updates only its shards, and kernels are gathered
+    for the next gradients (ZeRO, Rajbhandari et al. 2020).
     """
     return "fsdp" if mesh.shape["fsdp"] > 1 else "data"
 
@@ -70,15 +71,15 @@ def spec(
     cut: str | None = None,
     rules: Sequence[ShardingRule] = (),
 ) -> P:
-    """The partition spec of a parameter, or of an optimiser's state for it.
+    """Return the partition spec of a parameter, or of an optimiser's state for it.
 
     Args:
       name: its path, such as "encoder/blocks/0/conv/w/v".
       shape: shape of the array. Scalars are not sharded, nor is an optimiser's array with other axes than its rule.
       mesh: as `mesh.make` returns it.
-      cut: None for an array in use. Between updates the mesh axis that also cuts arrays of two and more axes, along the
-        last of them that it divides: norms of a kernel go over the others.
-      rules: of the configuration, which come before RULES, and say alone how an array is cut.
+      cut: None for an array in use. Between updates, the mesh axis that also shards arrays of two or more axes, along
+        the last axis that it divides: norms of a kernel are over the others.
+      rules: of the configuration, which come before RULES, and alone determine how an array is sharded.
 
     Raises:
       ValueError: no rule matches; a new kind of parameter needs a line in RULES.
@@ -88,16 +89,16 @@ def spec(
     number, stem, rule = given(name, rules), stem_of(name), built_in(name)
     axes_of_rule = rules[number].axes if number is not None else rule[1] if rule else ()
     if name.startswith("optimizer/") and len(axes_of_rule) != len(shape):
-        return P()  # no array like the parameter: factors of one, as adafactor has, or the optimiser's own
+        return P()  # not an array like the parameter: factors of one, as in adafactor, or the optimiser's own
     if number is not None:
         use = ("tensor",) if cut is None else ("tensor", "fsdp", "data")
         pairs = zip(rules[number].axes, shape, strict=True)
         return P(*(_dividing([a for a in use if a in names_of(axes)], n, mesh) for axes, n in pairs))
     if rule is None or len(rule[1]) != len(shape):
         raise ValueError(
-            f"{name} {shape}: no rule of training.sharding.RULES or mesh.rules says how it is cut over devices"
+            f"{name} {shape}: no rule of training.sharding.RULES or mesh.rules specifies how it is sharded"
         )
-    # no axis of one device: programs leave it out of what they return, and arrays that name it have other programs
+    # no axis of one device: programs leave it out of what they return, and arrays that name it need other programs
     divides = {a: mesh.shape[a] for a in set(rule[1]) if a and mesh.shape[a] > 1}
     axes: list[Any] = [a if a in divides and n % divides[a] == 0 else None for a, n in zip(rule[1], shape, strict=True)]
     if cut is not None and len(shape) > 1 and not stem.endswith(WHOLE):
@@ -116,7 +117,7 @@ def axes_of(entry: Any) -> tuple[str, ...]:
 
 
 def row_specs(merged: Tree, mesh: Mesh, rules: Sequence[ShardingRule] = ()) -> Tree:
-    """How the axes that spread rows cut parameters, for programs that leave `tensor` to the partitioner."""
+    """How the axes that shard rows shard parameters, for programs that leave `tensor` to the partitioner."""
 
     def rows_alone(placed: NamedSharding) -> P:
         return P(*(_entry([axis for axis in axes_of(entry) if axis in ROWS]) for entry in placed.spec))
@@ -125,18 +126,18 @@ def row_specs(merged: Tree, mesh: Mesh, rules: Sequence[ShardingRule] = ()) -> T
 
 
 def in_halves(name: str, shape: tuple[int, ...], mesh: Mesh | AbstractMesh, rules: Sequence[ShardingRule] = ()) -> bool:
-    """Whether the halves of an array are brought together for use: by the built-in rules, where `tensor` cuts both.
+    """Whether the halves of an array are brought together for use: by the built-in rules, if `tensor` shards both.
 
     Those of a kernel's lengths are not: layers use kernels.
     """
     size, stem = mesh.shape["tensor"], stem_of(name)
-    both = (f"{stem[:-1]}{end}" for end in "wb")  # a kernel and its bias lie alike
+    both = (f"{stem[:-1]}{end}" for end in "wb")  # a kernel and its bias are sharded alike
     named = any(_ends(stem, path) for path in HALVES) and all(given(each, rules) is None for each in both)
     return named and not name.endswith("/g") and size > 1 and halves.fits(shape[-1], size)
 
 
 def _dividing(names: list[str], length: int, mesh: Mesh | AbstractMesh) -> Any:
-    """Those of these mesh axes that divide what the ones before them leave of the length, as an entry of a spec."""
+    """The mesh axes among these that divide what the ones before them leave of the length, as an entry of a spec."""
     kept = list[str]()
     for name in names:
         if mesh.shape[name] > 1 and length % math.prod(mesh.shape[each] for each in [*kept, name]) == 0:
@@ -150,7 +151,7 @@ def _entry(names: Sequence[str]) -> Any:
 
 
 def stem_of(name: str) -> str:
-    """The path of a kernel, of which `name` may be the direction or the length."""
+    """The path of a kernel, where `name` may be that of its direction or its length."""
     return name.removesuffix("/v").removesuffix("/g")
 
 
@@ -160,7 +161,7 @@ def built_in(name: str) -> tuple[str, tuple[str | None, ...]] | None:
 
 
 def given(name: str, rules: Sequence[ShardingRule]) -> int | None:
-    """Number of the first of these rules that is for a parameter, None if none is."""
+    """Index of the first of these rules that matches a parameter, None if none does."""
     matching = (number for number, rule in enumerate(rules) if _ends(stem_of(name), stem_of(rule.path)))
     return next(matching, None)
 
@@ -172,10 +173,10 @@ def _ends(name: str, path: str) -> bool:
 
 
 def check_rules(params: Tree, rules: Sequence[ShardingRule]) -> None:
-    """Refuse rules of the configuration that do not fit these trained parameters, of which shapes are enough.
+    """Check that rules of the configuration fit these trained parameters; shapes are enough.
 
     Raises:
-      UserError: a rule is for no parameter, or has another number of axes, or cuts what stays whole.
+      UserError: a rule matches no parameter, or has another number of axes, or shards what stays whole.
     """
     arrays = [(path_of(path), leaf.shape) for path, leaf in jax.tree_util.tree_leaves_with_path(params)]
     numbers = [given(name, rules) for name, _ in arrays]
@@ -183,25 +184,26 @@ def check_rules(params: Tree, rules: Sequence[ShardingRule]) -> None:
         where = f"mesh.rules[{number}]"
         check(
             number in numbers,
-            f"{where}.path is '{rule.path}': no parameter's path ends so that an earlier rule does not match; convs2s "
-            "config --config=NAME --shardings lists them",
+            f"{where}.path is '{rule.path}': it matches no parameter that earlier rules leave; convs2s config "
+            "--config=NAME --shardings lists them",
         )
         for (name, shape), used in zip(arrays, numbers, strict=True):
             if used != number:
                 continue
             check(
                 len(rule.axes) == len(shape),
-                f"{where}.axes has {len(rule.axes)} entries, and {name} has {len(shape)} axes: give one for each",
+                f"{where}.axes has {len(rule.axes)} entries, but {name} has {len(shape)} axes: use one entry per axis",
             )
             rows = [axis for text in rule.axes for axis in names_of(text) if axis in ROWS]
             check(
                 not (rows and stem_of(name).endswith(WHOLE)),
-                f"{where}.axes has {rows[0] if rows else ''}, and {name} stays whole between updates: use tensor only",
+                f"{where}.axes contains {rows[0] if rows else ''}, but {name} stays whole between updates: use tensor "
+                "only",
             )
 
 
 def shardings(abstract: Tree, mesh: Mesh, parallel: Parallel = "jit", *, rules: Sequence[ShardingRule] = ()) -> Tree:
-    """A NamedSharding for each leaf of a tree of trained parameters or of a training state. pmap has them whole."""
+    """Return a NamedSharding for each leaf of trained parameters or of a training state. With pmap they are whole."""
     cut = None if parallel == "pmap" else state_axis(mesh)
 
     def each(path: tuple[Any, ...], leaf: Any) -> NamedSharding:

@@ -1,4 +1,4 @@
-"""The resolved shardings of parameters as a table: what a device holds of each, and which rule says so."""
+"""The resolved shardings of parameters as a table: what a device stores of each, and by which rule."""
 
 import math
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ class Row(NamedTuple):
     """Parameters that are alike, such as the kernels of equal layers.
 
     Attributes:
-      name: path, with * for the number of a layer where all are alike, else 0, 1-3 and so on.
+      name: path, with * for the number of a layer if all are alike, else 0, 1-3 and so on.
       number: of parameters.
       shape: of each.
-      axes: for each axis of the array the mesh axes that cut it.
+      axes: for each axis of the array, the mesh axes that shard it.
       bytes_here: of all of them on a device.
-      bytes_whole: of all of them uncut.
-      rule: where the cut comes from: the end of a path in `sharding.RULES`, or mesh.rules[NUMBER].
+      bytes_whole: of all of them unsharded.
+      rule: where the sharding comes from: the end of a path in `sharding.RULES`, or mesh.rules[NUMBER].
     """
 
     name: str
@@ -43,7 +43,7 @@ class Row(NamedTuple):
 def rows(
     params: Tree, mesh: Mesh | AbstractMesh, parallel: Parallel = "jit", rules: Sequence[ShardingRule] = ()
 ) -> list[Row]:
-    """A row for each parameter, in the order of the tree; equal layers in one row.
+    """Return a row for each parameter, in the order of the tree; equal layers share a row.
 
     Args:
       params: trained parameters, or a state; shapes are enough.
@@ -62,14 +62,14 @@ def rows(
 
 
 def summary(found: Sequence[Row]) -> str:
-    """The table in one sentence: bytes, and how many parameters each rule cuts along which axes."""
+    """Summarise the table: how many parameters each rule shards along which axes, and bytes."""
     here, whole = sum(row.bytes_here for row in found), sum(row.bytes_whole for row in found)
     counts: dict[str, int] = {}
     for row in found:
         name = f"{row.rule} [{row.cut}]"
         counts[name] = counts.get(name, 0) + row.number
     listed = "; ".join(f"{name}: {count}" for name, count in counts.items())
-    return f"parameters by rule: {listed}. A device holds {size_text(here)} of {size_text(whole)}"
+    return f"parameters by rule: {listed}. Each device stores {size_text(here)} of {size_text(whole)}"
 
 
 def size_text(size: int) -> str:

@@ -8,7 +8,7 @@ While e of a chunk is in cache, both of its products are computed: with the kern
 The division by s scales the rows of features and of dh, which are narrower than e. The constant s_i is the same for all
 words, so its two products are those of a row with a sum. No scores are stored, and none are computed twice.
 
-There is no forward mode for this (`jax.jvp`, `jax.hessian`); `training.loss.loss` has it, with the same results.
+This has no forward mode (`jax.jvp`, `jax.hessian`); `training.loss.loss` has one, with the same results.
 """
 
 from functools import partial
@@ -25,8 +25,8 @@ from convs2s_jax.training import rings
 
 
 class Options(NamedTuple):
-    """Static arguments: label smoothing, shards of the rows, most rows of a chunk on a device, and the precision of
-    products, as JAX names it."""
+    """Static arguments: label smoothing, number of shards of the rows, maximum rows of a chunk on a device, and JAX's
+    name for the precision of products."""
 
     smoothing: float
     shards: int
@@ -44,9 +44,9 @@ def summed_cross_entropy(
       features: [B, T, O].
       targets: [B, T] ids, PAD where nothing counts.
       smoothing: label smoothing, in [0, 1).
-      shards: devices over which the rows are spread, a divisor of B. Each adds up its own gradient of the kernel, and
-        these are added to each other after the last chunk.
-      rows: most rows of a chunk on a device (`ExecutionConfig.rows_of_scores`).
+      shards: number of devices over which the rows are sharded, a divisor of B. Each accumulates its own gradient of
+        the kernel, and these are summed after the last chunk.
+      rows: maximum rows of a chunk on a device (`ExecutionConfig.rows_of_scores`).
 
     Returns:
       Two sums in nats: the loss, and the negative log-likelihood, whose gradient is taken as zero.
@@ -70,8 +70,8 @@ def _forward(
 ) -> tuple[tuple[Array, Array], tuple[Affine, tuple[Array, Array] | None, Array]]:
     """The sums, and the gradient of the first with respect to the layer and the features.
 
-    That of the layer is without its part that is the same for all words, which is given apart: for all columns of the
-    kernel [O], and for all entries of the bias.
+    The gradient of the layer excludes its part that is the same for all words, which is returned separately: for all
+    columns of the kernel [O], and for all entries of the bias.
     """
     dtype, each = accumulation_dtype(features.dtype), _each(layer, options)
     keep = 1.0 - options.smoothing - each
@@ -94,7 +94,7 @@ def _forward(
     cut = (_chunks(features, options), _chunks(targets, options))
     start = [jnp.zeros((*cut[0].shape[1:-2], *shape), dtype) for shape in (layer.w.shape, layer.b.shape)]
     (dw, db), (dh, lse, picked) = jax.lax.scan(chunk, (start[0], start[1]), cut)
-    if options.shards > 1:  # here, so that all of the backward pass can run beside the exchange
+    if options.shards > 1:  # here, so that all of the backward pass can overlap with the reduction
         dw, db = rings.summed(dw, features.dtype), jnp.sum(db, axis=0)
     dh = _whole(dh, features.shape)
     constant = None
@@ -161,7 +161,7 @@ def _chunks(x: Array, options: Options) -> Array:
 
 
 def _whole(x: Array, shape: tuple[int, ...]) -> Array:
-    """The array [B, T, O] that `_chunks` has cut."""
+    """The array [B, T, O] that `_chunks` has split."""
     x = x[:, None] if x.ndim == len(shape) else x
     count, shards, each = x.shape[:3]
     x = jnp.moveaxis(x, 0, 1).reshape(shards, count * each, shape[-1])

@@ -36,8 +36,8 @@ BatchT = TypeVar("BatchT")
 SumsT = TypeVar("SumsT", bound=Sums)
 """The sums that a loss returns."""
 Loss = Callable[[Tree, BatchT, Key | None], SumsT]
-"""loss(params, batch, key) -> sums. params: merged kernels; key: an array [B] of keys, one a row, or None without
-dropout. `training.loss.loss` takes such an array; `nn.dropout.split_key` splits each of its keys."""
+"""loss(params, batch, key) -> sums. params: merged kernels; key: an array [B] of keys, one per row, or None without
+dropout. `training.loss.loss` accepts such an array; `nn.dropout.split_key` splits each of its keys."""
 
 
 @struct.dataclass
@@ -71,7 +71,7 @@ class StepSums(Generic[SumsT]):
 
 
 def init_state(params: Tree, optimizer: optax.GradientTransformation) -> TrainState:
-    """The state before the first update of these parameters, of which it holds a copy: updates consume their state."""
+    """Return the state before the first update, with a copy of these parameters: updates consume their state."""
     params = jax.tree.map(jnp.copy, params)
     return TrainState(params=params, optimizer=optimizer.init(params), step=jnp.zeros((), jnp.int32))
 
@@ -84,9 +84,9 @@ def gradients(
     Args:
       loss: called with merged kernels.
       params: trained parameters.
-      batch: rows of a batch, all or a part.
-      first: number of the first of these rows in the whole batch.
-      key: for dropout; each row gets its own key, from `key` and the row's number in the whole batch. None: no dropout.
+      batch: rows of a batch, all or some.
+      first: index of the first of these rows in the whole batch.
+      key: for dropout; each row gets its own key, from `key` and the row's index in the whole batch. None: no dropout.
 
     Raises:
       ValueError: the leaves of the batch do not have the same number of rows.
@@ -96,7 +96,7 @@ def gradients(
 
 
 def through_kernels(params: Tree, made: Callable[[Tree], tuple[Tree, SumsT]]) -> tuple[Tree, SumsT]:
-    """Gradients with respect to trained parameters, from a function of merged ones that returns theirs and sums."""
+    """Gradients with respect to trained parameters, from a function that returns those of merged ones, and sums."""
     merged, pull = jax.vjp(weight_norm.merge, params)
     grads, sums = made(merged)
     return pull(grads)[0], sums
@@ -112,7 +112,7 @@ def merged_gradients(
     def summed(merged: Tree) -> tuple[Array, SumsT]:
         sums = loss(merged, batch, keys)
         if not (hasattr(sums, "loss") and hasattr(sums, "tokens")):
-            raise TypeError(f"the loss returned a {type(sums).__name__}: it returns sums with `loss` and `tokens`")
+            raise TypeError(f"the loss returned a {type(sums).__name__}: expected sums with `loss` and `tokens`")
         return sums.loss, sums
 
     return jax.grad(summed, has_aux=True)(merged)
@@ -136,10 +136,10 @@ def apply_gradients(
         which needs the loss too.
       grads: summed gradients.
       sums: sums of the loss for the same rows; `tokens` is the divisor (at least 1).
-      rate: the learning rate, by which the updates u are multiplied before they are added: params + rate * u. So it
-        goes with the transformations of `training.optimizer`, or with `optax.adam(1.0)`, whose own rate is 1. None for
-        params + u, with a transformation that has the rate in it, such as `optax.adam(1e-3)`.
-      clip: largest gradient norm; larger gradients are scaled down to it. 0 for no clipping.
+      rate: the learning rate, by which the updates u are multiplied before they are added: params + rate * u. Use it
+        with the transformations of `training.optimizer`, or with `optax.adam(1.0)`, whose own rate is 1. None for
+        params + u, with a transformation that includes the rate, such as `optax.adam(1e-3)`.
+      clip: maximum gradient norm; larger gradients are scaled down to it. 0 for no clipping.
       skip_bad_steps: whether an update whose loss or gradient is not finite only raises the step count.
     """
     count = jnp.maximum(sums.tokens, 1)
@@ -187,28 +187,28 @@ def added(total: Tree, more: Tree) -> Tree:
 
 
 fold_in = dispatch.jit(jax.random.fold_in)
-"""`jax.random.fold_in` in one call of a program, for loops: its five operations, called one by one, take eight times as
-long (0.27 ms on one Zen 3 core), while the device may have nothing to do."""
+"""`jax.random.fold_in` compiled into one program, for loops: its five operations, called one by one, take eight times
+as long (0.27 ms on one Zen 3 core), while the device may be idle."""
 
 
 def update(
     step: Step[BatchT, SumsT], state: TrainState, batches: Sequence[BatchT], rate: ArrayLike | None, key: Key | None
 ) -> tuple[TrainState, StepSums[SumsT]]:
-    """One update from one or several batches, equal to an update from all their rows at once.
+    """Do one update with one or several batches, equal to an update with all their rows in one batch.
 
     Args:
       step: as `parallel.compile_steps` returns it.
       state: consumed.
       batches: one or more, of any shapes.
-      rate: learning rate, float32, a factor on the optimiser's updates, which are added as optax has it; None for an
-        optimiser with the rate in it, such as `optax.adam(1e-3)` (`apply_gradients`).
+      rate: learning rate, float32, a factor on the optimiser's updates, which are added as in optax; None for an
+        optimiser that includes the rate, such as `optax.adam(1e-3)` (`apply_gradients`).
       key: for dropout; each batch gets its own key from it. None for no dropout.
 
     Raises:
-      TypeError, ValueError: batches are no list, or there is none; the key is none.
+      TypeError, ValueError: batches is not a list, or is empty; key is not a key.
     """
     if hasattr(batches, "_fields") or not isinstance(batches, Sequence):
-        raise TypeError(f"batches is a {type(batches).__name__}: give a list of one batch or more, such as [batch]")
+        raise TypeError(f"batches is a {type(batches).__name__}: pass a list of one or more batches, such as [batch]")
     if not batches:
         raise ValueError("an update needs at least one batch")
     if key is not None:

@@ -32,7 +32,7 @@ ODD = {
 }
 
 
-STEPS = ("devices: ", "flags of XLA: ", "learning the ")
+STEPS = ("devices: ", "XLA flags: ", "learning the ")
 """Beginnings of what a run tells before it refuses."""
 
 

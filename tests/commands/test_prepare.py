@@ -18,7 +18,7 @@ def test_a_training_finds_what_was_prepared(tmp_path, capsys):
     kept = {path: path.stat().st_mtime_ns for path in workdir.rglob("*.tokens")}
     train(tiny.config(training__max_steps=1), workdir)
     log = (workdir / "train.log").read_text()
-    assert "the vocabularies that an earlier start has learned are used again" in log
+    assert "reusing the vocabularies that an earlier start learned" in log
     assert all(sentence in log for sentence in told[1:-1])
     assert {path: path.stat().st_mtime_ns for path in workdir.rglob("*.tokens")} == kept
 

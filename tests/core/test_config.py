@@ -161,7 +161,7 @@ def test_a_search_for_coverage_needs_an_attention():
     decoder = {"kind": "recurrent", "attention": "none"}
     values = {"data": DATA, "model": {"decoder": decoder}, "search": {"coverage_penalty": 0.2}}
     with pytest.raises(
-        UserError, match=r"^config\.search\.coverage_penalty is 0\.2: a decoder without attention .*; use 0"
+        UserError, match=r"^config\.search\.coverage_penalty is 0\.2: it requires a decoder with attention; use 0"
     ):
         build(Config, values)
 

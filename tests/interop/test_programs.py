@@ -365,7 +365,7 @@ def test_an_ensemble_is_not_exported(tmp_path):
     with pytest.raises(UserError, match=r"^--workdir=a,b lists several folders, but an ensemble cannot be exported; "):
         exported(Path("a,b"), tmp_path / "model")
     (tmp_path / "a,b").mkdir()  # an old run whose name has a comma
-    with pytest.raises(UserError, match=r"a,b holds no config\.json"):
+    with pytest.raises(UserError, match=r"a,b contains no config\.json"):
         exported(tmp_path / "a,b", tmp_path / "model")
 
 

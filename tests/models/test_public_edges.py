@@ -136,7 +136,7 @@ WRONG = {
     ),
     "no shards": (
         lambda made: loss(made.params, CFG, BATCH, shards=0),
-        "^2 rows cannot be spread over 0 devices",
+        "^2 rows cannot be split over 0 devices",
     ),
     "a classifier's parameters in place of its config": (
         lambda _: classifier.logits(*[classifier.init(jax.random.key(0), KIM, vocabulary=V, labels=L)] * 2, SRC),
@@ -196,11 +196,11 @@ WRONG = {
     ),
     "a pair in place of a batch": (
         lambda made: loss(made.params, CFG, (SRC, SRC)),
-        r"^batch is a tuple: make it with convs2s_jax.Batch\(src=..., tgt=...\)$",
+        r"^batch is a tuple: create it with convs2s_jax.Batch\(src=..., tgt=...\)$",
     ),
     "a traced smoothing": (
         lambda made: jax.jit(lambda s: loss(made.params, CFG, BATCH, smoothing=s))(0.1),
-        "^smoothing is traced by jit, grad or vmap: give a number of Python, which is static",
+        "^smoothing is traced by jit, grad or vmap: pass a Python number, which is static",
     ),
     "several keys to init": (
         lambda _: init(jax.random.split(jax.random.key(0), 2)),

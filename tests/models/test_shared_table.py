@@ -133,7 +133,7 @@ def test_vocabularies_of_two_sizes_are_refused():
         ),
         (
             {"model": KINDS["conv"]},
-            "model.share_embeddings is True, and each side has its own vocabulary: set data.vocabulary.joint to True",
+            "model.share_embeddings is True, but each side has its own vocabulary: set data.vocabulary.joint to True",
         ),
     ],
 )

@@ -130,7 +130,7 @@ def test_what_a_run_lacks_is_a_sentence(tmp_path):
     data, told = made(tmp_path / "kinds", tmp_path / "new", output=tmp_path / "out")
     assert data["scores"] is None
     assert data["absent"]["scores"] == [
-        "kinds is omitted: model.kind is 'classifier': it does not translate; use a run of an encoder_decoder.",
+        "kinds is omitted: model.kind is 'classifier'; it does not translate, so use a run of an encoder_decoder.",
         "new is omitted: it has no checkpoint yet.",
     ]
     assert "kinds is omitted: it is a classifier." in data["absent"]["fields"]
@@ -146,7 +146,7 @@ def test_what_a_run_lacks_is_a_sentence(tmp_path):
     [
         ([], "report: --workdir is missing; specify a run, or several to compare, as in --workdir=runs/a,runs/b"),
         (["--workdir={tmp}/no"], "--workdir={tmp}/no: there is no such folder"),
-        (["--workdir={tmp}"], "holds no config.json: no training was begun there"),
+        (["--workdir={tmp}"], "contains no config.json: no training was started there"),
         (["--workdir={tmp}", "--output={tmp}/page"], "is inside --workdir={tmp}, which a report does not modify"),
         (["--workdir={tmp}/no", "--resamples=1"], "--resamples is 1; use 2 or more"),
         (["--workdir={tmp}/no", "--config.model.dropout=1"], "only --config.search.* can be given"),

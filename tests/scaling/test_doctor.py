@@ -146,7 +146,7 @@ def test_a_folder_that_cannot_be_made_is_wrong(tmp_path):
     (tmp_path / "file").touch()
     found = doctored(f"--workdir={tmp_path}/file/run")
     assert found.returncode == 2
-    sentence = f"--workdir={tmp_path}/file/run cannot be written: Not a directory; make room or name another workdir"
+    sentence = f"--workdir={tmp_path}/file/run cannot be written: Not a directory; make room or use another workdir"
     assert f"WRONG: process 0: {sentence}" in found.stdout
 
 
@@ -188,7 +188,10 @@ def test_process_0_knows_whether_the_folder_was_there():
             "\nworkdir: {}/a/run does not exist yet, a run would create it, ",
             marks=pytest.mark.drill,
         ),
-        (("a/run", "b/run"), "\nWRONG: process 0: --workdir={}/a/run is not one folder for all processes: it has to"),
+        (
+            ("a/run", "b/run"),
+            "\nWRONG: process 0: --workdir={}/a/run is not the same folder for all processes: it must",
+        ),
     ],
     ids=["one folder", "two folders"],
 )

@@ -35,7 +35,7 @@ def test_equal_cases_are_planned_once():
         ("a.1.1", "write data.fsdp.tensor"),
         ("--1.1.1", "write data.fsdp.tensor"),
         ("\N{SUPERSCRIPT TWO}.1.1", "write data.fsdp.tensor"),
-        ("0.1.1", "--meshes has '0.1.1': data is 0: a number of devices; use 1 or more"),
+        ("0.1.1", "--meshes has '0.1.1': data is 0: use 1 or more devices"),
         ("-1.-1.1", "--meshes has '-1.-1.1': data and fsdp are -1"),
     ],
 )
@@ -47,7 +47,7 @@ def test_a_mesh_that_is_none_is_refused(mesh, message):
 @pytest.mark.parametrize(
     ("mesh", "reason"),
     [
-        ("16.1.1", "mesh: data 16 * fsdp 1 * tensor 1 is 16 devices, and there are 8: use fewer"),
+        ("16.1.1", "mesh: data 16 * fsdp 1 * tensor 1 is 16 devices, but there are 8: use fewer"),
         ("3.-1.1", "mesh: 8 devices cannot be divided by data 3"),
     ],
 )

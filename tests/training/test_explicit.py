@@ -51,7 +51,7 @@ def test_what_has_no_type_is_refused_with_the_reason():
 
     rows = jax.device_put(np.ones((8, 2, 3), np.float32), jax.sharding.NamedSharding(mesh, P(("data", "fsdp"))))
     with pytest.raises(
-        UserError, match=r"^parallel is 'explicit', which cannot train this model; use jit\. JAX says: "
+        UserError, match=r"^parallel is 'explicit', which cannot train this model; use jit\. JAX reports: "
     ):
         jax.jit(called)(rows)
 
@@ -59,7 +59,7 @@ def test_what_has_no_type_is_refused_with_the_reason():
 def test_such_a_model_is_refused_before_anything_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr(embedding, "rows", lambda table, indices: table[indices])
     with pytest.raises(
-        UserError, match=r"^parallel is 'explicit', which cannot train this model; use jit\. JAX says: "
+        UserError, match=r"^parallel is 'explicit', which cannot train this model; use jit\. JAX reports: "
     ):
         train(tiny.config(parallel="explicit", mesh__data=2), tmp_path / "run")
     assert not (tmp_path / "run").exists()

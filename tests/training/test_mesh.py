@@ -31,9 +31,9 @@ def test_minus_one_takes_the_rest(values, devices, expected):
 @pytest.mark.parametrize(
     ("values", "devices", "message"),
     [
-        ({"data": 0}, 8, r"^data is 0: a number of devices; use 1 or more, or -1 for the rest$"),
-        ({"fsdp": -1}, 8, r"^data and fsdp are -1: only one axis can take the rest; give the others a number$"),
-        ({"data": 4, "fsdp": 4}, 8, r"^mesh: data 4 \* fsdp 4 \* tensor 1 is 16 devices, and there are 8: use fewer$"),
+        ({"data": 0}, 8, r"^data is 0: use 1 or more devices, or -1 for the rest$"),
+        ({"fsdp": -1}, 8, r"^data and fsdp are -1: only one axis can take the rest; set the others to a number$"),
+        ({"data": 4, "fsdp": 4}, 8, r"^mesh: data 4 \* fsdp 4 \* tensor 1 is 16 devices, but there are 8: use fewer$"),
         ({"fsdp": 3}, 8, r"^mesh: 8 devices cannot be divided by fsdp 3 \* tensor 1: use numbers whose product div"),
     ],
 )
@@ -56,7 +56,7 @@ def test_fewer_devices_than_there_are_may_be_used_by_one_process():
 
 def test_several_processes_use_all_their_devices():
     devices = [SimpleNamespace(process_index=i // 2) for i in range(4)]
-    with pytest.raises(UserError, match=r"^mesh: 2 devices of 4: with several processes all are used; set one axis to"):
+    with pytest.raises(UserError, match=r"^mesh: 2 of 4 devices: several processes must use all of them; set one axis"):
         mesh.make(MeshConfig(data=2), devices)
 
 
@@ -116,7 +116,7 @@ def test_axes_of_a_torus_are_divided_in_one_slice_and_in_several(monkeypatch, si
 def test_what_would_cross_slices_of_a_tpu_is_refused():
     chips = [Chip(id=i, slice_index=i // 4, platform="tpu") for i in range(8)]
     rules = (ShardingRule("b", ("fsdp",)), ShardingRule("w", (None, "tensor+data")))
-    sentence = r"^mesh.rules\[1\].axes has data on 2 slices: state is cut within each slice, .*; use fsdp$"
+    sentence = r"^mesh.rules\[1\].axes contains data on 2 slices: state is sharded within each slice, .*; use fsdp$"
     with pytest.raises(UserError, match=sentence):
         mesh.make(MeshConfig(rules=rules), chips)
     with pytest.raises(

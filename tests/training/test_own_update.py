@@ -74,9 +74,9 @@ def test_any_optax_chain_makes_the_update(name):
 def test_what_is_no_list_of_batches_or_no_key_is_refused():
     step = compile_steps(squared_error, optax.sgd(0.1))
     state = init_state(START, optax.sgd(0.1))
-    with pytest.raises(TypeError, match=r"^batches is a dict: give a list of one batch or more, such as \[batch\]$"):
+    with pytest.raises(TypeError, match=r"^batches is a dict: pass a list of one or more batches, such as \[batch\]$"):
         update(step, state, BATCHES[0], None, None)
-    with pytest.raises(TypeError, match=r"^batches is a Pair: give a list"):
+    with pytest.raises(TypeError, match=r"^batches is a Pair: pass a list"):
         update(step, state, NamedTuple("Pair", [("x", Any)])(BATCHES[0]["x"]), None, None)
     with pytest.raises(TypeError, match=r"^key is 0: create one with jax.random.key\(seed\)$"):
         update(step, state, BATCHES, None, 0)
@@ -112,7 +112,7 @@ def test_an_update_consumes_its_state_and_not_the_parameters_it_was_made_of():
         (lambda: update(compile_steps(squared_error, optax.sgd(0.1)), None, [], None, None), "at least one batch"),
         (
             lambda: compile_steps(lambda *_: jnp.zeros(()), optax.sgd(0.1)).first(START, BATCHES[0], None),
-            "it returns sums with `loss` and `tokens`",
+            "expected sums with `loss` and `tokens`",
         ),
     ],
 )

@@ -268,5 +268,5 @@ def test_the_wrong_gradient_of_a_sharded_convolution_is_still_there():
 
 @pytest.mark.parametrize("sizes", [(4, 2, 1), (4, 1, 2)], ids=str)
 def test_pmap_refuses_a_mesh_that_cuts_parameters(sizes):
-    with pytest.raises(UserError, match=r"^mesh\.(fsdp|tensor) is 2 with parallel=pmap: it only spreads data; use 1"):
+    with pytest.raises(UserError, match=r"^mesh\.(fsdp|tensor) is 2, but parallel=pmap shards data only: use 1"):
         compile_configured(MODEL, TRAINING, mesh_of(sizes), parallel="pmap")

@@ -91,15 +91,18 @@ def test_rules_are_read_from_a_command_line_and_from_json():
 @pytest.mark.parametrize(
     ("rules", "message"),
     [
-        ([("b", ("tensr",))], r"^config\.mesh\.rules\[0\]\.axes has 'tensr'; did you mean 'tensor'\?"),
+        ([("b", ("tensr",))], r"^config\.mesh\.rules\[0\]\.axes contains 'tensr'; did you mean 'tensor'\?"),
         (
             [("conv/w", (None, "fsdp", "tensor+fsdp"))],
-            r"^config\.mesh\.rules\[0\]\.axes has fsdp 2 times: it can shard",
+            r"^config\.mesh\.rules\[0\]\.axes contains fsdp 2 times: it can shard",
         ),
-        ([("conv//w", (None,))], r"^config\.mesh\.rules\[0\]\.path is 'conv//w': give the end of a parameter's path"),
-        ([("conv/x", (None,))], r"^mesh\.rules\[0\]\.path is 'conv/x': no parameter's path ends so"),
-        ([("b", ("tensor",)), ("conv/b", (None,))], r"^mesh\.rules\[1\]\.path is 'conv/b': .* an earlier rule"),
-        ([("conv/w", (None, "tensor"))], r"rules\[0\]\.axes has 2 entries, and encoder/blocks/0/conv/w/v has 3 axes"),
+        ([("conv//w", (None,))], r"^config\.mesh\.rules\[0\]\.path is 'conv//w': use the end of a parameter's path"),
+        ([("conv/x", (None,))], r"^mesh\.rules\[0\]\.path is 'conv/x': it matches no parameter that earlier"),
+        (
+            [("b", ("tensor",)), ("conv/b", (None,))],
+            r"^mesh\.rules\[1\]\.path is 'conv/b': .* that earlier rules leave",
+        ),
+        ([("conv/w", (None, "tensor"))], r"rules\[0\]\.axes has 2 entries, but encoder/blocks/0/conv/w/v has 3 axes"),
     ],
 )
 def test_rules_that_do_not_fit_are_refused_before_anything_is_written(rules, message, tmp_path):
@@ -111,16 +114,22 @@ def test_rules_that_do_not_fit_are_refused_before_anything_is_written(rules, mes
 def test_taps_stay_whole_between_updates():
     params = {"taps": {"scores": jax.ShapeDtypeStruct((3, 8), jnp.float32)}}
     sharding.check_rules(params, [ShardingRule("taps/scores", (None, "tensor"))])
-    with pytest.raises(UserError, match=r"axes has fsdp, and taps/scores stays whole between updates: use tensor only"):
+    with pytest.raises(
+        UserError, match=r"axes contains fsdp, but taps/scores stays whole between updates: use tensor only"
+    ):
         sharding.check_rules(params, [ShardingRule("scores", (None, "fsdp"))])
 
 
 @pytest.mark.parametrize(
     ("way", "rule", "message"),
     [
-        ("pmap", ShardingRule("b", ("data",)), r"^mesh\.rules is given with parallel=pmap: each device has all"),
+        ("pmap", ShardingRule("b", ("data",)), r"^mesh\.rules is set with parallel=pmap, which replicates all"),
         ("shard_map", ShardingRule("b", ("fsdp",)), None),
-        ("shard_map", ShardingRule("b", ("data",)), r"axes has data, and parallel=shard_map gathers over fsdp only"),
+        (
+            "shard_map",
+            ShardingRule("b", ("data",)),
+            r"axes contains data, but parallel=shard_map gathers over fsdp only",
+        ),
     ],
 )
 def test_ways_refuse_rules_that_they_cannot_follow(way, rule, message):
@@ -211,7 +220,7 @@ def test_pmap_holds_everything():
 
 
 def test_the_table_wants_a_number_of_devices_that_fits():
-    with pytest.raises(UserError, match=r"^mesh: data 1 \* fsdp 1 \* tensor 16 is 16 devices, and there are 8"):
+    with pytest.raises(UserError, match=r"^mesh: data 1 \* fsdp 1 \* tensor 16 is 16 devices, but there are 8"):
         table_of(tiny.config(mesh__tensor=16), 8)
 
 

@@ -65,7 +65,10 @@ def test_no_training_goes_on_there_and_another_begins_with_it(mean, trained):
     cfg = run_folder.load_config(mean)
     files = sorted(path for path in mean.rglob("*"))
     for seed in (cfg.seed, 7):
-        with pytest.raises(UserError, match=r"holds the mean of several checkpoints, from which no .*finetune_from=/"):
+        with pytest.raises(
+            UserError,
+            match=r"contains an average of checkpoints, from which .* cannot .*finetune_from=/",
+        ):
             train(dataclasses.replace(cfg, seed=seed), mean)
     assert sorted(path for path in mean.rglob("*") if path.name != "lock") == files
     tuned = dataclasses.replace(cfg, training=dataclasses.replace(cfg.training, finetune_from=str(mean)))
@@ -117,7 +120,7 @@ def test_workdirs_may_lie_in_a_store(trained, mean, bucket, requests, tmp_path):
     write_average("gs://bucket/runs/a", "gs://bucket/runs/mean/", ("2", "3"), print)
     assert tiny.digests(bucket / "runs" / "mean", 3)["params"] == tiny.digests(mean, 3)["params"]
     assert requests[-1] == ("write", "gs://bucket/runs/mean/checkpoints/3/position/metadata")
-    with pytest.raises(UserError, match=r"^--output=gs://bucket/runs/mean is there already: name a new folder"):
+    with pytest.raises(UserError, match=r"^--output=gs://bucket/runs/mean already exists: choose a new folder"):
         write_average("gs://bucket/runs/a", "gs://bucket/runs/mean", ("2", "3"), print)
 
 
@@ -130,7 +133,7 @@ def test_workdirs_may_lie_in_a_store(trained, mean, bucket, requests, tmp_path):
         (["--workdir=RUN", "--output=RUN/../run"], "is the folder of --workdir; choose a new folder; nothing was writ"),
         (
             ["--workdir=RUN", "--output=there"],
-            "--output=there is there already: name a new folder; nothing was written",
+            "--output=there already exists: choose a new folder; nothing was written",
         ),
         (["--workdir=RUN", "--output=RUN/checkpoints/9"], "/checkpoints/9 belongs to the run --workdir="),
         (["--workdir=RUN", "--output=there/file/new"], "--output=there/file/new cannot be written: Not a directory"),

@@ -54,7 +54,9 @@ def test_random_parameters_are_refused_and_imported_ones_are_not(trained, tmp_pa
     if data is None:
         assert load(workdir, tell=print).steps == ((0,),)
     else:
-        with pytest.raises(UserError, match=f"^--workdir={workdir} holds random parameters: its checkpoint of step 0"):
+        with pytest.raises(
+            UserError, match=f"^--workdir={workdir} contains random parameters: its checkpoint of step 0"
+        ):
             load(workdir, tell=print)
 
 

@@ -1,4 +1,4 @@
-"""Programs of batch shapes are compiled in the background before they are needed (`training.compile_ahead`).
+"""Background compilation of the programs of batch shapes before they are needed (`training.compile_ahead`).
 
 These are the gradients of an epoch's batches and the loss of the validation set's. The optimiser's part is not compiled
 ahead: the first update needs it right after its gradient, whose compilation takes most of the time.
@@ -31,7 +31,7 @@ BatchShape = tuple[int, ...]
 
 
 class CompileRequest(NamedTuple):
-    """What is computed of a batch, and the shape of the batch.
+    """What to compute for a batch, and the shape of the batch.
 
     Attributes:
       gradients: True for the gradient program of an update, False for the validation loss.
@@ -43,16 +43,16 @@ class CompileRequest(NamedTuple):
 
 
 class BackgroundCompiler(Generic[K]):
-    """Threads that do `work(name)` once for each requested name, in the order of the requests; a context manager."""
+    """Context manager with threads that call `work(name)` once for each requested name, in the order of requests."""
 
     def __init__(self, work: Callable[[K], object], *, threads: int, ended: threading.Event | None = None) -> None:
-        """Nothing begins before `request`.
+        """Start nothing before `request`.
 
         Args:
-          work: is done once for a name. Its errors are ignored: whoever needs the result meets them again, and may have
-            the memory that was missing beside other work.
-          threads: how many at a time; with 0 nothing is done.
-          ended: is set at the end, so that work can be left which has more steps.
+          work: called once for each name. Its errors are ignored: whoever needs the result encounters them again, and
+            may have the memory that was missing while other work ran.
+          threads: maximum number at a time; with 0 nothing is done.
+          ended: set at the end, so that work with several steps can stop early.
         """
         self._work, self._threads, self._free = work, threads, threads
         self._ended = ended or threading.Event()
@@ -70,7 +70,7 @@ class BackgroundCompiler(Generic[K]):
         return self._threads > 0
 
     def request(self, names: Iterable[K]) -> None:
-        """Begin with those that were not asked for before."""
+        """Queue the names that were not requested before."""
         with self._lock:
             for name in names:
                 if name not in self._seen:
@@ -81,7 +81,7 @@ class BackgroundCompiler(Generic[K]):
                 threading.Thread(target=self._run, name="compiler", args=(self._next(),), daemon=True).start()
 
     def wait_for(self, name: K) -> None:
-        """Wait if a thread is at work for this name. If none has begun, none will: the caller does it."""
+        """Wait if a thread is working on this name. If none has started, none will: the caller does the work."""
         with self._lock:
             self._seen.add(name)
             if name in self._waiting:
@@ -91,7 +91,7 @@ class BackgroundCompiler(Generic[K]):
             running.wait()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Wait for what is being compiled, as Python may crash where it ends meanwhile; not after a second signal."""
+        """Wait for running compilations, as Python may crash if it exits during one; not after a second signal."""
         self._ended.set()
         with self._lock:
             self._waiting = []
@@ -117,9 +117,9 @@ class BackgroundCompiler(Generic[K]):
 
 
 def default_threads(mesh: Mesh) -> int:
-    """Half of the cores, 2 to 8, on accelerators, whose hosts are idle meanwhile; none on CPUs, which updates use.
+    """Return half of the cores, 2 to 8, on accelerators, whose hosts are otherwise idle; 0 on CPUs, used by updates.
 
-    GPUs of several processes exchange what they measure while they compile, so there all compile in the same order.
+    GPUs of several processes exchange measurements while they compile, so all must compile in the same order: 0 too.
     """
     platform = mesh.devices.flat[0].platform
     if platform == "cpu" or (platform != "tpu" and distributed.several()):
@@ -130,15 +130,15 @@ def default_threads(mesh: Mesh) -> int:
 def compiler(
     step: Step[Batch, LossSums], evaluate: Any, params: Tree, mesh: Mesh, *, accumulate: bool, ended: threading.Event
 ) -> Callable[[CompileRequest], object]:
-    """A function that compiles the programs of a batch shape, as the calls of an update or a validation would.
+    """Return a function that compiles the programs of a batch shape, as an update or a validation would.
 
-    Threads trace one after another: that is Python, of which one thread runs at a time, and which takes longer where
-    several want to. So the first shape asked for is compiled while the second is traced.
+    Threads trace one after another: tracing is Python, where only one thread runs at a time, and contention makes it
+    slower. So the first requested shape is compiled while the second is traced.
 
     Args:
-      step: the update. One of `parallel="pmap"` cannot be compiled without its arguments, and nothing is done.
-      evaluate: of `validation.evaluator`.
-      params: the trained parameters' shapes, placed as those of the state are.
+      step: the update. With `parallel="pmap"` it cannot be compiled without its arguments, and nothing is done.
+      evaluate: as `validation.evaluator` returns it.
+      params: shapes of the trained parameters, with the shardings of the state.
       mesh: the devices.
       accumulate: whether updates have several batches.
       ended: once it is set, nothing more is traced.
@@ -175,7 +175,7 @@ def compiler(
 
 
 def requests(run: Run, mesh: Mesh, shapes: Iterable[Shape]) -> list[CompileRequest]:
-    """The programs of training batches of these shapes, in their order, and then those of the run's validation."""
+    """Return the requests for training batches of these shapes, in order, then those for the run's validation."""
     found = [CompileRequest(gradients=True, shape=_on(mesh, shape)) for shape in shapes]
     if run.valid is not None:
         held_out = validation.planned(run.cfg.model, run.valid, run.held_out_shapes)

@@ -1,4 +1,4 @@
-"""Fine-tuning: a new run begins with the parameters and the vocabularies of another one."""
+"""Fine-tuning: a new run starts from the parameters and the vocabularies of another one."""
 
 from collections.abc import Callable
 from functools import partial
@@ -17,37 +17,37 @@ from convs2s_jax.training.run.stores import store_copy
 
 FIELD = "training.finetune_from"
 FREE = ("dropout", "dtype", "matmul_precision", "max_length")
-"""Ends of names of fields of a model that do not change what its parameters mean; nor does `execution`."""
+"""Suffixes of model fields that do not change the meaning of the parameters; neither does `execution`."""
 
 
 def vocabularies(cfg: Config, tell: Callable[[str], None]) -> Vocabularies:
-    """The vocabularies of the run that `training.finetune_from` names.
+    """Load the vocabularies of the run in `training.finetune_from`.
 
     Args:
       cfg: of the new run.
-      tell: gets sentences for the user.
+      tell: called with sentences for the user.
 
     Raises:
-      UserError: there is no such run, its model is another than that of `cfg`, its sides are reversed, or its
+      UserError: the run does not exist, its model differs from that of `cfg`, its sides are reversed, or its
         vocabularies are damaged.
     """
     with store_copy.reading(cfg.training.finetune_from, tell, flag=FIELD) as (workdir, told):
         other = run_folder.load_config(workdir, given_as=FIELD)
         odd = run_folder.differences(to_dict(other.model), to_dict(cfg.model), free=_is_free, path="model")
-        check(not odd, f"{FIELD}={workdir} holds another model: {odd}. Use the model of that run")
+        check(not odd, f"{FIELD}={workdir} contains another model: {odd}. Use the model of that run")
         found = vocabulary.load(run_folder.vocabulary(workdir))
         sides.compare(other.data, cfg.data, f"{FIELD}={workdir}", joint=found.joint, tell=told)
     return found
 
 
 def parameters(cfg: Config, known: Vocabularies, abstract: Tree, tell: Callable[[str], None]) -> Tree:
-    """The parameters of the best checkpoint of the run that `training.finetune_from` names.
+    """Load the parameters of the best checkpoint of the run in `training.finetune_from`.
 
     Args:
       cfg: of the new run.
       known: its vocabularies.
       abstract: shapes, dtypes and shardings of the parameters, split for training.
-      tell: gets sentences for the user.
+      tell: called with sentences for the user.
 
     Raises:
       UserError: as `restoring.restore_items`; or the checkpoint has other vocabularies, or random parameters.

@@ -34,11 +34,11 @@ from convs2s_jax.training.step import TrainState, fold_in, update
 def train(cfg: Config, workdir: Path | str, interrupts: Interrupts | None = None) -> None:
     """Train, or continue the run in `workdir`, until a bound of the configuration, the schedule or a signal ends it.
 
-    A signal before the first update ends it at once, and no checkpoint is written.
+    A signal before the first update ends it immediately, without a checkpoint.
 
     Args:
       cfg: configuration.
-      workdir: of the run: a folder, or an address in an object store (gs://, s3://).
+      workdir: folder of the run, or its address in an object store (gs://, s3://).
       interrupts: how signals are handled; by default without ending the process that calls this.
 
     Raises:
@@ -46,7 +46,7 @@ def train(cfg: Config, workdir: Path | str, interrupts: Interrupts | None = None
     """
     interrupts = interrupts or Interrupts()
     if distributed.several():
-        forget()  # an earlier run may have ended where some had compiled what others had not, and compiling is together
+        forget()  # processes must compile together, but an earlier run may have left them with different programs
     with suppress(StoppedBeforeUpdateError), interrupts, ExitStack() as stack:
         session, state, position = open_run(cfg, stack.enter_context(opened(workdir)), interrupts, stack)
         window, epochs = _window(session, state, position), _epochs(session)
@@ -58,7 +58,7 @@ def train(cfg: Config, workdir: Path | str, interrupts: Interrupts | None = None
         while not (why := _ended(bounds, position)) and not interrupts.received:
             with session.clock.during("compute"):
                 state, position = _epoch(session, window, epochs, state, position)
-        interrupts.begin()  # also where an earlier start has done all updates
+        interrupts.begin()  # also if an earlier start has done all updates
         if why and position.validated < position.step:
             position = validate(session, state, position, scheduled=False)
         save(session, state, position)
@@ -79,7 +79,7 @@ def _due(cfg: TrainingConfig, position: Position) -> bool:
 
 
 def _ended(cfg: TrainingConfig, position: Position) -> str:
-    """Why training is over, or ""."""
+    """Return why training is over, or ""."""
     if cfg.max_steps is not None and position.step >= cfg.max_steps:
         return f"training.max_steps is {cfg.max_steps}"
     if cfg.max_epochs is not None and position.epoch > cfg.max_epochs:
@@ -88,7 +88,7 @@ def _ended(cfg: TrainingConfig, position: Position) -> str:
 
 
 def _window(session: Session, state: TrainState, position: Position) -> Window:
-    """The window of the whole run: skipped updates are counted in a row across epochs and restarts."""
+    """The window of the whole run, which counts consecutive skipped updates across epochs and restarts."""
     return Window(
         names=paths(state.params),
         skip=session.run.cfg.training.skip_bad_steps,
@@ -108,7 +108,7 @@ class _Epoch(NamedTuple):
 
 
 def _epochs(session: Session) -> loader.Epochs[_Epoch]:
-    """What all epochs are made of."""
+    """The data and the batch plan of each epoch."""
     run = session.run
     longest = max(shape.src for shape in run.shapes), max(shape.tgt for shape in run.shapes)
 
@@ -151,7 +151,7 @@ def _epoch(
         with window.update_of(shapes):
             for shape in shapes:
                 session.ahead.wait_for(CompileRequest(gradients=True, shape=shape))
-            key = fold_in(root, position.step)  # a program of its own, at the first update
+            key = fold_in(root, position.step)  # a separate program, compiled at the first update
             state, sums = update(session.step, state, pending, np.float32(rate), key)
             flops = sum(map(session.flops, pending))
         pending = []
@@ -181,7 +181,7 @@ def _epoch(
 
 
 def _tell_rate(session: Session, position: Position) -> None:
-    """Tell the user when the schedule changes the rate from one epoch to the next."""
+    """Log when the schedule changes the rate from one epoch to the next."""
     cfg, step = session.run.cfg.training.schedule, position.step + 1
     now = schedule.rate(cfg, position.schedule, step=step, epoch=position.epoch)
     before = schedule.rate(cfg, position.schedule, step=step, epoch=max(1, position.epoch - 1))
@@ -190,7 +190,7 @@ def _tell_rate(session: Session, position: Position) -> None:
 
 
 def _report(session: Session, window: Window, position: Position, padding: float) -> None:
-    """Write the metrics since the last report. Raises UserError for a loss that is not finite and a failed save."""
+    """Write the metrics since the last report. Raises UserError for a non-finite loss or a failed save."""
     summary = window.close()
     checkpoint.check(session.checkpoints)
     with session.clock.during("other"):

@@ -1,4 +1,4 @@
-"""Opening a run: everything is read and checked before anything in the workdir changes but its lock and its cache."""
+"""Opening a run: everything is read and checked before anything but the lock and the cache of the workdir changes."""
 
 import contextlib
 import dataclasses
@@ -70,13 +70,13 @@ def open_run(
     """Open the resources of the training loop, with a new state or that of the newest intact checkpoint.
 
     Until all checks have passed, configuration, vocabulary, metrics and checkpoints are untouched. The lock is held,
-    and the cache may already hold tokenised text and learned vocabularies, which the next start uses again.
+    and the cache may already contain tokenised text and learned vocabularies, which the next start reuses.
 
     Args:
       cfg: configuration.
-      place: the workdir of the run; made where it is missing.
+      place: the workdir of the run; created if missing.
       interrupts: signals received.
-      stack: gets what has to be closed at the end.
+      stack: receives what must be closed at the end.
 
     Raises:
       UserError: bad data or configuration, another trainer in the workdir, a checkpoint that cannot be read.
@@ -102,7 +102,7 @@ def open_run(
 
     tell(_devices(cfg, mesh))
     if flags := xla_flags.describe(os.environ):
-        tell(f"flags of XLA: {flags}")
+        tell(f"XLA flags: {flags}")
     run = distributed.primary_first("prepared", lambda: prepare(cfg, workdir, tell, learn=primary or not place.shared))
     distributed.agree("training corpus", run.fingerprint)
     distributed.agree("validation or test set", digest_of_record(dict(run.held_out)))
@@ -153,12 +153,12 @@ def open_run(
 
 
 def prepare_only(cfg: Config, workdir: Path, tell: Callable[[str], None]) -> None:
-    """Make what a run needs before its first update: vocabularies, tokenised text, shapes. It is kept in the cache.
+    """Build what a run needs before its first update (vocabularies, tokenised text, shapes) and cache it.
 
     Args:
       cfg: configuration of the run.
-      workdir: of the run; made where it is missing.
-      tell: gets sentences for the user.
+      workdir: of the run; created if missing.
+      tell: called with sentences for the user.
 
     Raises:
       UserError: as `open_run`.
@@ -173,7 +173,7 @@ def prepare_only(cfg: Config, workdir: Path, tell: Callable[[str], None]) -> Non
 
 
 def _check_workdir(workdir: Path, cfg: Config) -> None:
-    """Refuse a workdir in which no run of this configuration can begin or go on."""
+    """Raise UserError if no run of this configuration can start or continue in the workdir."""
     derived_workdir.check_continues(workdir)
     run_folder.check_config(workdir, cfg)
 
@@ -197,7 +197,7 @@ def _sizes(run: Run) -> dict[str, int]:
 def _begin(
     run: Run, mesh: Mesh, layout: TrainState, ahead: BackgroundCompiler[CompileRequest], tell: Callable[[str], None]
 ) -> tuple[TrainState, Position, list[Path]]:
-    """A new state, or that of the newest intact checkpoint; and the damaged checkpoints, which are newer."""
+    """Return a new state or that of the newest intact checkpoint, its position, and newer, damaged checkpoints."""
     sizes, programs = _sizes(run), program_key(run.cfg)
     merged = jax.eval_shape(weight_norm.merge, layout.params)
     task_of(run.cfg.model).check_search(merged, run.cfg, run.vocabularies)
@@ -214,7 +214,7 @@ def _begin(
         else:
             key = jax.random.fold_in(jax.random.key(run.cfg.seed), 0)
             begin = partial(state_program(programs, mesh, **sizes), key)
-        if ahead.enabled and not distributed.several():  # several GPU processes have to compile in one order
+        if ahead.enabled and not distributed.several():  # several GPU processes must compile in the same order
             ahead.request(requests(run, mesh, run.first_uses))
         state = begin()
         position, damaged = Position(schedule=schedule.start(run.cfg.training.schedule)), list[Path]()
@@ -226,8 +226,8 @@ def _begin(
         tell(f"continuing at step {position.step}, epoch {position.epoch}")
         if _measured_otherwise(run):
             tell(
-                f"{run.cfg.training.best_metric} is computed in another way from here on (search, "
-                "training.bleu_tokenize), and compared with that of the checkpoints from before as it is"
+                f"{run.cfg.training.best_metric} is computed differently from here on (search, "
+                "training.bleu_tokenize), but is compared directly with that of earlier checkpoints"
             )
     count = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     tell(f"{count:,} parameters; vocabularies of {sizes['source']} and {sizes['target']}")
@@ -237,7 +237,7 @@ def _begin(
 
 
 def _measured_otherwise(run: Run) -> bool:
-    """Whether the score that tells the best checkpoint is computed in another way than before this start."""
+    """Whether the score that selects the best checkpoint is computed differently than before this start."""
     if run.cfg.training.best_metric == LOSS or run.cfg.classifies:
         return False
     before, now = ((cfg.search, cfg.training.bleu_tokenize) for cfg in (run_folder.load_config(run.workdir), run.cfg))
@@ -245,7 +245,7 @@ def _measured_otherwise(run: Run) -> bool:
 
 
 def _commit(run: Run, damaged: list[Path]) -> None:
-    """Write what the checks have found to be right: the configuration, new vocabularies, the names of checkpoints."""
+    """Write what has passed the checks: the configuration and new vocabularies. Rename damaged checkpoints."""
     run_folder.write_config(run.workdir, run_folder.with_origin(run.workdir, run.cfg))
     if not run_folder.begun(run.workdir):
         vocabulary.save(run.vocabularies, run_folder.vocabulary(run.workdir))
@@ -256,7 +256,7 @@ def _commit(run: Run, damaged: list[Path]) -> None:
 
 
 def _devices(cfg: Config, mesh: Mesh) -> str:
-    """A description of the devices for the user, with the versions of what computes on them."""
+    """Describe the devices for the user, with the versions of the libraries that compute on them."""
     axes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items() if size > 1)
     kind, count = mesh.devices.flat[0].device_kind, mesh.devices.size
     where = f" in {jax.process_count()} processes" if distributed.several() else ""
@@ -265,7 +265,7 @@ def _devices(cfg: Config, mesh: Mesh) -> str:
 
 
 def _updates(run: Run) -> int | None:
-    """Number of updates in the whole run, as far as its limits tell; None if unknown."""
+    """Number of updates in the whole run, according to its limits; None if unknown."""
     cfg = run.cfg.training
     if cfg.max_epochs is None:
         return cfg.max_steps

@@ -37,11 +37,11 @@ class Run:
       test: tokenised test data, or None.
       rows: numbers of the training pairs in use.
       shapes: of training batches.
-      first_uses: those of the first epoch, in the order of their first use.
+      first_uses: shapes used in the first epoch, in the order of their first use.
       held_out_shapes: of batches of the validation and the test set.
       batches: number of batches in an epoch (some epochs have one more or less).
       fingerprint: checksum of the tokenised training data.
-      held_out: checksums of the lines of "valid" and "test"; None for one that is not there.
+      held_out: checksums of the lines of "valid" and "test"; None for a missing split.
     """
 
     cfg: Config
@@ -65,13 +65,13 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
     Args:
       cfg: configuration.
       workdir: of the run.
-      tell: gets sentences for the user.
-      learn: whether to learn vocabularies where no checkpoint needs those in the workdir; else another process has done
-        so. They lie in the workdir's cache until the run begins.
+      tell: called with sentences for the user.
+      learn: whether to learn vocabularies if no checkpoint needs those in the workdir; False if another process has
+        done so. They are in the workdir's cache until the run starts.
 
     Raises:
-      UserError: the corpus cannot be read, nothing of it can be trained on, or the workdir's vocabulary is missing
-        where checkpoints of it exist.
+      UserError: the corpus cannot be read, none of it is usable for training, or the workdir's vocabulary is missing
+        although checkpoints need it.
     """
     _check(cfg, workdir)
     known = position_file.known_splits(workdir) if cfg.data.hold_out else {}
@@ -89,7 +89,7 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
         _tell_of_cuts(cfg, split, tell)
     if cfg.data.batch.cut_source:
         most = longest(cfg)[0]
-        tell(f"sources cut to {most} tokens: {int(np.sum(train.lengths()[0] > most))}")
+        tell(f"sources truncated to {most} tokens: {int(np.sum(train.lengths()[0] > most))}")
         train = dataclasses.replace(train, longest=most)
     rows = usable_rows(cfg, train, tell)
     chosen, example = _first_epoch(cfg, train, made, rows, tell)
@@ -111,7 +111,7 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
 
 
 def _check(cfg: Config, workdir: Path) -> None:
-    """Refuse what can be refused before any text is read."""
+    """Raise UserError for whatever can be checked before any text is read."""
     scoring.check_metrics(cfg.training.metrics, cfg.training.bleu_tokenize)
     if not run_folder.begun(workdir):
         corpora.check_places(cfg.data)
@@ -119,20 +119,20 @@ def _check(cfg: Config, workdir: Path) -> None:
 
 
 def _check_validation(cfg: Config, valid: ParallelText, tell: Callable[[str], None]) -> None:
-    """Refuse settings that need a validation set where there is none; tell what was held out for one."""
+    """Raise UserError for settings that require a validation set if there is none; report what was held out."""
     if not len(valid):
         check(
             not isinstance(cfg.training.schedule, PlateauConfig),
-            "training.schedule is a plateau's, and there is no validation set to see one on: use a schedule of another "
-            "kind, or data.hold_out=0.05",
+            "training.schedule.kind is 'plateau', but there is no validation set: use another kind of schedule, or set "
+            "data.hold_out=0.05",
         )
         for name, unset in (("patience", None), ("best_metric", LOSS)):
             value = getattr(cfg.training, name)
             check(
                 value == unset,
-                f"training.{name} is {value}, and there is no validation set: leave it out, or set data.hold_out=0.05",
+                f"training.{name} is {value}, but there is no validation set: leave it out, or set data.hold_out=0.05",
             )
-        tell("there is no validation set: the last parameters count")
+        tell("there is no validation set: the last checkpoint is used")
     if valid.rows is not None:
         copies = f"; {valid.copies} copies of them are left out" if valid.copies else ""
         tell(f"held out for validation: {len(valid)} pairs{copies}")
@@ -147,9 +147,9 @@ def _training_split(
     fingerprints: list[str | None],
     tell: Callable[[str], None],
 ) -> Split:
-    """The training split: from what an earlier start has left in the cache, or read and tokenised.
+    """Return the training split, from the cache of an earlier start, or read and tokenised.
 
-    Its lines are gone, unless each epoch segments them anew.
+    Its lines are dropped, unless each epoch resegments them.
     """
     folder = _cache(cfg, workdir)
     found = text.known(folder, made, fingerprints)
@@ -165,7 +165,7 @@ def _training_split(
         if count:
             tell(
                 f"{held.name}: {count} of {len(held)} pairs are also in the training text, so the loss and the scores "
-                "are better than on new text"
+                "are better than on unseen text"
             )
     _tell(found.unknown, tell)
     return found.train
@@ -178,8 +178,8 @@ def _first_epoch(
     first = segmenting.of_epoch(cfg.data, train, made, seed=cfg.seed, epoch=1, longest=longest(cfg))
     if cfg.data.subword_sampling:
         tell(
-            f"data.subword_sampling is {cfg.data.subword_sampling}: the training text is segmented anew in each epoch; "
-            f"the first has {_tokens(first, rows)} tokens, the best segmentation {_tokens(train, rows)}"
+            f"data.subword_sampling is {cfg.data.subword_sampling}: each epoch samples a new segmentation of the "
+            f"training text; the first has {_tokens(first, rows)} tokens, the best {_tokens(train, rows)}"
         )
     larger = segmenting.longest_of(train.lengths(), first.lengths())
     tight, chosen = batch_shapes(cfg, *(side[rows] for side in larger))
@@ -197,25 +197,25 @@ def _first_epoch(
 
 
 def _tokens(split: Split, rows: np.ndarray) -> int:
-    """Tokens of these pairs, both sides and end symbols."""
+    """Number of tokens of these pairs, both sides, end symbols included."""
     return sum(int(side[rows].sum()) for side in split.lengths())
 
 
 def _check_rate(schedule: object) -> None:
-    """Refuse to begin below the rate at which a plateau ends: the first validation without progress would be the last.
+    """Refuse to start below the minimum rate of a plateau: the first validation without progress would be the last.
 
-    It is no rule of the record, since earlier runs may have it.
+    The record itself does not check this, since earlier runs may have such values.
     """
     if isinstance(schedule, PlateauConfig):
         check(
             schedule.minimum <= schedule.rate,
-            f"training.schedule.minimum is {schedule.minimum:g}, at which training ends: use the rate, "
-            f"{schedule.rate:g}, or less",
+            f"training.schedule.minimum is {schedule.minimum:g}, the rate below which training ends: use the initial "
+            f"rate, {schedule.rate:g}, or less",
         )
 
 
 def _unknown_in(split: Split, made: Vocabularies) -> str:
-    """A sentence on how many tokens of each side are unknown; a side without tokens is that of a language model."""
+    """Report how many tokens of each side are unknown; a side without tokens is that of a language model."""
     text = split.text
     sides = (split.src, text.src, made.src, "source"), (split.tgt, text.tgt, made.tgt, "target")
     shares = [unknown.describe(*side) for side in sides if len(side[0].tokens)]
@@ -228,18 +228,18 @@ def _tell(sentence: str, tell: Callable[[str], None]) -> None:
 
 
 def _tell_of_cuts(cfg: Config, split: Split, tell: Callable[[str], None]) -> None:
-    """Say how many pairs of a split `validation.evaluate` cuts: their losses are not those of the whole lines."""
+    """Report how many pairs of a split `validation.evaluate` truncates: their loss is not that of the whole lines."""
     src, tgt = split.lengths()
     cut = int(np.sum((src > cfg.model.max_source) | (tgt > cfg.model.max_target)))
     if cut:
         tell(
             f"{split.text.name}: {cut} of {len(src)} pairs exceed the model's positions, {cfg.model.max_source} source "
-            f"and {cfg.model.max_target} target tokens: the loss is that of their beginnings"
+            f"and {cfg.model.max_target} target tokens; their loss covers only the beginning"
         )
 
 
 def tokenize(cfg: Config, workdir: Path, made: Vocabularies, text: ParallelText, tell: Callable[[str], None]) -> Split:
-    """Token ids of a split, from the cache where an earlier run left them intact."""
+    """Return the token ids of a split, from the cache if an earlier run left them there intact."""
     folder = _cache(cfg, workdir)
     split = Split(
         text=text,

@@ -52,16 +52,16 @@ FREE = (
 and the paths of the data (the content is compared)."""
 
 ORIGIN = ("data.vocabulary.dir", "training.finetune_from")
-"""Fields that are read only when a run begins. It may go on without them; another value begins another run."""
+"""Fields that are only read when a run starts. It may continue without them; another value requires another run."""
 
 FILES = (
     *("config.json", "vocab", "checkpoints", "metrics.jsonl", "metrics.jsonl.damaged", "train.log", "tensorboard"),
     *("samples", "profile", "cache", "tracker_id", "mlflow.db", "wandb", "lock"),
 )
-"""Names of what a run writes into its workdir, files and folders."""
+"""Names of the files and folders that a run writes into its workdir."""
 
 BEFORE = ".before"
-"""Suffix of the earlier copy of a checkpoint while it is being written again."""
+"""Suffix of the earlier copy of a checkpoint while it is being rewritten."""
 DAMAGED = ".damaged"
 """Suffix of a checkpoint that could not be read. It is kept, since it may still be of use."""
 
@@ -77,12 +77,12 @@ def vocabulary(workdir: Path) -> Path:
 
 
 def learned_vocabularies(workdir: Path) -> Path:
-    """Folder of folders of vocabularies of a run that has not begun: one becomes that of the workdir when it begins."""
+    """Folder of the vocabularies learned before a run starts, in subfolders; the start copies one to the workdir."""
     return workdir / "cache" / "vocab"
 
 
 def finished(folder: Path) -> dict[int, Path]:
-    """The finished checkpoints in a folder of checkpoints, by step; an earlier copy where a newer one is incomplete."""
+    """The finished checkpoints in a folder of checkpoints, by step; an earlier copy if a newer one is incomplete."""
     try:
         names = {entry.name for entry in folder.iterdir()}
     except (FileNotFoundError, NotADirectoryError):
@@ -106,30 +106,30 @@ def load_config(workdir: Path, *, given_as: str = "--workdir") -> Config:
 
     Args:
       workdir: of the run.
-      given_as: the flag or field that named it, for messages.
+      given_as: the flag or field that specified it, for messages.
 
     Raises:
-      UserError: no such folder, no config.json in it, one that is damaged, or one that does not fit this version.
+      UserError: the folder does not exist, or its config.json is missing, damaged or does not fit this version.
     """
     path = workdir / "config.json"
     if not workdir.is_dir():
         raise UserError(f"{given_as}={workdir}: there is no such folder")
     if not os.path.lexists(path):
-        raise UserError(f"{given_as}={workdir} holds no config.json: no training was begun there")
+        raise UserError(f"{given_as}={workdir} contains no config.json: no training was started there")
     values = read_json(path, remedy="restore it, or train again in another workdir")
     return build(Config, _verified(values, path), "config")
 
 
 def _verified(values: Any, path: Path) -> Any:
-    """The content of config.json without its checksum. Earlier versions wrote none, and whoever edits it drops it."""
+    """The content of config.json without its checksum. Earlier versions wrote none, and whoever edits it deletes it."""
     if not isinstance(values, dict) or FIELD not in values:
         return values
     try:
         return unseal(values)
     except DamagedError as error:
         raise UserError(
-            f"{path} is damaged or was edited ({error}): restore it, and change fields by the flags of convs2s train "
-            f"and decode; to keep what was edited on purpose, delete its field '{FIELD}'"
+            f"{path} is damaged or was edited ({error}): restore it, and change fields with the flags of convs2s train "
+            f"and decode; to keep an intentional edit, delete its field '{FIELD}'"
         ) from error
 
 
@@ -139,27 +139,27 @@ def fingerprints(vocabularies: Vocabularies) -> list[str]:
 
 
 def check_vocabularies(workdir: Path, vocabularies: Vocabularies, position: Mapping[str, Any]) -> None:
-    """Raise UserError where a checkpoint at `position` was trained with other vocabularies."""
+    """Raise UserError if a checkpoint at `position` was trained with other vocabularies."""
     if position["vocabularies"] != fingerprints(vocabularies):
-        raise UserError(f"{vocabulary(workdir)} is the vocabulary of another model: restore the one it had")
+        raise UserError(f"{vocabulary(workdir)} is the vocabulary of another model: restore the original one")
 
 
 def check_trained(
     workdir: Path, vocabularies: Vocabularies, position: Mapping[str, Any], *, given_as: str = "--workdir"
 ) -> None:
-    """Refuse a checkpoint with other vocabularies, and one of a run that no update has changed.
+    """Check that a checkpoint has these vocabularies and was trained.
 
-    Imported parameters may have step 0: they were trained elsewhere, and know no data. `given_as` is that of
-    `load_config`.
+    Imported parameters may have step 0: they were trained elsewhere, and have no fingerprint of their data. `given_as`
+    is that of `load_config`.
 
     Raises:
-      UserError: it is one of these.
+      UserError: it has other vocabularies, or was written before the first update.
     """
     check_vocabularies(workdir, vocabularies, position)
     if position["step"] == 0 and position["data"] is not None:
         raise UserError(
-            f"{given_as}={workdir} holds random parameters: its checkpoint of step 0 was written before the first "
-            "update; train first, by the command that began the run"
+            f"{given_as}={workdir} contains random parameters: its checkpoint of step 0 was written before the first "
+            "update; train first, with the command that started the run"
         )
 
 
@@ -167,29 +167,29 @@ def check_config(workdir: Path, cfg: Config) -> None:
     """Check that a run in the workdir, if it has a checkpoint, has this configuration. Nothing is written.
 
     Raises:
-      UserError: names each field that differs and may not.
+      UserError: a field differs that may not change; the message names the first five.
     """
     if begun(workdir):
         path = workdir / "config.json"
         if not os.path.lexists(path):
-            raise UserError(f"{path} is missing, and checkpoints here need it: restore it, or use another workdir")
+            raise UserError(f"{path} is missing, but checkpoints here need it: restore it, or use another workdir")
         there, here = to_dict(load_config(workdir)), to_dict(cfg)
         odd = differences(there, here, free=_free)
         check(
             not odd,
-            f"--workdir={workdir} holds a run of another configuration: {odd}. Use another workdir, or the settings of "
-            "that run",
+            f"--workdir={workdir} contains a run with another configuration: {odd}. Use another workdir, or the "
+            "settings of that run",
         )
         for name, before, now in _differences(there, here, ""):
             check(
                 name not in ORIGIN or now == "",
-                f"{name}={now}: the run in --workdir={workdir} has begun {f'with {before}' if before else 'without'}, "
-                "and only a new run reads it: leave it out, or use another workdir",
+                f"{name}={now}: the run in --workdir={workdir} was started {f'with {before}' if before else 'without'}"
+                ", and only a new run reads this field; leave it out, or use another workdir",
             )
 
 
 def with_origin(workdir: Path, cfg: Config) -> Config:
-    """The configuration with what the run in the workdir, where one has begun, was begun with, also if left out now."""
+    """The configuration with the `ORIGIN` fields that a run in the workdir was started with, even if left out now."""
     if not begun(workdir):
         return cfg
     there = load_config(workdir)
@@ -202,7 +202,7 @@ def with_origin(workdir: Path, cfg: Config) -> Config:
 
 
 def write_config(workdir: Path, cfg: Config) -> None:
-    """Write config.json into a workdir; its folder is there.
+    """Write config.json into a workdir, whose folder exists.
 
     Raises:
       UserError: it cannot be written.
@@ -213,23 +213,23 @@ def write_config(workdir: Path, cfg: Config) -> None:
 
 @contextlib.contextmanager
 def writing(workdir: Path) -> Iterator[None]:
-    """Raise UserError in place of an OSError of the block, which writes into a workdir."""
+    """Turn an OSError of the block, which writes into a workdir, into a UserError."""
     try:
         yield
     except OSError as error:
         raise UserError(
-            f"--workdir={workdir} cannot be written: {error.strerror}; make room or name another workdir"
+            f"--workdir={workdir} cannot be written: {error.strerror}; make room or use another workdir"
         ) from error
 
 
 def provide(workdir: Path, stack: contextlib.ExitStack) -> bool:
-    """Make a workdir and its parents where they are missing; those that are empty when the stack closes are removed.
+    """Create a workdir and its missing parents; those that are empty when the stack closes are removed.
 
     Returns:
-      Whether it was there.
+      Whether it already existed.
 
     Raises:
-      OSError: it cannot be made.
+      OSError: it cannot be created.
     """
     missing = [path for path in (workdir, *workdir.parents) if not path.exists()]
     for folder in reversed(missing):
@@ -248,11 +248,11 @@ def _free(name: str) -> bool:
 
 
 def differences(there: Any, here: Any, *, free: Callable[[str], bool], path: str = "") -> str:
-    """The fields that differ, but for free ones, for a message: the first five of them; "" if there are none.
+    """List the first five fields that differ, except free ones, for a message; "" if there are none.
 
     Args:
       there, here: two configurations, as `to_dict` returns them.
-      free: tells by the path of a field whether it may differ.
+      free: whether the field with this path may differ.
       path: of both in the configuration of a run.
     """
     odd = [f"{name} is {a!r} there and {b!r} here" for name, a, b in _differences(there, here, path) if not free(name)]
@@ -269,16 +269,16 @@ def _differences(there: Any, here: Any, path: str) -> Iterator[tuple[str, Any, A
 
 
 def check_not_of_run(name: str, workdir: str, flag: str) -> None:
-    """Raise UserError if the output would be one of a run's own files; other names in its folder are free.
+    """Raise UserError if the output would be one of a run's own files; other names in its folder are allowed.
 
     Args:
       name: path or address of the output.
       workdir: path or address of the run.
-      flag: that names it, for messages.
+      flag: the flag that specifies the run, for messages.
     """
     if name == "-" or scheme_of(name) != scheme_of(workdir):
         return
     resolved = [posixpath.normpath(each) if scheme_of(each) else str(Path(each).resolve()) for each in (name, workdir)]
     inside = resolved[0].removeprefix(f"{resolved[1]}/")
     if inside != resolved[0] and inside.partition("/")[0] in FILES:
-        raise UserError(f"--output={name} belongs to the run {flag}={workdir}: give another")
+        raise UserError(f"--output={name} belongs to the run {flag}={workdir}: choose another path")

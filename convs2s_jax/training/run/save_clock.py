@@ -9,7 +9,7 @@ class SaveClock:
     """Measures the time since the last checkpoint. The clock of process 0 decides for all processes."""
 
     def __init__(self, minutes: float) -> None:
-        """Begin now.
+        """Start the clock.
 
         Args:
           minutes: between two checkpoints; 0 for none by the clock.
@@ -18,11 +18,11 @@ class SaveClock:
         self.restart()
 
     def restart(self) -> None:
-        """A checkpoint is saved now."""
+        """Start over: a checkpoint has just been saved."""
         self._since = time.monotonic()
 
     def due(self) -> bool:
-        """Whether the time has passed. All processes must ask at the same step, and get the answer of process 0."""
+        """Whether the time has passed. All processes must ask at the same step; they get the answer of process 0."""
         if not self._seconds:
             return False
         return distributed.from_primary(time.monotonic() - self._since >= self._seconds)

@@ -1,4 +1,4 @@
-"""Selection: which validation is the best so far, by the score that `training.best_metric` names."""
+"""Selection of the best validation so far, by the score that `training.best_metric` sets."""
 
 import dataclasses
 import math
@@ -14,16 +14,16 @@ LOSS = "loss"
 LESS_IS_BETTER = frozenset(
     {LOSS, *(key for metric in METRICS.values() if metric.less_is_better for key in metric.keys)}
 )
-"""Scores of which the lowest is the best."""
+"""Scores where lower is better."""
 
 
 class Validation(NamedTuple):
     """A validation.
 
     Attributes:
-      scores: what it measured; empty where there was none.
-      scheduled: False for that at the end of a run which no schedule asked for. It counts only while the run is there:
-        one that goes on chooses as if it had never ended.
+      scores: what it measured; empty if there was no validation.
+      scheduled: False for an unscheduled validation at the end of a run. It counts only while the run ends there; a
+        continued run chooses as if it had never ended.
     """
 
     scores: Scores
@@ -48,7 +48,7 @@ class Best:
 
 
 def validated(best: Best, metric: str, scores: Scores, *, step: int) -> Best:
-    """After a validation. Values of another metric are not compared: with a new one, counting begins again."""
+    """Return the best validation after a new one. Metrics are not compared with each other: a new one starts over."""
     if best.metric != metric:
         best = Best(metric)
     value = scores.get(metric, math.nan)
@@ -58,7 +58,7 @@ def validated(best: Best, metric: str, scores: Scores, *, step: int) -> Best:
 
 
 def ended(best: Best, metric: str, patience: int | None) -> str:
-    """Why training is over after `patience` validations without a better one, or ""."""
+    """Return why training is over after `patience` validations without a better one, or ""."""
     if patience is None or best.metric != metric or best.waiting < patience:
         return ""
     if best.value is None:
@@ -69,17 +69,17 @@ def ended(best: Best, metric: str, patience: int | None) -> str:
 
 
 def counting(measured: Iterable[Scores], metric: str) -> str:
-    """The metric by which validations are compared: the loss where the other is known of none."""
+    """Return the metric by which validations are compared: `metric`, or the loss if none of them measured it."""
     return metric if any(metric in scores for scores in measured) else LOSS
 
 
 def best_of(
     validations: Mapping[int, Validation], steps: Iterable[int], metric: str, *, goes_on: bool = False
 ) -> int | None:
-    """The best of some steps by the metric that is `counting`, the first of equal ones; None where it is known of none.
+    """Return the best of some steps by the metric that is `counting`, the first of equal ones; None if none has it.
 
-    A validation that is not `scheduled` counts at the last of the steps, unless the run `goes_on`, and where no other
-    is known. A run that continues with another metric keeps the best by its loss until one has the new score.
+    A validation that is not `scheduled` only counts at the last of the steps, unless the run `goes_on`, or if there is
+    no other. A run that continues with another metric keeps the best by loss until a validation has the new score.
     """
     steps = list(steps)
     last = None if goes_on else max(steps, default=None)
@@ -92,5 +92,5 @@ def best_of(
 
 
 def _rank(metric: str, value: float) -> float:
-    """More is better."""
+    """The value as a rank, where higher is better."""
     return -value if metric in LESS_IS_BETTER else value

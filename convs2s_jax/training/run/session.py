@@ -77,7 +77,7 @@ class Session:
       ahead: compiles batch shapes before they are needed.
       profile: the trace of a few updates.
       peak: floating-point operations per second of all devices; None if unknown.
-      flops: floating-point operations of an update on a batch; 0 where the peak is unknown.
+      flops: floating-point operations of an update on a batch; 0 if the peak is unknown.
       place: the workdir.
     """
 
@@ -101,9 +101,9 @@ class Session:
 def validate(session: Session, state: TrainState, position: Position, *, scheduled: bool) -> Position:
     """Score the validation set, update the schedule and save a checkpoint. A signal abandons the validation.
 
-    Without a validation set only the checkpoint is saved. A validation at the end of a run that is not `scheduled` does
-    not affect the learning rate nor the patience, and it tells the best checkpoint only while the run ends there: a run
-    continued from there is as one that never ended.
+    Without a validation set, only the checkpoint is saved. An unscheduled validation at the end of a run affects
+    neither the learning rate nor the patience. It counts for the best checkpoint only while the run ends there, so a
+    continued run is the same as one that never ended.
     """
     run, cfg = session.run, session.run.cfg
     if run.valid is None:
@@ -131,7 +131,7 @@ def validate(session: Session, state: TrainState, position: Position, *, schedul
 
 
 def score_test(session: Session, state: TrainState) -> None:
-    """Loss and scores of the best parameters on the test set, where the corpus has one and it was not done before."""
+    """Score the best parameters on the test set, if the corpus has one and they were not scored before."""
     run, reports = session.run, session.reports
     if run.test is None:
         return
@@ -148,7 +148,7 @@ def score_test(session: Session, state: TrainState) -> None:
     )
     if distributed.from_primary(reports.has(split="test", step=saved["step"])):
         reports.tell(
-            f"step {saved['step']} was scored on the test set before; for other metrics run convs2s decode --split=test"
+            f"step {saved['step']} is already scored on the test set; for other metrics run convs2s decode --split=test"
         )
         return
     try:
@@ -161,7 +161,7 @@ def score_test(session: Session, state: TrainState) -> None:
 
 
 def measure(session: Session, params: Tree, split: Split, *, name: str) -> tuple[float, dict[str, float], list[str]]:
-    """Loss of a split; where the configuration asks for it, also the model's outputs and their scores.
+    """Compute the loss of a split and, if the configuration requests them, the model's outputs and their scores.
 
     `name` is unique to this call; see `distributed.barrier`.
 
@@ -229,36 +229,37 @@ def _save(session: Session, state: TrainState, position: Position, scores: Score
 
 
 def check_data(run: Run, saved: dict[str, Any]) -> None:
-    """Refuse to continue with other data: batches, losses and scores would not be those of the run.
+    """Raise UserError if the data have changed: batches, losses and scores would no longer be those of the run.
 
-    A checkpoint that comes from another program knows no data (None) and goes on with any. Validation or test data that
-    were not there before may be added.
+    A checkpoint from another program has no fingerprint of its data (None) and continues with any. Validation or test
+    data that did not exist before may be added.
     """
     run_folder.check_vocabularies(run.workdir, run.vocabularies, saved)
     if saved["data"] not in (None, run.fingerprint):
         raise UserError(
             f"the training data of --workdir={run.workdir} have changed since its checkpoint of step {saved['step']}: "
-            "restore them, or begin again in another workdir"
+            "restore them, or start over in another workdir"
         )
     for name, found in run.held_out.items():
         known = saved.get("held_out", {})
-        check_unchanged(name, found, known, where=str(run.workdir), way_out="begin again in another workdir")
+        check_unchanged(name, found, known, where=str(run.workdir), way_out="start over in another workdir")
 
 
 def way_out(session: Session) -> str:
-    """What to do after a loss that is not finite; waits for a checkpoint that is being written.
+    """Return advice for a loss that is not finite; waits for a checkpoint that is being written.
 
-    A run keeps its configuration, so that another rate is another run; it may begin with the best checkpoint of this.
+    A run keeps its configuration, so another learning rate requires another run. That run may start from the best
+    checkpoint of this one.
     """
     with contextlib.suppress(Exception):
         session.checkpoints.wait_until_finished()
-    workdir = session.run.workdir  # that of a store is copied there
+    workdir = session.run.workdir  # for an object store, its local copy
     steps = run_folder.finished(run_folder.checkpoints(session.run.workdir))
     if not steps:
-        return "Use a lower learning rate or clip, in another workdir"
+        return "Use a lower learning rate or clip in another workdir"
     metric = session.run.cfg.training.best_metric
     best = selection.best_of(session.checkpoints.validations, steps, metric) or max(steps)
     return (
-        f"Use a lower learning rate or clip, in another workdir; --config.training.finetune_from={workdir} begins it "
-        f"with the parameters of step {best}"
+        f"Use a lower learning rate or clip in another workdir; --config.training.finetune_from={workdir} starts it "
+        f"from the parameters of step {best}"
     )

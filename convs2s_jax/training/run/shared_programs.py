@@ -1,4 +1,4 @@
-"""Programs that the runs of a process share: a second run of an equal configuration traces and compiles none again."""
+"""Programs that the runs of a process share: a second run with an equal configuration retraces and compiles nothing."""
 
 import functools
 from collections.abc import Callable
@@ -7,15 +7,15 @@ from typing import Any, TypeVar
 F = TypeVar("F", bound=Callable[..., Any])
 
 KEPT = 4
-"""Results that are kept for each function: the latest ones."""
+"""Number of results that are kept for each function: the latest ones."""
 
 _FUNCTIONS: list[Any] = []
 
 
 def shared(make: F) -> F:
-    """Decorator of a function that makes programs: calls with equal arguments, which are hashable, have one result.
+    """Decorate a function that builds programs: calls with equal, hashable arguments share one result.
 
-    What the function and the program read besides their arguments must not change within a process; see `forget`.
+    Anything else that the function and the program read must not change within a process; see `forget`.
     """
     kept: Any = functools.lru_cache(maxsize=KEPT)(make)
     _FUNCTIONS.append(kept)
@@ -24,9 +24,9 @@ def shared(make: F) -> F:
 
 
 def forget() -> None:
-    """Let all of them go, so that the next run makes its own: after a change of code or of JAX's settings.
+    """Drop all shared programs, so that the next run builds its own: after a change of code or of JAX's settings.
 
-    It also frees the memory of devices that programs take.
+    This also frees the device memory that the programs use.
     """
     for kept in _FUNCTIONS:
         kept.cache_clear()

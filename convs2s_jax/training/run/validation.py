@@ -1,4 +1,4 @@
-"""Validation: loss over every line, and a sample of what the model makes of them."""
+"""Validation: the loss over every line, and a sample of the model's outputs."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -25,11 +25,11 @@ from convs2s_jax.training.run.programs.configured import loss_of
 from convs2s_jax.training.run.shared_programs import shared
 
 SHAPES = 3
-"""Batch shapes of the validation and the test set together: each is a program of its own, which takes longer to compile
-than a short validation to compute (docs/performance-log.md)."""
+"""Number of batch shapes for the validation and the test set together. Each is a separate program, which takes longer
+to compile than a short validation to compute (docs/performance-log.md)."""
 
 BEHIND = 2
-"""Batches that the host may run ahead of the device."""
+"""Number of batches that the host may run ahead of the device."""
 
 
 class Evaluation(NamedTuple):
@@ -66,16 +66,16 @@ def evaluate(
     shapes: tuple[Shape, ...],
     check: Callable[[], None] = lambda: None,
 ) -> Evaluation:
-    """Loss over every line of a split; lines longer than the positions allow are cut there.
+    """Compute the loss over every line of a split; lines longer than the model's positions are truncated.
 
     Args:
-      evaluate_batch: of `evaluator`.
+      evaluate_batch: as `evaluator` returns it.
       params: merged kernels.
       cfg: the model.
-      mesh: over which batches are spread.
+      mesh: the devices over which batches are sharded.
       split: at least one line.
       shapes: of batches, as `held_out_shapes` chooses them.
-      check: called after each batch; ends the evaluation by an error.
+      check: called after each batch; raises an error to end the evaluation.
     """
     everything = planned(cfg, split, shapes)
 
@@ -85,7 +85,7 @@ def evaluate(
     sums: list[LossSums] = []
     for prepared in loader.load(everything, make):
         sums.append(evaluate_batch(params, prepared.batch))
-        jax.block_until_ready(sums[-1 - BEHIND :][:1])  # the device is not given more than a signal should wait for
+        jax.block_until_ready(sums[-1 - BEHIND :][:1])  # the device gets no more work than a signal should wait for
         check()
     fetched = jax.device_get(sums)
     count = sum(int(s.tokens) for s in fetched)
@@ -93,7 +93,7 @@ def evaluate(
 
 
 def held_out_shapes(cfg: AnyModel, splits: Sequence[Split], *, tokens: int) -> tuple[Shape, ...]:
-    """Shapes of batches of at most `tokens` tokens that hold all lines of these splits, which share their programs."""
+    """Return shapes for batches of at most `tokens` tokens that fit all lines of these splits, which share programs."""
     if not splits:
         return ()
     src, tgt = (np.concatenate(side) for side in zip(*(_lengths(cfg, one) for one in splits), strict=True))
@@ -106,13 +106,13 @@ def planned(cfg: AnyModel, split: Split, shapes: tuple[Shape, ...]) -> plan.Plan
 
 
 def _lengths(cfg: AnyModel, split: Split) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens of each source and target; lines end where the positions of the model do."""
+    """Tokens of each source and target, truncated to the model's positions."""
     src, tgt = split.lengths()
     return np.minimum(src, cfg.max_source), np.minimum(tgt, cfg.max_target)
 
 
 merged = dispatch.jit(weight_norm.merge)
-"""Kernels of a training state's parameters."""
+"""Return the kernels of a training state's parameters."""
 
 
 @dispatch.jit
@@ -122,7 +122,7 @@ def all_finite(params: Tree) -> Array:
 
 
 def write_samples(folder: Path, step: int, split: Split, hypotheses: list[str], *, count: int = 50) -> None:
-    """The first translations, or labels, of a validation, as JSON lines: source, hypothesis, reference."""
+    """Write the first translations, or labels, of a validation as JSON lines: source, hypothesis, reference."""
     folder.mkdir(exist_ok=True)
     lines = zip(split.text.src, hypotheses, split.text.tgt, strict=True)
     records = [{"source": s, "hypothesis": h, "reference": r} for s, h, r in list(lines)[:count]]

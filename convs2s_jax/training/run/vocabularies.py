@@ -19,14 +19,14 @@ from convs2s_jax.training.run.tasks.task_table import task_of
 
 
 def of_run(cfg: Config, workdir: Path, text: TrainingText, tell: Callable[[str], None], *, learn: bool) -> Vocabularies:
-    """Load, take or learn the vocabularies of a run. Before its first checkpoint they lie in its cache.
+    """Load, copy or learn the vocabularies of a run. Before its first checkpoint they are in its cache.
 
     Args:
       cfg: configuration.
       workdir: of the run.
-      text: read only where vocabularies are learned.
-      tell: gets sentences for the user.
-      learn: False where another process has done so.
+      text: only read if vocabularies are learned.
+      tell: called with sentences for the user.
+      learn: False if another process has done so.
 
     Raises:
       UserError: the workdir's vocabulary is missing where checkpoints need it, or none can be learned.
@@ -34,7 +34,7 @@ def of_run(cfg: Config, workdir: Path, text: TrainingText, tell: Callable[[str],
     made = _of_run(cfg, workdir, text, tell, learn=learn)
     check(
         made.joint or not (isinstance(cfg.model, ModelConfig) and cfg.model.share_embeddings),
-        "model.share_embeddings is True, and the two sides have different vocabularies: use a joint one",
+        "model.share_embeddings is True, but the two sides have different vocabularies: use a joint one",
     )
     return made
 
@@ -45,7 +45,7 @@ def _of_run(
     folder = run_folder.vocabulary(workdir)
     if run_folder.begun(workdir):
         if not folder.is_dir():
-            raise UserError(f"{folder} is missing, and checkpoints here need it: restore it, or use another workdir")
+            raise UserError(f"{folder} is missing, but checkpoints here need it: restore it, or use another workdir")
         return vocabulary.load(folder)
     learned = run_folder.learned_vocabularies(workdir) / _origin(cfg, text)
     if not learn:
@@ -60,10 +60,10 @@ def _of_run(
         if learned.is_dir():
             try:
                 made = vocabulary.load(learned)
-                tell("the vocabularies that an earlier start has learned are used again")
+                tell("reusing the vocabularies that an earlier start learned")
                 return made
             except UserError:
-                tell(f"{learned} is damaged and is written again")
+                tell(f"{learned} is damaged and will be rewritten")
         tell("learning the vocabularies from the training text")
         made = task_of(cfg.model).build_vocabularies(cfg.data, text.lines(), cfg.seed)
     vocabulary.save(made, learned)
@@ -71,7 +71,7 @@ def _of_run(
 
 
 def _origin(cfg: Config, text: TrainingText) -> str:
-    """A checksum of all that learned vocabularies depend on, as a name for their folder."""
+    """Return a checksum of everything that learned vocabularies depend on, as the name of their folder."""
     if cfg.data.vocabulary.dir or cfg.training.finetune_from:
         return "given"
     settings = {

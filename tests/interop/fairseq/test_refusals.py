@@ -141,7 +141,7 @@ def test_a_workdir_that_is_taken(file, tmp_path):
     workdir.mkdir()
     examples.bring_in(file, workdir)  # an empty folder is free
     before = sorted(str(path) for path in workdir.rglob("*"))
-    refused(file, workdir, "run is there already: name a new folder; nothing was written")
+    refused(file, workdir, "run already exists: choose a new folder; nothing was written")
     assert sorted(str(path) for path in workdir.rglob("*")) == before
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"--workdir=.*file/run cannot be written: Not a directory"):
@@ -209,7 +209,7 @@ def test_exports_that_are_refused_leave_nothing(file, tmp_path, monkeypatch):
 
     stays("both sides are named 'en'; set --source_lang", [], languages=("en", ""))
     stays("has no checkpoint of step 3; it has 40", [], step=3)
-    stays("holds no config.json", [], workdir=out)
+    stays("contains no config.json", [], workdir=out)
     stays("is a folder; specify a file in it", [], output=out)
     labels = tmp_path / "labels"
     labels.mkdir()
@@ -334,6 +334,6 @@ def test_there_and_back_by_the_command_line(file, tmp_path):
     assert sorted(path.name for path in out.iterdir()) == ["dict.de.txt", "dict.en.txt", "x.pt"]
     again = called_bridge("import", f"--checkpoint={file}", f"--dicts={tmp_path}", f"--workdir={run}")
     assert again.returncode == 2
-    assert "would overwrite x.pt" in again.stderr
+    assert "already exists" in again.stderr
     assert run_folder.begun(run)
     assert isinstance(vocabulary.load(run_folder.vocabulary(run)), Vocabularies)

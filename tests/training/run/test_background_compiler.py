@@ -217,5 +217,5 @@ def test_accelerators_compile_ahead_by_default(monkeypatch, platform, processes,
 
 
 def test_another_number_of_threads_is_refused():
-    with pytest.raises(UserError, match=r"compile_ahead is -1: a number of threads; use 0 \(none\) to 64$"):
+    with pytest.raises(UserError, match=r"compile_ahead is -1: use 0 \(none\) to 64 threads$"):
         tiny.config(training__compile_ahead=-1)

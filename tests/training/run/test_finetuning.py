@@ -84,14 +84,17 @@ def test_two_processes_fine_tune_as_one_does(source, tmp_path):
     [
         (
             {"model__embedding_dim": 16},
-            "holds another model: model.embedding_dim is 8 there and 16 here. Use the model of",
+            "contains another model: model.embedding_dim is 8 there and 16 here. Use the model of",
         ),
-        ({"model__encoder__layers": [[8, 5]]}, r"holds another model: model.encoder.layers is .* there and .* here"),
+        (
+            {"model__encoder__layers": [[8, 5]]},
+            r"contains another model: model.encoder.layers is .* there and .* here",
+        ),
         ({"training__finetune_from": "ftp://a/b"}, "finetune_from is ftp://a/b: ftp:// is not supported here"),
         ({"training__finetune_from": "missing"}, "^training.finetune_from=missing: there is no such folder"),
         (
             {"data__src": "de", "data__tgt": "en"},
-            "^training.finetune_from=.*run is of a run from 'en' to 'de', and this one is from 'de' to 'en': the voca",
+            "^training.finetune_from=.*run belongs to a run from 'en' to 'de', but this one is from 'de' to 'en': each",
         ),
         (
             {
@@ -100,9 +103,9 @@ def test_two_processes_fine_tune_as_one_does(source, tmp_path):
                 "training__finetune_from": "",
                 "data__vocabulary__dir": "{run}/vocab",
             },
-            "^data.vocabulary.dir=.*run/vocab is of a run from 'en' to 'de', and this one is from 'de' to 'en'",
+            "^data.vocabulary.dir=.*run/vocab belongs to a run from 'en' to 'de', but this one is from 'de' to 'en'",
         ),
-        ({"data__vocabulary__dir": "x"}, "training.finetune_from brings the vocabularies of that run with it"),
+        ({"data__vocabulary__dir": "x"}, "training.finetune_from uses the vocabularies of that run"),
     ],
 )
 def test_what_cannot_be_fine_tuned_is_refused_and_nothing_is_written(values, message, source, tmp_path):
@@ -127,5 +130,5 @@ def test_the_other_run_may_be_in_a_store(source, bucket, tmp_path):
 
 def test_random_parameters_are_refused(source, tmp_path):
     other = without_updates(source, tmp_path / "other", data=7)
-    with pytest.raises(UserError, match=f"^training.finetune_from={other} holds random parameters"):
+    with pytest.raises(UserError, match=f"^training.finetune_from={other} contains random parameters"):
         train(tiny.config(**OTHER, training__finetune_from=str(other)), tmp_path / "run")

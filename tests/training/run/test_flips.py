@@ -235,7 +235,9 @@ def test_an_edited_configuration_is_refused_unless_its_checksum_is_deleted(whole
     assert values["search"]["beam_size"] == 2
     values["search"]["beam_size"] = 3
     path.write_text(json.dumps(values), encoding="utf-8")
-    with pytest.raises(UserError, match=rf"^{path} is damaged or was edited \(.*\): restore it, and change fields by"):
+    with pytest.raises(
+        UserError, match=rf"^{path} is damaged or was edited \(.*\): restore it, and change fields with"
+    ):
         run_folder.load_config(tmp_path)
     del values["checksum"]
     path.write_text(json.dumps(values), encoding="utf-8")

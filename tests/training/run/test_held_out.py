@@ -66,7 +66,7 @@ def test_changed_data_are_refused_in_training_and_decoding(copy, split, name, ch
     said = f"the {name} data of --workdir={copy / 'run'} have changed since its last checkpoint: restore them, or "
     with pytest.raises(UserError) as error:
         goes_on(copy)
-    assert str(error.value) == f"{said}begin again in another workdir"
+    assert str(error.value) == f"{said}start over in another workdir"
     ended = translated(copy, split)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.endswith(f"decode.py: {said}translate other texts with --input and --reference\n")
@@ -140,9 +140,7 @@ def test_unchanged_data_elsewhere_are_the_same(copy):
 def test_data_that_are_gone_are_refused(copy):
     for side in ("src", "tgt"):
         (copy / "texts" / f"test.{side}").unlink()
-    with pytest.raises(
-        UserError, match=r"the test data of --workdir=.* are missing, and its last checkpoint knows them"
-    ):
+    with pytest.raises(UserError, match=r"the test data of --workdir=.* are missing, but its last checkpoint had them"):
         goes_on(copy)
 
 

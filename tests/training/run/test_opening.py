@@ -130,7 +130,7 @@ def test_a_start_beside_another_trainer_is_refused_and_changes_nothing(begun, wo
     before = snapshot(workdir)
     with locked(workdir):
         lock = (workdir / "lock").read_bytes()
-        with pytest.raises(UserError, match=rf"^--workdir={workdir} is in use: process \d+ on .* trains there; "):
+        with pytest.raises(UserError, match=rf"^--workdir={workdir} is in use: process \d+ on .* is training there; "):
             train(config(begun / "texts", **OTHER), workdir)
         assert (workdir / "lock").read_bytes() == lock
     assert snapshot(workdir) == before
@@ -151,14 +151,14 @@ def test_a_refused_first_start_leaves_no_workdir(begun, tmp_path, options, left)
         train(config(begun / "texts", **options), workdir)
     assert {path.name for path in workdir.glob("*")} == left
     assert workdir.parent.exists() == bool(left)  # folders made for it go as well
-    with pytest.raises(UserError, match=r"no such folder|no training was begun there"):
+    with pytest.raises(UserError, match=r"no such folder|no training was started there"):
         run_folder.load_config(workdir)
 
 
 def test_a_workdir_that_cannot_be_made_is_named(begun, tmp_path):
     (tmp_path / "file").write_text("")
     workdir = tmp_path / "file" / "run"
-    message = f"^--workdir={workdir} cannot be written: Not a directory; make room or name another workdir$"
+    message = f"^--workdir={workdir} cannot be written: Not a directory; make room or use another workdir$"
     with pytest.raises(UserError, match=message):
         train(config(begun / "texts"), workdir)
 
@@ -171,7 +171,7 @@ def test_a_relative_workdir_is_continued_and_read(begun, workdir, monkeypatch):
 
 def test_what_was_told_before_the_start_is_in_the_log(workdir):
     text = (workdir / "train.log").read_text()
-    flags = f"flags of XLA: XLA_FLAGS={shlex.quote(os.environ['XLA_FLAGS'])}"
+    flags = f"XLA flags: XLA_FLAGS={shlex.quote(os.environ['XLA_FLAGS'])}"
     for sentence in ("devices: 1 x cpu", flags, "learning the vocabularies", "training pairs: 60 used", "parameters; "):
         assert text.count(sentence) == 1
 
@@ -180,7 +180,7 @@ def test_a_signal_to_a_start_that_has_no_update_left_is_told_as_after_updates(be
     monkeypatch.setattr(loop, "score_test", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     train(config(begun / "texts", training__keep=3), workdir)
     told = capfd.readouterr().err
-    assert "SIGTERM: saving before the end" in told
+    assert "SIGTERM: saving before exit" in told
     assert "before the first update" not in told
 
 

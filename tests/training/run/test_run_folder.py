@@ -59,7 +59,7 @@ def test_the_same_configuration_may_come_again(tmp_path):
 
 def test_a_configuration_that_checkpoints_need_is_missed(tmp_path):
     """Its place was taken by that of the command line, whatever the run had."""
-    with pytest.raises(UserError, match=r"config\.json is missing, and checkpoints here need it: restore it, or use"):
+    with pytest.raises(UserError, match=r"config\.json is missing, but checkpoints here need it: restore it, or use"):
         run_folder.check_config(tmp_path, config())
     (tmp_path / "config.json").symlink_to(tmp_path / "config.json")
     with pytest.raises(UserError, match=r"config\.json cannot be read: Too many levels of symbolic links; restore it"):
@@ -72,7 +72,7 @@ def test_differences_are_listed_by_field_with_both_values(tmp_path):
     with pytest.raises(UserError) as error:
         claim(tmp_path, config(seed="7", training__max_steps="5"))
     assert str(error.value) == (
-        f"--workdir={tmp_path} holds a run of another configuration: model.dropout is 0.3 there and "
+        f"--workdir={tmp_path} contains a run with another configuration: model.dropout is 0.3 there and "
         f"{config().model.dropout!r} here; seed is 1 there and 7 here; training.clip is 0.5 there and 0.1 here. "
         "Use another workdir, or the settings of that run"
     )
@@ -127,7 +127,9 @@ def test_bounds_reports_and_places_may_change_and_are_stored(tmp_path, field):
 @pytest.mark.parametrize(("field", "name"), [(name.replace(".", "__"), name) for name in run_folder.ORIGIN])
 def test_what_a_run_began_with_is_kept_and_nothing_else_begins_it(tmp_path, field, name):
     claim(tmp_path, config())
-    sentence = f"^{name}=x: the run in --workdir={tmp_path} has begun without, and only a new run reads it: leave"
+    sentence = (
+        f"^{name}=x: the run in --workdir={tmp_path} was started without, and only a new run reads this field; leave"
+    )
     with pytest.raises(UserError, match=sentence):
         claim(tmp_path, config(**{field: "x"}))
     other = tmp_path / "other"
@@ -137,7 +139,7 @@ def test_what_a_run_began_with_is_kept_and_nothing_else_begins_it(tmp_path, fiel
     for value in ("x", "''"):
         claim(other, run_folder.with_origin(other, config(**{field: value, "training__keep": "7"})))
         assert run_folder.load_config(other) == config(**{field: "x", "training__keep": "7"})
-    with pytest.raises(UserError, match=f"^{name}=y: the run in --workdir={other} has begun with x, and only a "):
+    with pytest.raises(UserError, match=f"^{name}=y: the run in --workdir={other} was started with x, and only a "):
         run_folder.check_config(other, config(**{field: "y"}))
 
 
@@ -155,7 +157,9 @@ def test_a_missing_folder_is_named(tmp_path):
 
 
 def test_a_folder_without_a_run_is_named(tmp_path):
-    with pytest.raises(UserError, match=f"^--workdir={tmp_path} holds no config.json: no training was begun there$"):
+    with pytest.raises(
+        UserError, match=f"^--workdir={tmp_path} contains no config.json: no training was started there$"
+    ):
         run_folder.load_config(tmp_path)
 
 

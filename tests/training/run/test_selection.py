@@ -179,7 +179,7 @@ def test_a_run_that_scores_otherwise_than_before_says_so(tmp_path, capsys):
     scores = {"training__validate_bleu": True, "training__metrics": ("bleu",), "training__validate_every": 2}
     for more, said in (({}, False), ({"search__beam_size": 3}, False), ({"training__best_metric": "bleu"}, True)):
         train(tiny.config(**scores, **more, training__max_steps=2), tmp_path / "run")
-        assert ("bleu is computed in another way from here on" in capsys.readouterr().err) == said
+        assert ("bleu is computed differently from here on" in capsys.readouterr().err) == said
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_a_run_that_scores_otherwise_than_before_says_so(tmp_path, capsys):
     [
         (
             {"best_metric": "bleu"},
-            "training.best_metric is 'bleu', and training.validate_bleu is False: set it to True",
+            "training.best_metric is 'bleu', but training.validate_bleu is False: set it to True",
         ),
         (
             {"best_metric": "belu", "validate_bleu": True},
@@ -228,8 +228,8 @@ def test_patience_needs_a_validation_set(tmp_path):
     }
     common = {"data": data, "training__schedule": {"kind": "fixed"}, "training__validate_bleu": True}
     cfg = tiny.config(**common, training__best_metric="bleu")
-    with pytest.raises(UserError, match=r"training.best_metric is bleu, and there is no validation set: leave it out"):
+    with pytest.raises(UserError, match=r"training.best_metric is bleu, but there is no validation set: leave it out"):
         train(cfg, tmp_path / "run")
     cfg = tiny.config(**common, training__patience=2)
-    with pytest.raises(UserError, match=r"training.patience is 2, and there is no validation set: leave it out"):
+    with pytest.raises(UserError, match=r"training.patience is 2, but there is no validation set: leave it out"):
         train(cfg, tmp_path / "run")

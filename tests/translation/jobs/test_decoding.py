@@ -287,9 +287,9 @@ def test_integers_are_what_the_flag_asks_for(desk):
 def test_no_file_of_the_run_is_written_over(desk, name):
     place = f"{desk.workdir}/{name}"
     if not Path(place).is_dir():
-        with pytest.raises(UserError, match=rf"/{name} belongs to the run --workdir=.*: give another$"):
+        with pytest.raises(UserError, match=rf"/{name} belongs to the run --workdir=.*: choose another path$"):
             desk.decode(output=place)
-    with pytest.raises(UserError, match=r"belongs to the run --lm=.*: give another$"):
+    with pytest.raises(UserError, match=r"belongs to the run --lm=.*: choose another path$"):
         run_folder.check_not_of_run(place, str(desk.workdir), "--lm")
 
 

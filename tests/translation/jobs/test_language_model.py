@@ -124,20 +124,20 @@ def test_models_that_do_not_go_together_are_refused(trained, lm, other, tmp_path
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"data__src": ""}, r"^config\.data\.src is not given: .* or set model\.encoder\.kind to 'none'"),
+        ({"data__src": ""}, r"^config\.data\.src is not set: .* or set model\.encoder\.kind to 'none'"),
         (
             {"model": MODEL},
-            r"^config\.data\.src is 'en', and model\.encoder\.kind 'none' reads no source: leave it out",
+            r"^config\.data\.src is 'en', but model\.encoder\.kind 'none' reads no source: leave it out",
         ),
         (
             {"model": MODEL, "data__src": "", "training__validate_bleu": True},
-            r"^config\.training\.validate_bleu is True, and a language model translates nothing: set it to False",
+            r"^config\.training\.validate_bleu is True, but a language model does not translate: set it to False",
         ),
         (
             {"model": MODEL, "data__corpus": "cldr_kinds"},
-            r"^config\.data\.corpus is 'cldr_kinds', whose texts have labels: they are for model\.kind 'classifier'",
+            r"^config\.data\.corpus is 'cldr_kinds', a labelled corpus for model\.kind 'classifier'",
         ),
-        ({"search__lm_weight": 0.1}, r"^config\.search\.lm_weight is 0\.1: it goes with convs2s decode --lm"),
+        ({"search__lm_weight": 0.1}, r"^config\.search\.lm_weight is 0\.1: it only works with convs2s decode --lm"),
         (
             {"model__decoder__attention_layers": []},
             r"^config\.model\.decoder does not read the source, but there is an ",

@@ -65,7 +65,9 @@ def test_a_shortlist_of_a_run_in_a_store_is_of_its_training_text(bucket, trained
 def test_a_start_that_is_refused_leaves_the_store_as_it_was(bucket, trained):  # noqa: F811
     upload(trained)
     before = {name: stores.read(f"gs://bucket/run/{name}") for name in stores.names("gs://bucket/run")}
-    with pytest.raises(UserError, match=r"^--workdir=gs://bucket/run holds a run of another configuration: model\.dro"):
+    with pytest.raises(
+        UserError, match=r"^--workdir=gs://bucket/run contains a run with another configuration: model\.dro"
+    ):
         train(tiny.config(model__dropout=0.5), "gs://bucket/run")
     assert {name: stores.read(f"gs://bucket/run/{name}") for name in stores.names("gs://bucket/run")} == before
 

@@ -1,7 +1,7 @@
 """Checkpoints with Orbax. They are written asynchronously and atomically; the last few and the best are kept.
 
-A checkpoint holds `params` and `optimizer` (arrays) and `position` (JSON: the progress of training, the scores of its
-validation, digests of all arrays, checksums of itself; see position_file.py).
+A checkpoint contains `params` and `optimizer` (arrays) and `position` (JSON: the progress of training, the scores of
+its validation, digests of all arrays, checksums of itself; see position_file.py).
 """
 
 import contextlib
@@ -32,8 +32,8 @@ class Checkpoints(ocp.CheckpointManager):
       metric: the score by which checkpoints are compared.
       validations: step -> its validation.
       unreadable: step -> why its position, and so its scores, cannot be read. Such a checkpoint is never deleted.
-      shared: whether all processes write their parts; otherwise the primary one writes all.
-      writing: step of the last save, which is perhaps still being written.
+      shared: whether each process writes its shards; otherwise the primary one writes everything.
+      writing: step of the last save, which may still be in progress.
     """
 
     def __init__(self, folder: Path, *, keep: int, metric: str, read_only: bool, shared: bool = True) -> None:
@@ -44,7 +44,7 @@ class Checkpoints(ocp.CheckpointManager):
         self.writing = 0
         processes = {} if shared else {"active_processes": {0}, "barrier_sync_key_prefix": "alone"}
         if not shared:
-            folder.mkdir(exist_ok=True)  # Orbax makes none for some of the processes
+            folder.mkdir(exist_ok=True)  # Orbax does not create it for a subset of the processes
         options = ocp.CheckpointManagerOptions(
             preservation_policy=_LastAndBest(keep, metric, self.validations, self.unreadable),
             create=not read_only and shared,
@@ -54,14 +54,14 @@ class Checkpoints(ocp.CheckpointManager):
         super().__init__(folder.absolute(), options=options, item_names=("params", "optimizer", "position"))
 
     def best_step(self) -> int | None:
-        """The best of the checkpoints; see `selection.best_of`."""
+        """Return the step of the best checkpoint; see `selection.best_of`."""
         return best_of(self.validations, self.all_steps(), self.metric)
 
     def __contextmanager__(self) -> Iterator["Checkpoints"]:
-        """Close at the end. Where another error ends the run, that of an unfinished save is not raised in its place.
+        """Close at the end. If another error ends the run, the error of an unfinished save does not replace it.
 
-        On a full disk both have the same cause, and only ours says what to do. A second signal waits for no save: only
-        when all of it is written does its folder get the name of a checkpoint.
+        On a full disk both have the same cause, and only ours says what to do. A second signal waits for no save: the
+        folder gets the name of a checkpoint only once everything is written.
         """
         try:
             yield self
@@ -74,7 +74,7 @@ class Checkpoints(ocp.CheckpointManager):
         self.close()
 
     def metrics(self, step: int) -> None:
-        """Nothing: Orbax keeps no metrics, which earlier versions of this program let it."""
+        """Do nothing: Orbax stores no metrics, as it did for earlier versions of this program."""
         del step
 
     def reached_preemption(self, step: int) -> bool:
@@ -88,17 +88,17 @@ class Checkpoints(ocp.CheckpointManager):
 
 
 class Elsewhere(Checkpoints):
-    """In the place of the manager on a process that writes nothing: the primary one has all checkpoints."""
+    """Replaces the manager on a process that writes nothing: the primary process has all checkpoints."""
 
     def __init__(self) -> None:
-        """Begin."""
+        """Create a manager without checkpoints."""
         self.validations = {}
 
     def wait_until_finished(self) -> None:
-        """Nothing: the primary process waits."""
+        """Do nothing: the primary process waits."""
 
     def close(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 @dataclasses.dataclass
@@ -106,8 +106,8 @@ class _LastAndBest(policies.PreservationPolicy):
     """Preserves the last `keep` checkpoints, the best of scheduled validations, and those with unreadable scores.
 
     Attributes:
-      keep: how many of the last.
-      metric, validations, unreadable: as of `Checkpoints`.
+      keep: number of latest checkpoints to keep.
+      metric, validations, unreadable: as in `Checkpoints`.
     """
 
     keep: int
@@ -118,7 +118,7 @@ class _LastAndBest(policies.PreservationPolicy):
     def should_preserve(
         self, checkpoints: Sequence[policies.PolicyCheckpointInfo], *, context: policies.PreservationContext
     ) -> Sequence[bool]:
-        """Whether each of the checkpoints stays; they are in the order of their steps."""
+        """Return for each checkpoint, in the order of their steps, whether it is kept."""
         del context
         steps = [info.step for info in checkpoints]
         kept = {*steps[-self.keep :], best_of(self.validations, steps, self.metric, goes_on=True), *self.unreadable}
@@ -126,14 +126,14 @@ class _LastAndBest(policies.PreservationPolicy):
 
 
 def validations_of(places: Mapping[int, Path]) -> tuple[dict[int, Validation], dict[int, str]]:
-    """`validations` and `unreadable`, as of `Checkpoints`, of the checkpoints at these places."""
+    """Return `validations` and `unreadable`, as in `Checkpoints`, of the checkpoints at these places."""
     validations: dict[int, Validation] = {}
     unreadable = {}
     for step, place in places.items():
         try:
             validations[step] = position_file.validation_of(place)
         except UserError:
-            continue  # of another version, which whoever reads the checkpoint is told
+            continue  # of another version, which reading the checkpoint reports
         except (ValueError, OSError) as error:
             unreadable[step] = first_line(error)
     return validations, unreadable
@@ -142,10 +142,10 @@ def validations_of(places: Mapping[int, Path]) -> tuple[dict[int, Validation], d
 def manager(
     folder: Path, *, keep: int, metric: str = LOSS, read_only: bool = False, shared: bool = True
 ) -> Checkpoints:
-    """The manager of a folder: keeps the last `keep` checkpoints and the one that is best by `metric`.
+    """Return the manager of a folder: it keeps the last `keep` checkpoints and the one that is best by `metric`.
 
-    Unless it is `read_only`, the folder is made, and earlier copies of incomplete checkpoints take their places again.
-    Where processes have no `shared` folder, only the primary one writes checkpoints.
+    Unless it is `read_only`, the folder is created, and incomplete checkpoints are replaced by their earlier copies.
+    If processes have no `shared` folder, only the primary one writes checkpoints.
     """
     if not (shared or distributed.is_primary()):
         return Elsewhere()
@@ -165,13 +165,13 @@ def save(
     scores: Scores | None = None,
     of_schedule: bool = True,
 ) -> None:
-    """Start to save in the background; training may go on at once.
+    """Start saving in the background; training can continue immediately.
 
     Args:
       checkpoints: as `manager` returns it.
-      state: the checkpoint is named by its `step`. An existing one is kept, unless there are now scores for it.
+      state: its `step` names the checkpoint. An existing one is kept, unless there are now scores for it.
       position: the progress of training, as JSON.
-      scores: of the validation, for choosing the best; None where there was none.
+      scores: of the validation, for choosing the best; None if there was none.
       of_schedule: whether that validation was scheduled.
 
     Raises:
@@ -218,7 +218,7 @@ def save(
 
 @contextlib.contextmanager
 def _writing(checkpoints: ocp.CheckpointManager, step: int) -> Iterator[None]:
-    """Turn an error in writing a checkpoint into a UserError that says which checkpoint is still good.
+    """Turn an error in writing a checkpoint into a UserError that states which checkpoint is still good.
 
     The loss of another process is left to `distributed.guarded`, which has its own message.
     """
@@ -248,14 +248,14 @@ def wait(checkpoints: Checkpoints) -> None:
 def check(checkpoints: Checkpoints) -> None:
     """Raise UserError if the last save has ended and could not be written; one in progress is not waited for.
 
-    Where one of several processes failed alone, Orbax waits for it, and the next save raises the error.
+    If only one of several processes failed, Orbax waits for it, and the next save raises the error.
     """
     if not isinstance(checkpoints, Elsewhere) and not checkpoints.is_saving_in_progress():
         wait(checkpoints)
 
 
 def _room(error: BaseException | None) -> str:
-    """The system's message for a full disk if it occurs anywhere in an error or its causes, else ""."""
+    """Return the system's message for a full disk if it occurs anywhere in an error or its causes, else ""."""
     while error is not None:
         for said in map(os.strerror, NO_ROOM):
             if said in str(error):
@@ -265,7 +265,7 @@ def _room(error: BaseException | None) -> str:
 
 
 def put_aside(path: Path, name: str) -> None:
-    """Rename a checkpoint, in place of an earlier one of that name."""
+    """Rename a checkpoint, replacing an earlier one of that name."""
     aside = path.with_name(name)
     shutil.rmtree(aside, ignore_errors=True)
     path.rename(aside)

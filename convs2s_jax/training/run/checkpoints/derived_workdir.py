@@ -1,4 +1,4 @@
-"""A workdir that no training made: the configuration, the vocabularies, and one checkpoint of given parameters."""
+"""A workdir not created by training: the configuration, the vocabularies, and one checkpoint of given parameters."""
 
 import contextlib
 import tempfile
@@ -21,21 +21,21 @@ from convs2s_jax.training.run.stores import mirror
 from convs2s_jax.training.step import TrainState
 
 AVERAGED = "averaged"
-"""Field of the position of a checkpoint that is a mean: the workdir and the steps it was made of."""
+"""Field in the position of an averaged checkpoint: the workdir and the steps that were averaged."""
 IMPORTED = "imported"
-"""Field of the position of a checkpoint that another program made: its files."""
+"""Field in the position of a checkpoint imported from another program: its files."""
 
 
 @contextlib.contextmanager
 def new(flag: str, place: str) -> Iterator[Path]:
-    """A folder to fill, which becomes the workdir at the end of the block. On an error in the block none is made.
+    """Yield a folder to fill, which becomes the workdir at the end of the block, unless an error occurs.
 
     Args:
-      flag: that names the workdir, for messages.
+      flag: the flag that specifies the workdir, for messages.
       place: path or address of the workdir.
 
     Raises:
-      UserError: something is there already, or it cannot be written.
+      UserError: it already exists, or it cannot be written.
     """
     if scheme_of(place):
         with _in_store(flag, place.rstrip("/")) as folder:
@@ -44,21 +44,21 @@ def new(flag: str, place: str) -> Iterator[Path]:
     path = Path(place)
     try:
         there = path.exists() and not (path.is_dir() and not any(path.iterdir()))
-        check(not there, f"{flag}={place} is there already: name a new folder; nothing was written")
+        check(not there, f"{flag}={place} already exists: choose a new folder; nothing was written")
         with contextlib.ExitStack() as stack:
             run_folder.provide(path.absolute().parent, stack)
             part = stack.enter_context(new_folder(path, parents=False))
             yield part
             part.rename(path.absolute())
     except OSError as error:
-        raise UserError(f"{flag}={place} cannot be written: {error.strerror}; name another folder") from error
+        raise UserError(f"{flag}={place} cannot be written: {error.strerror}; choose another folder") from error
 
 
 @contextlib.contextmanager
 def _in_store(flag: str, address: str) -> Iterator[Path]:
-    """As `new`, for a workdir in an object store. The position is written last: with it a checkpoint is complete."""
+    """As `new`, for a workdir in an object store. The position is written last: it marks a checkpoint as complete."""
     try:
-        check(not stores.names(address), f"{flag}={address} is there already: name a new folder; nothing was written")
+        check(not stores.names(address), f"{flag}={address} already exists: choose a new folder; nothing was written")
         with tempfile.TemporaryDirectory(prefix="convs2s_jax-") as name:
             folder = Path(name)
             yield folder
@@ -79,7 +79,7 @@ def write(
     """Fill the folder of a workdir.
 
     Args:
-      folder: is there, and empty.
+      folder: exists, and is empty.
       cfg: the configuration.
       vocabularies: of both sides.
       state: parameters, split for training, state of the optimiser, and the step that names the checkpoint.
@@ -94,17 +94,17 @@ def write(
 
 
 def check_continues(workdir: Path) -> None:
-    """Refuse to train in a workdir whose newest checkpoint is a mean: it has no optimiser and was never validated.
+    """Refuse to train from an averaged checkpoint, which has no optimiser state and was never validated.
 
     A checkpoint that cannot be read is left to `restoring`.
 
     Raises:
-      UserError: it is one.
+      UserError: the newest checkpoint of the workdir is an average.
     """
     for place in [*run_folder.finished(run_folder.checkpoints(workdir)).values()][-1:]:
         with contextlib.suppress(DamagedError, ValueError, OSError):
             check(
                 AVERAGED not in position_file.read(place),
-                f"--workdir={workdir} holds the mean of several checkpoints, from which no training goes on: begin "
-                f"one in another workdir with --config.training.finetune_from={workdir}",
+                f"--workdir={workdir} contains an average of checkpoints, from which training cannot continue: "
+                f"start a run in another workdir with --config.training.finetune_from={workdir}",
             )

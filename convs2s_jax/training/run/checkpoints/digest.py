@@ -1,7 +1,7 @@
-"""Digests of arrays: sums of integers, so they are the same however the arrays are laid out over devices.
+"""Digests of arrays: sums of integers, so they do not depend on how the arrays are sharded over devices.
 
-Arrays in the memory of the host are summed there, in pieces that fit into its caches: a program would be compiled for
-each shape, which takes longer than all of the sums. Other arrays are summed where they are.
+Arrays in host memory are summed on the host, in pieces that fit into its caches: compiling a program for each shape
+would take longer than all of the sums. Other arrays are summed where they are.
 """
 
 import json
@@ -17,16 +17,16 @@ from convs2s_jax.nn.types import Array, Tree
 from convs2s_jax.training import dispatch
 
 UNSIGNED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint32"}
-"""The type that the bits of an element are read as, by its bytes; those of 8 bytes are two."""
+"""The type as which the bits of an element are read, by its size in bytes; 8 bytes are read as two numbers."""
 PIECE = 2**16
-"""Elements of an array of the host that are mixed at a time."""
+"""Number of elements of a host array that are mixed at a time."""
 
 
 def digest(tree: Tree) -> dict[str, int]:
-    """A number in [0, 2^32) for each array, by its path.
+    """Return a number in [0, 2^32) for each array, by its path.
 
-    A change of a single element always changes the digest; other changes are missed with probability 2^-32. The layout
-    of an array over devices has no effect.
+    A change of a single element always changes the digest; other changes are missed with probability 2^-32. The
+    sharding of an array has no effect.
     """
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     sums = jax.device_get([_sum_on_host(leaf) if _is_on_host(leaf) else _mixed_sum(leaf) for _, leaf in leaves])
@@ -34,7 +34,7 @@ def digest(tree: Tree) -> dict[str, int]:
 
 
 def digest_of_record(record: dict[str, Any]) -> int:
-    """The same for a record of JSON values."""
+    """Return a number in [0, 2^32) for a record of JSON values."""
     return zlib.crc32(json.dumps(record, sort_keys=True).encode())
 
 
@@ -42,7 +42,7 @@ def digest_of_record(record: dict[str, Any]) -> int:
 def _mixed_sum(x: Array) -> Array:
     """sum_i mix(bits_i + c i) mod 2^32, with MurmurHash3's finalizer: a bijection, so one change is never lost.
 
-    A plain sum of bits times odd factors would miss two changed signs, and exchanges of some values.
+    A plain sum of bits times odd factors would miss two changed signs, and swaps of some values.
     """
     bits = jax.lax.bitcast_convert_type(x, UNSIGNED[x.dtype.itemsize]).astype(jnp.uint32).reshape(-1)
     h = bits + jnp.uint32(0x9E3779B9) * jnp.arange(bits.size, dtype=jnp.uint32)
@@ -59,7 +59,7 @@ def _is_on_host(x: Array | np.ndarray) -> bool:
 
 
 def _sum_on_host(x: Array | np.ndarray) -> int:
-    """The same as `_mixed_sum`, without a compilation."""
+    """The same as `_mixed_sum`, without compilation."""
     bits = np.ascontiguousarray(x).reshape(-1)
     bits = bits.view(UNSIGNED[bits.itemsize])
     total = 0

@@ -15,7 +15,7 @@ from convs2s_jax.training.run.checkpoints.digest import digest, digest_of_record
 from convs2s_jax.training.run.selection import LOSS, Scores, Validation
 
 FORMAT = 1
-"""Version of the format. It is raised when older checkpoints can no longer be read; CHANGELOG says what to do."""
+"""Version of the format. It increases when older checkpoints can no longer be read; CHANGELOG says what to do."""
 
 
 def make(
@@ -26,8 +26,8 @@ def make(
     Args:
       position: the progress of training, as JSON.
       step: of the checkpoint.
-      scores: of the validation, with its loss; empty where there was none. Values that are not finite are not stored.
-      scheduled: as of `selection.Validation`.
+      scores: of the validation, with its loss; empty if there was none. Values that are not finite are not stored.
+      scheduled: as in `selection.Validation`.
       params, optimizer: the arrays of the checkpoint.
     """
     known = {name: value for name, value in scores.items() if math.isfinite(value)}
@@ -57,13 +57,13 @@ def read(folder: Path) -> dict[str, Any]:
         raise DamagedError("position is not what was saved")
     if content["format"] != FORMAT:
         raise UserError(
-            f"{folder} has checkpoint format {content['format']}, this version reads {FORMAT}; see CHANGELOG.md"
+            f"{folder} has checkpoint format {content['format']}, but this version reads {FORMAT}; see CHANGELOG.md"
         )
     return {**content, "digests": digests}
 
 
 def known_splits(workdir: Path) -> Mapping[str, int | str | None]:
-    """Fingerprints of "train", "valid" and "test" in the newest checkpoint that can be read and knows its data.
+    """Return fingerprints of "train", "valid" and "test" from the newest readable checkpoint that stores them.
 
     Those of the last two may be missing; without such a checkpoint the result is empty.
     """
@@ -76,7 +76,7 @@ def known_splits(workdir: Path) -> Mapping[str, int | str | None]:
 
 
 def validation_of(folder: Path) -> Validation:
-    """The validation of the checkpoint in `folder`. Earlier versions do not tell: theirs count as scheduled.
+    """The validation of the checkpoint in `folder`. Validations of earlier versions count as scheduled.
 
     Errors as in `read`.
     """
@@ -92,7 +92,7 @@ def scores_of(folder: Path) -> Scores:
 def _scores(folder: Path, record: Mapping[str, Any]) -> Scores:
     if "scores" in record:
         return {name: float(value) for name, value in record["scores"].items()}
-    if "loss" in record:  # earlier versions knew no other score
+    if "loss" in record:  # earlier versions stored no other score
         return {} if record["loss"] is None else {LOSS: float(record["loss"])}
     metrics = folder / "metrics" / "metrics"  # still earlier ones had it there, without a checksum
     if not metrics.exists():
@@ -100,4 +100,4 @@ def _scores(folder: Path, record: Mapping[str, Any]) -> Scores:
     try:
         return {LOSS: float(parsed(files.content(metrics))["loss"])}
     except (KeyError, TypeError) as error:
-        raise DamagedError(f"{metrics} holds no loss") from error
+        raise DamagedError(f"{metrics} contains no loss") from error

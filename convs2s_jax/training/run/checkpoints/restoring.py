@@ -79,7 +79,7 @@ def restore(
         found, why = _attempt(lambda: _whole(place, step, abstract, check))  # noqa: B023
         if found is not None:
             return Restored(*found, damaged)
-        tell(f"the checkpoint of step {step} is damaged ({why}); trying the one before")
+        tell(f"the checkpoint of step {step} is damaged ({why}); trying the previous one")
         damaged.append(place)
     if places:
         raise UserError(f"{folder}: none of the checkpoints {list(places)} could be read")
@@ -113,13 +113,13 @@ def restore_items(
     check: Callable[[dict[str, Any]], None],
     tell: Callable[[str], None],
 ) -> tuple[dict[str, Tree], dict[str, Any]]:
-    """Read items of one checkpoint, and its position, also while a training replaces its checkpoints.
+    """Read items of one checkpoint, and its position, even while a training replaces its checkpoints.
 
     Args:
       folder: folder of the checkpoints.
       items: shapes and dtypes of what to read: "params", and "optimizer" for the state of the optimiser.
       step: which checkpoint to read; None for the best, or the newest intact one if the best is damaged.
-      metric: the score that tells the best (`training.best_metric`).
+      metric: the score that selects the best (`training.best_metric`).
       check: is called with the position before any array is read; raises UserError if it does not belong to this model.
       tell: is called with a sentence for each damaged checkpoint.
 
@@ -141,7 +141,7 @@ def restore_items(
             store_copy.refresh(folder.parent)
         places = finished(folder)
         if not places:
-            raise UserError(f"{folder} holds no checkpoint yet; train first: convs2s train --workdir={folder.parent}")
+            raise UserError(f"{folder} has no checkpoint yet; train first: convs2s train --workdir={folder.parent}")
         if step is not None and step not in places:
             raise UserError(f"{folder} has no checkpoint of step {step}; it has {', '.join(map(str, places))}")
         asked = places if step is None else {step: places[step]}
@@ -174,7 +174,7 @@ def _first_intact(
         if is_replaced(places[step], before[step]):
             raise ReplacedError
         tell(
-            f"the checkpoint of step {step} is damaged ({why}): its scores are unknown, and it does not count "
+            f"the checkpoint of step {step} is damaged ({why}): its scores are unknown, so it does not count "
             "as the best"
         )
     best = best_of(validations, places, metric)
@@ -189,7 +189,7 @@ def _first_intact(
 
 
 def _attempt(read: Callable[[], T]) -> tuple[T | None, str]:
-    """The result of `read`, or None and the reason why the checkpoint is damaged."""
+    """Return the result of `read`, or None and the reason why the checkpoint is damaged."""
     try:
         return read(), ""
     except (UserError, MemoryError, jax.errors.JaxRuntimeError):
@@ -208,7 +208,7 @@ def _everywhere(read: Callable[[], T]) -> T:
     except Exception as error:  # a damaged file; libraries raise all kinds of errors
         why = first_line(error)
     if not distributed.all_of(found is not None):
-        raise refused or ValueError(why or "another process cannot read its part")
+        raise refused or ValueError(why or "another process cannot read its shards")
     assert found is not None
     return found
 
@@ -218,7 +218,7 @@ def _whole(
 ) -> tuple[TrainState, dict[str, Any]]:
     """A training state and its position."""
     found, position = _items(place, {"params": abstract.params, "optimizer": abstract.optimizer}, check)
-    # from NumPy: nothing is compiled for it, as an array of another kind would need a program for its conversion
+    # from NumPy, so that nothing is compiled: other arrays would need a program for their conversion
     number = jax.make_array_from_callback((), _placed(abstract.step).sharding, lambda _: np.asarray(step, np.int32))
     return TrainState(params=found["params"], optimizer=found["optimizer"], step=number), position
 
@@ -241,8 +241,8 @@ def _arrays(place: Path, item: str, abstract: Tree, position: dict[str, Any]) ->
         names = [_old_name(name) for name in names]
     if set(names) != set(expected):
         odd = sorted(set(names) ^ set(expected))
-        raise UserError(f"{place} is of another model: {', '.join(odd[:5])} are not in both")
-    # not through the manager: it would wait for all processes even if one has failed to read its part
+        raise UserError(f"{place} belongs to another model: {', '.join(odd[:5])} are not in both")
+    # not through the manager: it would wait for all processes even if one has failed to read its shards
     placed = {name: _placed(leaf) for name, (_, leaf) in zip(names, leaves, strict=True)}
     restored = _everywhere(lambda: _read_arrays(place / item, placed))
     found = digest(restored)
@@ -259,7 +259,7 @@ def _read_arrays(folder: Path, placed: dict[str, jax.ShapeDtypeStruct]) -> Tree:
     store_copy.complete(folder)
     handler = ocp.StandardCheckpointHandler()
     with finishing():
-        folder = folder.absolute()  # Orbax reads no others
+        folder = folder.absolute()  # Orbax requires an absolute path
         lies = handler.metadata(folder).tree
         item = jax.tree_util.tree_map_with_path(lambda path, _: placed[path_of(path)], lies)
         return handler.restore(folder, args=ocp.args.StandardRestore(item))

@@ -1,4 +1,4 @@
-"""Reading checkpoints beside a training that replaces them: what is removed while it is read is not damaged."""
+"""Reading checkpoints while a training replaces them: what is removed while it is read is not damaged."""
 
 import os
 import time
@@ -7,11 +7,11 @@ from pathlib import Path
 from convs2s_jax.training.run.locks.lock import may_be_locked
 
 SETTLED = 1.0
-"""Seconds for which a checkpoint has to stay as it is, after it could not be read, to count as damaged."""
+"""Seconds for which a checkpoint that could not be read must stay unchanged to count as damaged."""
 LOOKS = 20
-"""How often it is looked at in these seconds. Looks are counted, so that a process that is stopped misses one only."""
+"""How often it is checked in these seconds. Checks are counted, so that a process that is stopped misses only one."""
 LISTINGS = 200
-"""How often the folder is looked at again before reading is given up."""
+"""How often the folder is listed before reading fails."""
 
 Entries = dict[str, tuple[int, int]]
 """The folders and files of a checkpoint: path -> (size, time of the last change)."""
@@ -37,7 +37,7 @@ def entries(place: Path) -> Entries:
 def is_replaced(place: Path, before: Entries) -> bool:
     """Whether a checkpoint that could not be read has changed or is gone.
 
-    Where its workdir has a lock, it is watched for `SETTLED` seconds: its removal may go on.
+    If its workdir has a lock, it is watched for `SETTLED` seconds, since its removal may be in progress.
     """
     looks = LOOKS if may_be_locked(place.parents[1]) else 0
     while (now := entries(place)) == before and now and looks:

@@ -1,4 +1,4 @@
-"""Planned batches as arrays on the mesh: each process reads the rows of its own devices and no others."""
+"""Planned batches as arrays on the mesh: each process only reads the rows of its own devices."""
 
 import jax
 import numpy as np
@@ -14,9 +14,9 @@ from convs2s_jax.training.run.inputs.dataset import Split
 
 
 def batch_on(mesh: Mesh, split: Split, plan: Plan, planned: PlannedBatch) -> Batch:
-    """A planned batch, its rows spread over the mesh; rows of padding make the number of rows divisible.
+    """Return a planned batch, its rows sharded over the mesh; padding rows make the number of rows divisible.
 
-    Rows of padding add nothing to sums. So the last batch of an epoch or a validation set need not be dropped.
+    Padding rows add nothing to sums. So the last batch of an epoch or a validation set need not be dropped.
     """
     shape, shards = plan.shapes[planned.shape], row_shards(mesh)
     rows = round_up(shape.rows, shards)
@@ -27,7 +27,7 @@ def batch_on(mesh: Mesh, split: Split, plan: Plan, planned: PlannedBatch) -> Bat
 
 
 def padding_on(mesh: Mesh, plan: Plan) -> float:
-    """Share of padding in the batches of a plan as `batch_on` makes them, the rows for the mesh counted, in [0, 1]."""
+    """Share of padding in the batches of a plan as `batch_on` builds them, padding rows included, in [0, 1]."""
     shards, planned, added = row_shards(mesh), 0, 0
     if not any(shape.rows % shards for shape in plan.shapes):
         return plan.padding
@@ -39,7 +39,7 @@ def padding_on(mesh: Mesh, plan: Plan) -> float:
 
 
 def _side(mesh: Mesh, sentences: Sentences, rows: np.ndarray, shape: tuple[int, int]) -> jax.Array:
-    """[B, T]; each part is read once, though several devices may hold it."""
+    """[B, T]; each shard is read once, though several devices may hold it."""
     read: dict[int, np.ndarray] = {}
 
     def part(index: tuple[slice, ...] | None) -> np.ndarray:

@@ -12,13 +12,13 @@ from convs2s_jax.training.run.inputs.dataset import Split
 
 
 def longest(cfg: Config) -> tuple[int, int]:
-    """Most tokens of a source and of a target that are trained on."""
+    """Maximum number of tokens of a source and of a target in training."""
     most = cfg.data.batch.max_length
     return min(most, cfg.model.max_source), min(most, cfg.model.max_target)
 
 
 def batch_shapes(cfg: Config, src: np.ndarray, tgt: np.ndarray) -> tuple[tuple[Shape, ...], tuple[Shape, ...]]:
-    """Shapes for pairs of these lengths: with the least padding, and with the multiples that the run asks for."""
+    """Return shapes for pairs of these lengths: with the least padding, and rounded to the multiples the run sets."""
     batch, (max_source, max_target) = cfg.data.batch, longest(cfg)
     tight = shapes.choose_shapes(src, tgt, tokens=batch.tokens, count=batch.shapes)
     most = (1 if cfg.data.one_sided else max_source, max_target)
@@ -28,7 +28,7 @@ def batch_shapes(cfg: Config, src: np.ndarray, tgt: np.ndarray) -> tuple[tuple[S
 
 
 def usable_rows(cfg: Config, train: Split, tell: Callable[[str], None]) -> np.ndarray:
-    """Numbers of the training pairs that are neither empty nor too long: [n]. The others are counted for the user.
+    """Return the indices of the training pairs that are neither empty nor too long: [n]. Report how many are skipped.
 
     Raises:
       UserError: none is left.

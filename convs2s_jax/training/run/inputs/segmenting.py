@@ -15,20 +15,20 @@ from convs2s_jax.training.run.inputs.dataset import Split
 
 
 def check_vocabularies(cfg: DataConfig, vocabularies: Vocabularies) -> None:
-    """Raise UserError if the segmentation is to be random and a text has only one."""
+    """Raise UserError if the segmentation is to be sampled, but neither vocabulary can segment text in several ways."""
     check(
         not cfg.subword_sampling or any(isinstance(one, Segmenter) for one in (vocabularies.src, vocabularies.tgt)),
-        f"data.subword_sampling is {cfg.subword_sampling}, and the vocabularies have whole words: set it to 0, or "
-        "data.vocabulary.kind to bpe or unigram",
+        f"data.subword_sampling is {cfg.subword_sampling}, but the vocabularies consist of whole words: set it to 0, "
+        "or data.vocabulary.kind to bpe or unigram",
     )
 
 
 def of_epoch(
     cfg: DataConfig, train: Split, vocabularies: Vocabularies, *, seed: int, epoch: int, longest: tuple[int, int]
 ) -> Split:
-    """The training data of an epoch: as they are, or in a random segmentation that the arguments determine.
+    """Return the training data of an epoch: unchanged, or in a random segmentation that the arguments determine.
 
-    A sentence whose random segmentation is too long keeps its best one. So do labels and lists of words.
+    A sentence whose random segmentation is too long keeps its best one. Labels and word lists are never resegmented.
 
     Args:
       cfg: `subword_sampling` is used.
@@ -36,7 +36,7 @@ def of_epoch(
       vocabularies: of both sides.
       seed: of the run.
       epoch: from 1.
-      longest: most tokens of a source and a target, end symbols included.
+      longest: maximum number of tokens of a source and a target, end symbols included.
     """
     if not cfg.subword_sampling:
         return train
@@ -56,5 +56,5 @@ def of_epoch(
 
 
 def longest_of(lengths: tuple[np.ndarray, np.ndarray], others: tuple[np.ndarray, np.ndarray]) -> list[np.ndarray]:
-    """The larger of two lengths of each source and of each target: [n] each."""
+    """Return the larger of two lengths for each source and each target: [n] each."""
     return [np.maximum(*pair) for pair in zip(lengths, others, strict=True)]

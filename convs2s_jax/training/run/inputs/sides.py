@@ -1,4 +1,4 @@
-"""The languages of a run whose vocabularies another run takes: reversed or other ones would go unnoticed."""
+"""The languages of a run whose vocabularies another run uses: reversed or different ones would go unnoticed."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,7 +12,7 @@ from convs2s_jax.training.run import run_folder
 
 
 def of_vocabularies(folder: str) -> DataConfig | None:
-    """The corpus of the run that vocabularies are of; None where no run's configuration lies beside their folder."""
+    """Return the corpus of the run that owns these vocabularies; None without a config.json next to their folder."""
     if scheme_of(folder):
         return None
     with suppress(UserError):
@@ -21,25 +21,26 @@ def of_vocabularies(folder: str) -> DataConfig | None:
 
 
 def compare(there: DataConfig, here: DataConfig, given: str, *, joint: bool, tell: Callable[[str], None]) -> None:
-    """Refuse the two sides of another run in reverse; tell of other names.
+    """Check that the sides of another run are not reversed; report different names.
 
     Args:
       there: corpus of the other run.
       here: corpus of this run.
-      given: field and value that name the other run, for messages.
+      given: field and value that specify the other run, for messages.
       joint: whether one vocabulary serves both sides.
-      tell: gets a sentence for the user.
+      tell: called with a sentence for the user.
 
     Raises:
-      UserError: they are reversed, and each side has a vocabulary of its own.
+      UserError: they are reversed, and each side has its own vocabulary.
     """
     pairs = [(there.src, here.src), (there.tgt, here.tgt)]
     odd = [f"'{a}' there and '{b}' here" for a, b in pairs if a and b and a != b]
     is_reversed = len(odd) == 2 and (there.src, there.tgt) == (here.tgt, here.src)
     check(
         joint or not is_reversed,
-        f"{given} is of a run from '{there.src}' to '{there.tgt}', and this one is from '{here.src}' to '{here.tgt}': "
-        "the vocabularies would be those of the other sides; exchange data.src and data.tgt, or leave the field out",
+        f"{given} belongs to a run from '{there.src}' to '{there.tgt}', but this one is from '{here.src}' to "
+        f"'{here.tgt}': each side would use the vocabulary of the other; swap data.src and data.tgt, or leave the "
+        "field out",
     )
     if odd and not (joint and is_reversed and given.startswith("data.")):
-        tell(f"{given}: the sides of that run have other names, {' and '.join(odd)}")
+        tell(f"{given}: that run names its sides differently, {' and '.join(odd)}")

@@ -1,7 +1,7 @@
-"""The training text, which is read only where its tokens are not there yet.
+"""The training text, which is only read if its tokens are not cached yet.
 
-Text of tens of millions of pairs takes minutes to read and tens of gigabytes of memory, in each process. So the token
-files of a text are found again by the checksums of its files.
+Text of tens of millions of pairs takes minutes to read and tens of gigabytes of memory, in each process. So the cached
+token files of a text are looked up by the checksums of its files.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ _FORMAT = 1
 
 
 class KnownText(NamedTuple):
-    """What an earlier start has found in the same text.
+    """What an earlier start found in the same text.
 
     Attributes:
       train: the training split, without its lines.
@@ -40,11 +40,11 @@ class TrainingText:
     """The lines of the training split, and those of the validation split, which may be held out from it."""
 
     def __init__(self, cfg: DataConfig, recognise: Recognise, *, task: str) -> None:
-        """Read the validation split; the training split too if that is held out from it, or if it has no files.
+        """Read the validation split, and the training split too if validation is held out from it or it has no files.
 
         Args:
           cfg: the corpus.
-          recognise: as of `parallel_text.read`.
+          recognise: as in `parallel_text.read`.
           task: what is trained; the targets were checked for it.
 
         Raises:
@@ -74,15 +74,15 @@ class TrainingText:
         return self._lines
 
     def forget(self) -> None:
-        """Let the lines go: they may fill the memory of the host."""
+        """Drop the lines, which may fill the memory of the host."""
         self._lines = None
 
     def origin(self) -> Any:
-        """What tells this text from others, as a value of JSON."""
+        """Return a JSON value that identifies this text."""
         return fingerprint_of_text(self.lines()) if self._files is None else self._files
 
     def known(self, folder: Path, vocabularies: Vocabularies, held_out: Sequence[str | None]) -> KnownText | None:
-        """What an earlier start has left in the cache; None if it has left nothing, or not all of it is intact.
+        """Return what an earlier start left in the cache; None if it left nothing, or not all of it is intact.
 
         Args:
           folder: the cache.
@@ -103,7 +103,7 @@ class TrainingText:
     def remember(
         self, folder: Path, vocabularies: Vocabularies, held_out: Sequence[str | None], found: KnownText
     ) -> None:
-        """Leave for later starts what `known` returns. Where the cache cannot be written, they read the text again."""
+        """Store what `known` returns for later starts. If the cache cannot be written, they read the text again."""
         if self._files is None:
             return
         record: Mapping[str, Any] = {

@@ -22,7 +22,7 @@ HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
 @contextlib.contextmanager
 def locked(workdir: Path) -> Iterator[None]:
-    """Hold the lock of a workdir. Folders that were made for it, and are empty at the end, are removed.
+    """Hold the lock of a workdir. Folders created for it that are empty at the end are removed.
 
     Raises:
       UserError: another process holds it, or the workdir cannot be written.
@@ -40,12 +40,12 @@ def locked(workdir: Path) -> Iterator[None]:
 
 
 def may_be_locked(workdir: Path) -> bool:
-    """Whether a process may hold the lock. False where none does; True also where one was killed that did."""
+    """Whether a process may hold the lock. False if none does; also True if its holder was killed."""
     return (workdir / NAME).exists() or lease.may_be_held(workdir, NAME)
 
 
 def _flock(workdir: Path) -> int | None:
-    """A descriptor of the file `lock` with an exclusive flock; None where the file system has no flock."""
+    """A descriptor of the file `lock` with an exclusive flock; None if the file system has no flock."""
     path = workdir / NAME
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)

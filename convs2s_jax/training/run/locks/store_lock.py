@@ -1,9 +1,9 @@
 """One trainer in a workdir of an object store: claims with a heartbeat (decision 0025).
 
-A claim is the object lock-ID with a random ID. Whoever wants the workdir writes a claim of its own, and then lists all:
-with no other claim that lives it holds the workdir, otherwise it withdraws. A store shows what was written in every
-later listing, so of two claims at least the later one sees the other: no store has to offer anything more, and no
-clocks are compared.
+A claim is the object lock-ID with a random ID. A process that wants the workdir writes its own claim, and then lists
+all. If no other claim is alive, it holds the workdir; otherwise it withdraws. A store shows what was written in every
+later listing, so of two claims at least the later one sees the other. The store need not guarantee anything more, and
+no clocks are compared.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ def held(workdir: str) -> Iterator[Callable[[], bool]]:
     After a second signal the claim stays: it is over since its process has ended.
 
     Yields:
-      A function: whether the last beat is so recent that nobody can have taken the workdir.
+      A function that returns whether the last beat is so recent that nobody can have taken the workdir.
 
     Raises:
       UserError: another process holds it.
@@ -82,7 +82,7 @@ class _Claim:
         stores.delete(stores.join(self._workdir, self._name))
 
     def beat(self, stop: threading.Event) -> None:
-        """Count beats into the claim until `stop`; end this process if another one has taken the workdir."""
+        """Count beats in the claim until `stop`; end this process if another one has taken the workdir."""
         while not stop.wait(BEAT):
             with contextlib.suppress(OSError):  # a failing network does not end a run; others see the silence
                 began = time.monotonic()
@@ -106,7 +106,7 @@ def holders(workdir: str) -> list[Holder | None]:
 
 
 def _over(workdir: str) -> Mapping[str, bytes]:
-    """The claims of a workdir that are over. Raises UserError where one is not."""
+    """The claims of a workdir that are over. Raises UserError if one is not."""
     found = _claims(workdir)
     silent = {}
     for name, text in found.items():

@@ -30,11 +30,11 @@ T = TypeVar("T")
 PATIENCE = 24 * 3600
 """Seconds to wait at a barrier while one process has long work to do. If a process dies, the wait ends much earlier."""
 ROUND = 512
-"""Lines that a process translates before it asks whether a signal arrived at another one: eight batches."""
+"""Number of lines that a process translates before it asks whether a signal arrived at another one: eight batches."""
 LINGER = 10
 """Grace period before a failing process exits, in seconds: others may be failing for the same reason."""
 SIGNS = ("unavailable", "aborted", "deadline_exceeded", "gloo", "nccl", "connection", "heartbeat", "barrier")
-"""Words in the error messages of all network layers that mean another process was lost."""
+"""Words in the error messages of all network layers that indicate the loss of another process."""
 
 
 def several() -> bool:
@@ -79,7 +79,7 @@ def primary_only(name: str, work: Callable[[], T]) -> T | None:
             refused = error
     barrier(name)
     if not from_primary(refused is None):
-        raise refused or UserError("process 0 says why this training cannot go on")
+        raise refused or UserError("this training cannot continue; process 0 reports why")
     return done
 
 
@@ -97,10 +97,10 @@ def is_one_folder(folder: Path) -> bool:
 
 
 def sharing(folder: Path) -> list[int]:
-    """The processes that see the same folder as this one, itself among them; others may have another of that name.
+    """Return the processes that see the same folder as this one, itself included; others may have their own.
 
     Raises:
-      OSError: the folder cannot be written or read. It has to be there.
+      OSError: the folder cannot be written or read. It must exist.
     """
     if not several():
         return [0]
@@ -120,7 +120,7 @@ def agree_on_folder(folder: Path) -> None:
     """Raise UserError on all processes unless all see the same folder."""
     check(
         is_one_folder(folder),
-        f"--workdir={folder} is not one folder for all processes: it has to lie on a file system they share",
+        f"--workdir={folder} is not the same folder for all processes: it must be on a file system they share",
     )
 
 
@@ -129,7 +129,7 @@ def agree(what: str, value: int) -> None:
     if several():
         values = multihost_utils.process_allgather(np.uint32(value))
         odd = [i for i, other in enumerate(values) if other != values[0]]
-        check(not odd, f"process {odd[0] if odd else 0} has another {what} than process 0: give all the same")
+        check(not odd, f"process {odd[0] if odd else 0} has a different {what} from process 0: all must be the same")
 
 
 def all_of(flag: bool) -> bool:
@@ -143,7 +143,7 @@ def from_primary(flag: bool) -> bool:
 
 
 def local(mesh: Mesh, tree: Tree) -> Tree:
-    """Copy arrays that are sharded over the whole mesh to one device of this process: [...] -> [...]."""
+    """Gather arrays that are sharded over the whole mesh onto one device of this process: [...] -> [...]."""
     return jax.tree.map(lambda x: x.addressable_data(0), _whole_on(mesh)(tree))
 
 
@@ -160,12 +160,12 @@ def own_devices(mesh: Mesh) -> list[jax.Device] | None:
 
 
 def local_share(count: int) -> range:
-    """The indices of `count` pieces of work that this process does: every n-th, n the number of processes."""
+    """Return which of `count` pieces of work this process does: every n-th, where n is the number of processes."""
     return range(jax.process_index(), count, jax.process_count())
 
 
 def local_rounds(count: int) -> list[range]:
-    """`local_share` in pieces of at most `ROUND`, equally many on all processes; whole where there is only one process.
+    """Split `local_share` into pieces of at most `ROUND`, as many on all processes; one process alone gets one piece.
 
     Between two pieces, processes can ask whether a signal arrived.
     """
@@ -175,7 +175,7 @@ def local_rounds(count: int) -> list[range]:
 
 
 def collect(lines: Sequence[str], count: int, *, name: str) -> list[str]:
-    """All `count` lines, in order, from the lines of each process's `local_share`. `name` is as in `barrier`."""
+    """Gather all `count` lines, in order, from each process's `local_share`. `name` is as in `barrier`."""
     if not several():
         return list(lines)
     barrier(name)
@@ -189,10 +189,10 @@ def collect(lines: Sequence[str], count: int, *, name: str) -> list[str]:
 
 
 def reached_signal(call: int) -> bool:
-    """Whether a signal arrived at any process; all learn it at the same call.
+    """Whether a signal arrived at any process; all get the same answer at the same call.
 
     Args:
-      call: number of this call, from 1. No number may be left out: the service compares it with the one agreed on.
+      call: number of this call, from 1. No number may be skipped: the service compares it with the one agreed on.
     """
     return several() and multihost_utils.reached_preemption_sync_point(call)
 
@@ -203,7 +203,7 @@ def pass_on() -> None:
 
 
 def leave(status: int) -> NoReturn:
-    """End this process, without waiting for processes that are still at work: they notice, and end as well.
+    """End this process, without waiting for processes that are still working: they notice, and end as well.
 
     If other processes fail for the same reason, all first meet at a barrier and disconnect in order. They are connected
     through process 0, and if that ended first, it would abort the others.
@@ -229,7 +229,7 @@ def is_loss(error: BaseException) -> bool:
 
 
 def tell_loss(how: str) -> None:
-    """Say that another process was lost, and what to do."""
+    """Report that another process was lost, and what to do."""
     sys.stderr.write(
         f"another process of this training was lost ({how}): run the same command again on all of them to continue "
         "from the last checkpoint\n"
@@ -238,7 +238,7 @@ def tell_loss(how: str) -> None:
 
 
 def guarded(work: Callable[[], None]) -> None:
-    """Run a training. If another process is lost, say so and exit with status `LOST`."""
+    """Run a training. If another process is lost, report it and exit with status `LOST`."""
     try:
         work()
     except Exception as error:

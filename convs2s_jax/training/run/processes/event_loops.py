@@ -1,7 +1,7 @@
 """Event loops that finish their tasks before they close.
 
-Orbax reads the arrays of a checkpoint at the same time. If one cannot be read, it closes the event loop at once; the
-other reads come to a closed loop, and Python prints a traceback for each.
+Orbax reads the arrays of a checkpoint concurrently. If one cannot be read, it closes the event loop at once; the other
+reads run into a closed loop, and Python prints a traceback for each.
 """
 
 import asyncio

@@ -15,11 +15,11 @@ from typing import Any, NoReturn, Self
 from convs2s_jax.core.errors import UserError
 
 LOST = 75
-"""Exit status where another process was lost, or has taken the lock (EX_TEMPFAIL): the command may be given again."""
+"""Exit status if another process was lost, or has taken the lock (EX_TEMPFAIL): the command can be run again."""
 
 
 LOOKS = 5
-"""How often a claim that is waited for is looked at in the time of a beat."""
+"""How often a claim is checked during a beat while a process waits for it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,8 +30,8 @@ class Holder:
       host: name of its machine.
       process: its process id.
       since: time at which it took the lock, with the offset from UTC.
-      machine: the boot and the namespaces in which the process id means something; "" where they are unknown.
-      started: start time of the process in the clock ticks of its machine; "" where it is unknown.
+      machine: the boot and the namespaces in which the process id is valid; "" if they are unknown.
+      started: start time of the process in the clock ticks of its machine; "" if it is unknown.
     """
 
     host: str
@@ -44,12 +44,12 @@ class Holder:
         return f"process {self.process} on {self.host}, since {self.since},"
 
     def to_bytes(self) -> bytes:
-        """As one line of JSON."""
+        """Return the holder as one line of JSON."""
         return json.dumps(dataclasses.asdict(self)).encode() + b"\n"
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Self | None:
-        """The inverse; None where the content is not that of a holder."""
+        """The inverse of `to_bytes`; None if the content is not that of a holder."""
         try:
             values: dict[str, Any] = json.loads(content)
             texts = {name: str(values[name]) for name in ("host", "since", "machine", "started")}
@@ -59,16 +59,16 @@ class Holder:
 
     @property
     def is_alive(self) -> bool | None:
-        """Whether the process lives; None where this one cannot know: on another machine or in another container."""
+        """Whether the process is alive; None if this one cannot know: on another machine or in another container."""
         if not (self.machine and self.started) or self.machine != _machine():
             return None
         return _started(self.process) == self.started
 
 
 def looks(silence: float, beat: float) -> Iterator[None]:
-    """Moments at which to look for a sign of life during `silence` seconds, `LOOKS` for each `beat` seconds.
+    """Yield when it is time to look for a sign of life, for `silence` seconds, `LOOKS` times per `beat` seconds.
 
-    They are counted: a process that was itself stopped for longer looks again as often as before.
+    Looks are counted: a process that was itself stopped in between looks no less often.
     """
     count = math.ceil(LOOKS * max(silence / beat, 1))
     for _ in range(count):
@@ -77,18 +77,18 @@ def looks(silence: float, beat: float) -> Iterator[None]:
 
 
 def in_use(workdir: Path | str, holder: Holder | None) -> UserError:
-    """The error for a workdir whose lock another process holds."""
+    """Return the error for a workdir whose lock another process holds."""
     who = "another process" if holder is None else str(holder)
     return UserError(
-        f"--workdir={workdir} is in use: {who} trains there; stop it, wait for its end, or name another workdir"
+        f"--workdir={workdir} is in use: {who} is training there; stop it, wait until it ends, or use another workdir"
     )
 
 
 def end_lost(workdir: Path | str, holder: Holder | None, silence: float) -> NoReturn:
-    """End this process: it was silent for more than `silence` seconds, and another one has taken its place."""
+    """End this process, which was silent for more than `silence` seconds, so that another one has taken its place."""
     sys.stderr.write(
         f"--workdir={workdir}: this process was silent for more than {silence:.0f} s, and "
-        f"{holder or 'another process'} has taken its place; it ends here\n"
+        f"{holder or 'another process'} has taken its place; this process exits\n"
     )
     sys.stderr.flush()
     os._exit(LOST)
@@ -102,7 +102,7 @@ def this_process() -> Holder:
 
 
 def _machine() -> str:
-    """This boot of this machine, and the namespaces of process ids and of clocks; "" where one cannot be read."""
+    """This boot of this machine, and the namespaces of process ids and of clocks; "" if one cannot be read."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return " ".join([boot, *(os.readlink(f"/proc/self/ns/{kind}") for kind in ("pid", "time"))])
@@ -116,5 +116,5 @@ def _started(process: int) -> str | None:
         line = Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
         return None
-    fields = line.rpartition(")")[2].split()  # after the name of the program, which may hold anything
+    fields = line.rpartition(")")[2].split()  # after the name of the program, which may contain anything
     return None if fields[0] in "ZX" else fields[19]

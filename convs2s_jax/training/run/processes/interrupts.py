@@ -21,7 +21,7 @@ from convs2s_jax.training.run.processes.peers import Peers
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PATIENCE = 3.0
-"""Seconds from a signal before the first update to the end of a process that is still in a library's call."""
+"""Seconds from a signal before the first update to the end of a process that is still in a library call."""
 
 
 class InterruptedWorkError(Exception):
@@ -29,7 +29,7 @@ class InterruptedWorkError(Exception):
 
 
 class StoppedBeforeUpdateError(KeyboardInterrupt):
-    """A signal arrived before the first update. It is no Exception, so that nothing takes it for an error of a file."""
+    """A signal arrived before the first update. Not an Exception, so that nothing mistakes it for a file error."""
 
 
 class EndedAtOnceError(KeyboardInterrupt):
@@ -37,7 +37,7 @@ class EndedAtOnceError(KeyboardInterrupt):
 
 
 class Interrupts:
-    """Context manager that handles the first signal; a second one ends the program at once.
+    """Context manager that handles the first signal; a second one ends the program immediately.
 
     Before `begin` there is nothing to save, and a signal raises StoppedBeforeUpdateError in the main thread. After it,
     a signal is only recorded.
@@ -47,10 +47,10 @@ class Interrupts:
     """
 
     def __init__(self, *, own_process: bool = False, peers: Peers | None = None) -> None:
-        """Signals are handled inside of the context only.
+        """Handle signals inside the context only.
 
         Args:
-          own_process: whether this process ends with the run. It may then be ended where a library's call goes on for
+          own_process: whether this process ends with the run. It may then be ended if a library call is still running
             `PATIENCE` seconds after a signal before the first update: learning vocabularies and compiling do not return
             to Python meanwhile. And a second signal, unless there are several processes, waits for nothing.
           peers: connections to the other processes.
@@ -84,7 +84,7 @@ class Interrupts:
         return self
 
     def begin(self) -> None:
-        """The first update is done: from now on a signal saves. May be called at every update."""
+        """Note that the first update is done: from now on a signal saves. May be called at every update."""
         if not self._begun:
             self._begun = True
             if self._of_jax is not None:
@@ -130,7 +130,7 @@ class Interrupts:
         self.received = signal.Signals(number).name
         if not self._begun:
             raise StoppedBeforeUpdateError
-        sys.stderr.write(f"{self.received}: saving before the end; once more to end at once\n")
+        sys.stderr.write(f"{self.received}: saving before exit; send it again to exit immediately\n")
 
     def _once_more(self, unraisable: Any) -> None:
         """Send a signal again where Python ignored what its handler raised."""
@@ -149,11 +149,11 @@ class Interrupts:
         if self._peers is not None and not self._begun:
             self._peers.stop(signal.Signals(number).name)
         else:
-            sys.stderr.write("SIGINT: all processes save before the end; once more to end this one at once\n")
+            sys.stderr.write("SIGINT: all processes save before exit; send it again to exit this one immediately\n")
             distributed.pass_on()
 
     def _watch(self, signals: socket.socket) -> None:
-        """Handle signals in a thread of its own: the handlers above wait until the main thread returns to Python."""
+        """Handle signals in a separate thread: the handlers above wait until the main thread returns to Python."""
         with signals:
             while number := signals.recv(1):
                 if self._begun or number[0] not in SIGNALS:

@@ -1,9 +1,9 @@
-"""Connections between the processes of a training, by which all notice that one is lost, or is to stop.
+"""Connections between the processes of a training, through which all notice that one is lost, or is to stop.
 
-JAX has a service for this, but nothing can be said through it: where a process is lost, it aborts the others (SIGABRT,
-134). Its callback for that moment cannot be used from Python (jax 0.10.2 fails to convert its argument), and
-`jax_enable_recoverability` does not help those who lose process 0. So process 0 has a connection of ours to each other
-process. A killed process closes it, and a stopped one falls silent; either way the others end with status `LOST`.
+JAX has a service for this, but it carries no messages: if a process is lost, it aborts the others (SIGABRT, 134). Its
+callback for that moment cannot be used from Python (jax 0.10.2 fails to convert its argument), and
+`jax_enable_recoverability` does not help processes that lose process 0. So process 0 has its own connection to each
+other process. A killed process closes it, and a stopped one falls silent; either way the others end with status `LOST`.
 """
 
 import contextlib
@@ -30,22 +30,22 @@ PULSE = 1.0
 PAUSE = 5.0
 """Seconds after which a process that was itself stopped, or kept from running, gives the others time to be heard."""
 FAREWELL = 1.0
-"""Seconds in which the others close their connections once process 0 has told them of a loss; twice after a signal."""
+"""Seconds for the others to close their connections after process 0 has reported a loss; twice that after a signal."""
 GREETING = 30.0
-"""Seconds in which a new connection has to show the token of this training, and to be answered."""
+"""Seconds in which a new connection must show the token of this training and be answered."""
 ROOM = 1024
-"""Bytes of the record by which process 0 says where it listens."""
+"""Bytes of the record in which process 0 announces where it listens."""
 
 
 class Peers:
-    """Context manager: inside, the loss of another process ends this one with a sentence and status `LOST`.
+    """Context manager: inside, the loss of another process ends this one with a message and status `LOST`.
 
     Lines that are sent: `alive`; `stop NAME`, after a signal; `lost K`, from process 0; `bye done` and `bye failed`, at
-    the end. Whoever fails is given `LINGER` seconds in which the others may fail for the same reason.
+    the end. After a failure, the others have `LINGER` seconds to fail for the same reason.
     """
 
     def __init__(self, silence: float) -> None:
-        """Nobody is watched before `add` and the context.
+        """Watch nobody before `add` and the context.
 
         Args:
           silence: seconds after which a silent process counts as lost.
@@ -65,7 +65,7 @@ class Peers:
         threading.Thread(target=self._listen, args=(process, lines), name=f"process {process}", daemon=True).start()
 
     def on_stop(self, action: Callable[[str], None]) -> None:
-        """What a thread calls with the name of the signal that one of the processes got."""
+        """Set the function that a thread calls with the name of the signal that one of the processes received."""
         self._stop = action
 
     def stop(self, name: str) -> None:
@@ -83,13 +83,13 @@ class Peers:
         self._say("bye done" if kind is None else "bye failed")
 
     def _say(self, line: str) -> None:
-        """Send a line to all; one that does not read is left out, since its silence is noticed elsewhere."""
+        """Send a line to all; a process that does not read is skipped, since its silence is noticed elsewhere."""
         for link in list(self._links.values()):
             with contextlib.suppress(OSError):
                 link.send(f"{line}\n".encode(), socket.MSG_DONTWAIT)
 
     def _beat(self) -> None:
-        """Give a sign of life from time to time, and look for processes that give none."""
+        """Give a sign of life at intervals, and look for processes that give none."""
         pulse = min(PULSE, self._silence / 5)
         awake = before = time.monotonic()
         while not self._over.wait(pulse):
@@ -112,12 +112,12 @@ class Peers:
                 if word == "stop":
                     self._stop_all(rest)
                 elif word == "lost":
-                    self._lost(int(rest), "as process 0 says")
+                    self._lost(int(rest), "reported by process 0")
                 elif word == "bye":
                     parting = rest
                     if rest == "done":  # it is silent from here on, until all have left
                         self._heard.pop(process, None)
-        except (OSError, ValueError):  # as where it closed with lines unread, which one that is done may do
+        except (OSError, ValueError):  # for example, it closed with lines unread, which a process that is done may do
             parting = parting if parting == "done" else ""
         self._heard.pop(process, None)
         self._links.pop(process).close()
@@ -135,13 +135,13 @@ class Peers:
         self._stop(name)
 
     def _await_end(self, seconds: float) -> None:
-        """Wait until the others have gone: JAX aborts them where process 0 goes first."""
+        """Wait until the others have exited: JAX aborts them if process 0 exits first."""
         deadline = time.monotonic() + seconds
         while self._links and time.monotonic() < deadline:
             time.sleep(0.02)
 
     def _lost(self, process: int, how: str) -> NoReturn:
-        """End this process, and at process 0 all others before it."""
+        """End this process; process 0 ends all others first."""
         with self._once:
             if distributed.is_primary():
                 self._stopping.set()
@@ -156,7 +156,7 @@ def connect(silence: float, host: str | None) -> Peers:
 
     Args:
       silence: seconds after which a silent process counts as lost.
-      host: of process 0, where the command line names it.
+      host: of process 0, if the command line sets it.
     """
     peers = Peers(silence)
     listener = None
@@ -174,8 +174,8 @@ def connect(silence: float, host: str | None) -> Peers:
         threading.Thread(target=_accept, args=(peers, listener, told["token"]), name="peers", daemon=True).start()
     elif not _greet(peers, told["hosts"], told["port"], told["token"]):
         sys.stderr.write(
-            f"process {jax.process_index()} does not reach process 0 at port {told['port']} of {told['hosts'][0]}: "
-            "where a process is lost, JAX ends this one, with status 134\n"
+            f"process {jax.process_index()} cannot reach process 0 at port {told['port']} of {told['hosts'][0]}: "
+            "if a process is lost, JAX ends this one with status 134\n"
         )
     return peers
 
@@ -204,7 +204,7 @@ def _admit(peers: Peers, link: socket.socket, token: str) -> None:
 
 
 def _greet(peers: Peers, hosts: list[str], port: int, token: str) -> bool:
-    """Connect to process 0 and wait until it has noted this process; whether it could be reached."""
+    """Connect to process 0 and wait until it has noted this process; return whether it could be reached."""
     for host in hosts:
         try:
             link = socket.create_connection((host.strip("[]"), port), timeout=GREETING)

@@ -43,24 +43,24 @@ class Processes:
         missing = [name for name, value in named.items() if value is None]
         check(
             not given or not missing or self.distributed,
-            f"--{', --'.join(given)} without --{', --'.join(missing)}: give all three, as flags or in the environment, "
-            "or --distributed to have the cluster asked for the others",
+            f"--{', --'.join(given)} without --{', --'.join(missing)}: set all three, as flags or in the environment, "
+            "or use --distributed to read the rest from the cluster",
         )
         if self.num_processes is not None and self.process_id is not None:
             check(self.num_processes >= 1, f"--num_processes={self.num_processes}: use 1 or more")
             check(
                 0 <= self.process_id < self.num_processes,
-                f"--process_id={self.process_id}: with {self.num_processes} processes it is 0 to "
+                f"--process_id={self.process_id}: with {self.num_processes} processes, use 0 to "
                 f"{self.num_processes - 1}",
             )
         if self.coordinator_address is not None:
             _, colon, port = self.coordinator_address.rpartition(":")
             check(
                 bool(colon) and port.isdigit(),
-                f"--coordinator_address={self.coordinator_address}: write host:port, such as 10.0.0.1:1234",
+                f"--coordinator_address={self.coordinator_address}: use host:port, such as 10.0.0.1:1234",
             )
         for name in ("initialization_timeout", "heartbeat_timeout"):
-            check(getattr(self, name) >= 1, f"--{name}={getattr(self, name)}: seconds; use 1 or more")
+            check(getattr(self, name) >= 1, f"--{name}={getattr(self, name)}: use 1 second or more")
 
 
 def from_environment(processes: Processes, environment: dict[str, str]) -> Processes:
@@ -69,7 +69,10 @@ def from_environment(processes: Processes, environment: dict[str, str]) -> Proce
 
     def number(given: int | None, name: str) -> int | None:
         text = environment.get(name, "")
-        check(given is not None or not text or text.isdigit(), f"the environment's {name} is {text!r}: not a number")
+        check(
+            given is not None or not text or text.isdigit(),
+            f"in the environment, {name} is {text!r}: not a number",
+        )
         return int(text) if given is None and text else given
 
     return dataclasses.replace(
@@ -84,17 +87,17 @@ def join(processes: Processes) -> Peers | None:
     """Connect to the other processes, before any device is used; None in a training of one process.
 
     Raises:
-      UserError: --distributed is given and no cluster is found, or the address is none.
-      SystemExit: with status `LOST`, if process 0 does not start in time; where others do not, JAX aborts this process.
+      UserError: --distributed is given and no cluster is found, or the address is invalid.
+      SystemExit: with status `LOST`, if process 0 does not start in time; if others do not, JAX aborts this process.
     """
     address = processes.coordinator_address
     if not processes.distributed and address is None:
         return None
     who = "this process" if processes.process_id is None else f"process {processes.process_id}"
-    where = "where the cluster says" if address is None else f"at {address}"
+    where = "through the cluster" if address is None else f"at {address}"
     seconds = processes.initialization_timeout
-    # if the others do not come, JAX ends this process itself, so the message has to come first
-    sys.stderr.write(f"{who} looks for the others {where}, for {seconds} s at most\n")
+    # if the others do not come, JAX ends this process itself, so the message must come first
+    sys.stderr.write(f"{who} is looking for the others {where}, for at most {seconds} s\n")
     if address is not None and processes.process_id:
         _await_primary(address, seconds)
     try:
@@ -109,7 +112,7 @@ def join(processes: Processes) -> Peers | None:
         reason = first_line(error)
         if processes.distributed:
             raise UserError(
-                f"--distributed: {reason}. Start under Slurm, Open MPI, Kubernetes or on a TPU pod, or give "
+                f"--distributed: {reason}. Start under Slurm, Open MPI, Kubernetes or on a TPU pod, or set "
                 "--coordinator_address, --num_processes and --process_id"
             ) from error
         raise UserError(f"{who} did not find the others {where} ({reason})") from error
@@ -129,12 +132,14 @@ def _await_primary(address: str, seconds: float) -> None:
             socket.create_connection((host.strip("[]"), int(port)), timeout=seconds).close()
             return
         except UnicodeError as error:
-            raise UserError(f"--coordinator_address={address}: '{host}' is no name of a host") from error
+            raise UserError(f"--coordinator_address={address}: '{host}' is not a host name") from error
         except OSError as error:
             if time.monotonic() > deadline:
                 sys.stderr.write(
-                    f"nobody answers at --coordinator_address={address} ({error}): process 0 has to run there, and "
-                    "to be reached through this port from all machines\n"
+                    f"no answer at --coordinator_address={address} ({error}): process 0 must run there, and all "
+                    "machines must be able to reach it through this port\n"
                 )
-                raise SystemExit(LOST) from error  # its machine may still be on the way: the same command can go on
+                raise SystemExit(
+                    LOST
+                ) from error  # its machine may still be starting: the same command can be run again
             time.sleep(0.2)

@@ -1,1 +1,1 @@
-"""The compiled programs of a run: which there are, who shares them, and when they are compiled."""
+"""The compiled programs of a run: which exist, who shares them, and when they are compiled."""

@@ -1,4 +1,4 @@
-"""Arrays as shapes with shardings: what a program is compiled from before its arguments are there."""
+"""Arrays as shapes with shardings, from which a program is compiled before its arguments exist."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from convs2s_jax.training.batch import Batch
 
 
 def abstract_batch(mesh: Mesh, *, rows: int, src: int, tgt: int) -> Batch:
-    """A batch of this many rows and tokens in a row, spread over the devices as training spreads it."""
+    """A batch of this many rows and tokens per row, sharded over the devices as in training."""
     sides: list[Any] = [jax.ShapeDtypeStruct((rows, length), "int32") for length in (src, tgt)]
     return placed(Batch(src=sides[0], tgt=sides[1]), sharding.batch_sharding(mesh))
 

@@ -1,6 +1,6 @@
 """A counter of XLA compilations, to show that each batch shape compiles only once.
 
-JAX times a program that it reads from its folder of kept programs as a compilation too, and says so in another event.
+JAX also times a program that it reads from its compilation cache as a compilation, and reports that in another event.
 """
 
 import jax
@@ -13,8 +13,8 @@ class CompileCounter:
     """Context manager that counts the compilations of this process.
 
     Attributes:
-      count: number of programs so far that were compiled, or read where they were kept.
-      kept: how many of them were read.
+      count: number of programs so far that were compiled, or read from the cache.
+      kept: how many of them were read from the cache.
       seconds: time spent on all of them.
     """
 

@@ -25,7 +25,7 @@ def fresh_state(key: Key, model: AnyModel, training: TrainingConfig, *, source: 
 
 def state_of(params: Tree, model: AnyModel, training: TrainingConfig) -> TrainState:
     """The state before the first update of fresh parameters, merged ones."""
-    # without the barrier the draws are compiled again in each use: as a direction, in its length, in the test for zeros
+    # without the barrier, the samples are compiled again for each use: direction, length, and the test for zeros
     params = task_of(model).split(jax.lax.optimization_barrier(params), model)
     return init_state(params, optimizer.transformation(training.optimizer))
 
@@ -34,9 +34,9 @@ def vocabularies(cfg: Config, size: int | None = None, labels: int | None = None
     """Entries of the vocabularies by side, the special symbols included.
 
     Args:
-      cfg: the configuration, which asks for sizes.
+      cfg: the configuration, which sets sizes.
       size: of both, in place of those.
-      labels: number of a classifier's labels, which only its training text tells; None for the least, 2.
+      labels: number of a classifier's labels, which only its training text determines; None for the minimum, 2.
     """
     asked = cfg.data.vocabulary
     source, target = size or asked.src_size, size or asked.tgt_size
@@ -53,7 +53,7 @@ def loss_of(model: AnyModel, *, smoothing: float = 0.0, shards: int = 1) -> Loss
     Args:
       model: its configuration.
       smoothing: of labels.
-      shards: devices over which the rows of one call are spread; see `parallel.loss_shards`.
+      shards: number of devices over which the rows of one call are sharded; see `parallel.loss_shards`.
     """
     task = task_of(model)
 
@@ -90,7 +90,7 @@ def compile_configured(
       accumulates: whether updates have several batches, whose gradients are exchanged once.
       early: whether kernels that `fsdp` shards are gathered before the first layer; see `gathering.Exchange`.
       rules: how parameters are sharded, before those of `training.sharding`.
-      platform: of the devices that those of the mesh stand for (`ExecutionConfig.for_gradients`); None for their own.
+      platform: of the devices that the mesh stands in for (`ExecutionConfig.for_gradients`); None for its own.
     """
     model = _for_gradients(model, mesh, parallel, platform)
     exchange = Exchange(dtype=training.sum_dtype, reduce_once_per_update=accumulates, early=early)
@@ -111,7 +111,7 @@ def compile_configured(
 def _for_gradients(model: AnyModel, mesh: Mesh | None, parallel: Parallel, platform: str | None) -> AnyModel:
     """The model as it is executed for gradients.
 
-    Where kernels are cut in use, plain sums over taps send less; where a precision is asked for, they round less.
+    If kernels are sharded in use, plain sums over taps send less; if a precision is requested, they round less.
     """
     tensor = mesh is not None and mesh.shape["tensor"] > 1
     gathers = mesh is not None and mesh.size > 1 and (mesh.shape["fsdp"] > 1 or parallel == "explicit")

@@ -1,6 +1,6 @@
 """Initialises the training state on one device with two programs.
 
-One derives all keys, one draws all parameters in one loop.
+One derives all keys, the other samples all parameters in one loop.
 """
 
 from functools import partial
@@ -20,15 +20,15 @@ from convs2s_jax.training.run.tasks.task_table import task_of
 from convs2s_jax.training.step import TrainState
 
 FOR_KEYS = {**quick(), "xla_backend_optimization_level": 0}
-"""Options of XLA for the program of the keys: it has integers only, and runs once."""
+"""XLA options for the program of the keys, which has integers only and runs once."""
 
 
 class FirstState:
     """key -> state, by two programs.
 
     Attributes:
-      keys: key -> the keys of all draws, for the host.
-      state: (key, keys of all draws) -> state, for the device.
+      keys: key -> the keys of all samples, for the host.
+      state: (key, keys of all samples) -> state, for the device.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class FirstState:
 
         Args:
           model: its configuration.
-          training: of which the optimiser is read.
+          training: only its optimiser is used.
           source, target: sizes of the vocabularies.
           mesh: of one device.
           layout: shardings of the state.
@@ -66,13 +66,13 @@ class FirstState:
         return self.state(key, np.asarray(self.keys(jax.device_put(key, host()))))
 
     def lower(self, key: Key) -> Any:
-        """The program of the device, lowered; that of the keys is small."""
+        """Lower the program of the device; that of the keys is small."""
         keys = jax.eval_shape(self.keys, key)
         return self.state.lower(key, jax.ShapeDtypeStruct(keys.shape, keys.dtype, sharding=key.sharding))
 
 
 def host() -> jax.Device | None:
-    """A CPU device of this process; None where JAX_PLATFORMS leaves them out."""
+    """A CPU device of this process; None if JAX_PLATFORMS excludes them."""
     try:
         return jax.local_devices(backend="cpu")[0]
     except RuntimeError:

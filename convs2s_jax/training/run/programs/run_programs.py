@@ -1,7 +1,7 @@
 """The programs of a run, which the runs of a process share.
 
 A run that differs from an earlier one only in what its programs do not depend on (`ProgramKey`), such as the seed, the
-learning rate or the number of updates, traces and compiles none of them again.
+learning rate or the number of updates, retraces and recompiles none of them.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from convs2s_jax.training.step import Step, TrainState, init_state
 
 
 class ProgramKey(NamedTuple):
-    """What the programs of a run depend on, of its configuration.
+    """The parts of a configuration that the programs of a run depend on.
 
     Attributes:
       model: its configuration.
@@ -59,7 +59,7 @@ def program_key(cfg: Config) -> ProgramKey:
 
 
 def abstract_state(cfg: Config) -> TrainState:
-    """Shapes of the state before the first update, for vocabularies of the sizes that are asked for."""
+    """Shapes of the state before the first update, for vocabularies of the configured sizes."""
     return _abstract_state(program_key(cfg), **vocabularies(cfg))
 
 
@@ -78,12 +78,12 @@ def placed_state(key: ProgramKey, mesh: Mesh, *, source: int, target: int) -> Tr
 
 @shared
 def state_program(key: ProgramKey, mesh: Mesh, *, source: int, target: int) -> Callable[[Key], TrainState]:
-    """The program of the state before the first update: on one device a `FirstState`, where its generator is JAX's.
+    """The program of the state before the first update: on one device a `FirstState`, if its generator is JAX's.
 
-    Of several devices each makes its own parts alone.
+    With several devices, each initialises only its own shards.
 
-    Draws are the same bit for bit on all meshes. Lengths of weight-normalised kernels that are cut are sums of their
-    parts' sums, so these differ by rounding (decision 0038).
+    Samples are bitwise equal on all meshes. Lengths of sharded weight-normalised kernels are sums over the sums of
+    shards, so these differ by rounding (decision 0038).
 
     Args:
       key: what programs depend on.
@@ -98,7 +98,7 @@ def state_program(key: ProgramKey, mesh: Mesh, *, source: int, target: int) -> C
 
 @shared
 def begin_program(key: ProgramKey, mesh: Mesh, *, source: int, target: int) -> Callable[[Tree], TrainState]:
-    """The program of the state before the first update that begins with given parameters: those of another run.
+    """The program of the state before the first update that starts from given parameters: those of another run.
 
     Args:
       key: what programs depend on.

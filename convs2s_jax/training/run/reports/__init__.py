@@ -1,1 +1,1 @@
-"""What a run says of itself: metrics, events, logs, trackers, traces, and where its time goes."""
+"""What a run reports: metrics, events, logs, trackers, traces, and where its time goes."""

@@ -8,13 +8,13 @@ FIELDS = {"memory": "bytes_in_use", "memory_peak": "peak_bytes_in_use"}
 
 
 def device_memory(devices: Iterable[Any]) -> dict[str, int]:
-    """Bytes in use now, and the most since the start, on the device of this process that has most of either.
+    """Return bytes in use now, and the peak since the start, each on the device of this process with the most.
 
     Args:
       devices: of this process, such as `jax.local_devices()`.
 
     Returns:
-      By the name of the metric; without those that no device reports. CPUs report none.
+      Bytes by metric, without metrics that no device reports. CPUs report none.
     """
     found = [device.memory_stats() or {} for device in devices]
     reported = {name: [stats[field] for stats in found if field in stats] for name, field in FIELDS.items()}

@@ -1,4 +1,4 @@
-"""TensorBoard's events: the numbers of a run over its steps."""
+"""TensorBoard events: the numbers of a run over its steps."""
 
 import importlib
 import logging
@@ -13,7 +13,7 @@ def _without_torch(name: str) -> ModuleType:
     """Import a module with torch hidden: it would import torch if installed, which takes seconds and is not needed."""
     if "torch" in sys.modules:
         return importlib.import_module(name)
-    sys.modules["torch"] = None  # type: ignore[assignment]  # now its import fails, as where it is not installed
+    sys.modules["torch"] = None  # type: ignore[assignment]  # now its import fails, as if it were not installed
     try:
         return importlib.import_module(name)
     finally:
@@ -23,16 +23,16 @@ def _without_torch(name: str) -> ModuleType:
 tensorboard = _without_torch("tensorboardX.event_file_writer")
 scalar = _without_torch("tensorboardX.summary").scalar
 proto = _without_torch("tensorboardX.proto.event_pb2")
-logging.getLogger("tensorboardX.x2num").setLevel(logging.ERROR)  # else each NaN is a line beside the progress
+logging.getLogger("tensorboardX.x2num").setLevel(logging.ERROR)  # otherwise each NaN prints a line next to the progress
 _SECONDS = 60
-"""Longest time that events wait in memory."""
+"""Maximum time that events wait in memory."""
 
 
 class Events:
-    """Appends events to a file of its own in a folder.
+    """Appends events to its own file in a folder.
 
     tensorboardX's SummaryWriter writes in a thread. On a full disk that thread ended with a traceback, and the run
-    waited for it without end; here the error reaches the caller.
+    waited for it forever; here the error reaches the caller.
     """
 
     def __init__(self, folder: Path, *, step: int) -> None:

@@ -1,4 +1,4 @@
-"""metrics.jsonl: a line for each report, each with a checksum of its own."""
+"""metrics.jsonl: a line for each report, each with its own checksum."""
 
 import json
 import sys
@@ -43,7 +43,7 @@ def keep_up_to(workdir: Path, step: int, *, validated: bool = True) -> list[str]
         before the checkpoint was saved.
 
     Returns:
-      A sentence for the user where lines are damaged.
+      A sentence for the user if lines are damaged.
     """
     path = workdir / NAME
     intact, damaged = read(workdir)

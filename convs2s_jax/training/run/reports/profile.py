@@ -15,7 +15,7 @@ FOLDER = "profile"
 
 
 class Profile:
-    """Context manager that traces the updates asked for, on the devices of this process."""
+    """Context manager that traces the requested updates on the devices of this process."""
 
     def __init__(
         self, asked: Traced | None, folder: Path, *, step: int, tell: Callable[[str], None], clock: WallClock
@@ -27,18 +27,18 @@ class Profile:
           folder: where the trace goes.
           step: updates done before.
           tell: is called with sentences for the user.
-          clock: of the run; beginning and ending a trace is none of its "compute".
+          clock: of the run; starting and ending a trace does not count as "compute".
         """
         self._asked, self._folder, self._tell, self._active, self._step = asked, folder, tell, False, step
         self._clock = clock
         if asked and step >= asked.first:
-            tell(f"training.profile begins with step {asked.first}, which is past: nothing is traced")
+            tell(f"training.profile begins at step {asked.first}, which has already passed: nothing is traced")
 
     def __enter__(self) -> "Profile":
         return self
 
     def done(self, step: int, results: Tree) -> None:
-        """`step` updates are done, the last with these results, which are awaited where the trace begins or ends."""
+        """Note that `step` updates are done. The last one's results are awaited if the trace begins or ends here."""
         self._step = step
         if self._asked and not self._active and step == self._asked.first - 1:
             jax.block_until_ready(results)
@@ -53,9 +53,7 @@ class Profile:
         if self._active:  # the run ends within the trace
             self._stop()
         elif self._asked and self._step < self._asked.first - 1:
-            self._tell(
-                f"training.profile begins with step {self._asked.first}, which was not reached: nothing is traced"
-            )
+            self._tell(f"training.profile begins at step {self._asked.first}, which was not reached: nothing is traced")
 
     def _stop(self) -> None:
         self._active = False

@@ -26,13 +26,13 @@ def perplexity(loss: float) -> float:
 
 
 def show(sentence: str) -> str:
-    """Show a sentence to the user on standard error; returns its line for the log."""
+    """Show a sentence to the user on standard error; return its line for the log."""
     tqdm.write(sentence, file=sys.stderr)
     return _stamped(sentence)
 
 
 def _has_width(stream: TextIO) -> bool:
-    """Whether a stream is a terminal with columns, as a bar needs; some of continuous integration have none."""
+    """Whether a stream is a terminal with columns, which a bar needs; some in continuous integration have none."""
     try:
         return stream.isatty() and os.get_terminal_size(stream.fileno()).columns > 0
     except OSError:
@@ -67,8 +67,8 @@ class Reports:
           workdir: of the run.
           step: updates done.
           validated: whether the validation of this step is done; see `metrics_file.keep_up_to`.
-          told: lines for the log, of what the user has been told before.
-          trackers: names of trackers that get the metrics too.
+          told: lines for the log that the user has already been shown.
+          trackers: names of trackers that also receive the metrics.
           address: of a workdir in an object store, for the trackers; "" for a folder.
           config: the configuration as nested dictionaries, for the trackers.
         """
@@ -90,15 +90,15 @@ class Reports:
 
     def __exit__(self, kind: object, error: BaseException | None, *_: Any) -> None:
         self._bar.close()
-        failed = isinstance(error, Exception)  # signals are none
+        failed = isinstance(error, Exception)  # signals are not Exceptions
         if kind is not EndedAtOnceError:  # a tracker may wait for its server
             self._trackers.close(failed=failed)
         with contextlib.ExitStack() as files:
-            if kind is not None:  # a full disk is told once, by the sentence that says what was lost
+            if kind is not None:  # a full disk is reported once, by the message that says what was lost
                 files.enter_context(contextlib.suppress(OSError))
             for file in (self._metrics, self._log, self._events):
                 files.callback(file.close)
-            if isinstance(error, Exception):  # the user is told by whoever catches it
+            if isinstance(error, Exception):  # whoever catches it tells the user
                 why = one_line(str(error)) if isinstance(error, UserError) else first_line(error)
                 files.callback(self._logged, _stamped(f"stopped at {self._at}: {why}"))
 
@@ -114,7 +114,7 @@ class Reports:
 
     @contextlib.contextmanager
     def _located(self) -> Iterator[None]:
-        """Say in the error of a full disk where it is."""
+        """Add the path to the error of a full disk."""
         try:
             yield
         except OSError as error:
@@ -144,7 +144,7 @@ class Reports:
           split: train, valid or test.
           loss: nats per target token.
           others: further metrics, such as bleu, learning_rate, grad_norm, tokens_per_second, input_wait (seconds since
-            the last report), padding (as a share) or compilations; docs/training.md lists all.
+            the last report), padding (as a share) or compilations; docs/training.md lists them all.
         """
         values = {"loss": loss, "perplexity": perplexity(loss), **others}
         record = {"step": step, "epoch": epoch, "split": split, **{k: _finite(v) for k, v in values.items()}}
@@ -169,28 +169,28 @@ class Silence(Reports):
     """The reports of all processes but the primary one: nothing is written or shown."""
 
     def __init__(self) -> None:
-        """Begin."""
+        """Open nothing."""
 
     def __exit__(self, *_: Any) -> None:
         pass
 
     def tell(self, sentence: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def has(self, **_: object) -> bool:
         """Return False: only the primary process knows."""
         return False
 
     def expect(self, total: int | None) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def advance(self, step: int, epoch: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def metrics(self, *, step: int, epoch: int, split: str, loss: float, **others: float | int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 def _finite(value: float | int) -> float | int | None:
-    """A number as JSON can hold it: None for infinity and NaN."""
+    """A number that JSON can represent: None for infinity and NaN."""
     return value if math.isfinite(value) else None

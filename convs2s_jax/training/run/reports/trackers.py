@@ -1,7 +1,7 @@
-"""Experiment trackers: services that collect the metrics of many runs, beside metrics.jsonl and TensorBoard.
+"""Experiment trackers: services that collect the metrics of many runs, in addition to metrics.jsonl and TensorBoard.
 
-Without settings of their own they write into the workdir and reach no network: Weights & Biases in its offline mode,
-MLflow into a database file. Their environment variables, such as WANDB_MODE and MLFLOW_TRACKING_URI, work as ever.
+By default they write into the workdir and use no network: Weights & Biases in its offline mode, MLflow into a database
+file. Their environment variables, such as WANDB_MODE and MLFLOW_TRACKING_URI, work as usual.
 """
 
 import hashlib
@@ -21,20 +21,20 @@ from convs2s_jax.core.errors import UserError, first_line
 from convs2s_jax.core.files import replace_file
 
 PROJECT = "convs2s_jax"
-"""Project, or experiment, of the runs, unless the environment names one."""
+"""Project, or experiment, of the runs, unless the environment sets one."""
 DATABASE = "mlflow.db"
 """MLflow's file in the workdir."""
 LONGEST, AT_ONCE, NUMBERS_AT_ONCE = 500, 100, 1000
-"""Most characters of a parameter's value, and most parameters and numbers in a request, that MLflow takes."""
+"""Maximum characters of a parameter's value, and maximum parameters and numbers per request, that MLflow accepts."""
 LONGEST_LABEL = 150
-"""Most characters of a label in a name of numbers, of which MLflow takes 250."""
+"""Maximum characters of a label in a metric name, of which MLflow accepts 250."""
 RUN_ID = "tracker_id"
 """File in the workdir: the id of its run, the same for all trackers."""
 Values = Mapping[str, float | int]
 
 
 class RunName(NamedTuple):
-    """What a tracker calls a run: an id that no other run has, and a name for people."""
+    """How a tracker identifies a run: by a unique id, and a name for people."""
 
     id: str
     name: str
@@ -57,7 +57,7 @@ class WandB:
         """Open the run, or create it."""
         import wandb
 
-        mode: Any = os.environ.get("WANDB_MODE", "offline")  # its own check has a sentence
+        mode: Any = os.environ.get("WANDB_MODE", "offline")  # its own check has an error message
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
             dir=str(workdir),
@@ -73,7 +73,7 @@ class WandB:
     def log(self, values: Values, step: int) -> None:
         """Write numbers. Those of an earlier step, such as test scores of the best checkpoint, go into the summary.
 
-        Weights & Biases takes no step before the last one into its curves.
+        Weights & Biases accepts no step before the last one in its curves.
         """
         if step < self._last:
             self._run.summary.update(dict(values))
@@ -82,7 +82,7 @@ class WandB:
             self._last = step
 
     def close(self, *, failed: bool) -> None:
-        """End the run's part of this process."""
+        """End this process's part of the run."""
         self._run.finish(exit_code=int(failed))
 
 
@@ -92,7 +92,7 @@ class MLflow:
     def __init__(self, workdir: Path, run: RunName, fields: Mapping[str, Any]) -> None:
         """Open the run, or create it with the configuration as its parameters."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of libraries of MLflow, about each other
+            warnings.simplefilter("ignore")  # from MLflow's libraries, about each other
             from mlflow.entities import Metric, Param
             from mlflow.tracking import MlflowClient
 
@@ -126,9 +126,9 @@ class MLflow:
 
 
 def mlflow_name(name: str) -> str:
-    """A name of numbers as MLflow takes it: of "test/f1/C#" it is "test/f1/C-23-", with the number of a code point.
+    """Return a metric name that MLflow accepts: "test/f1/C#" becomes "test/f1/C-23-", with the code point in hex.
 
-    All characters of a label but letters, digits, spaces and _ are written so, and a long one ends in its checksum.
+    All characters of a label but letters, digits, spaces and _ are written so, and a long label ends in its checksum.
     """
     *score, label = name.split("/", 2)
     if len(score) < 2:
@@ -143,7 +143,7 @@ class Entry(NamedTuple):
     """A kind of tracker.
 
     Attributes:
-      package: that it needs.
+      package: the package that it needs.
       open: (workdir, name of the run, fields of the configuration by path) -> the tracker.
     """
 
@@ -155,18 +155,18 @@ TRACKERS: Mapping[str, Entry] = MappingProxyType({"wandb": Entry("wandb", WandB)
 
 
 def check_installed(names: Sequence[str]) -> None:
-    """Refuse trackers whose package is not installed.
+    """Check that the packages of trackers are installed.
 
     Raises:
-      UserError: how to install it.
+      UserError: one is not; the message says how to install it.
     """
     for name in names:
         if importlib.util.find_spec(TRACKERS[name].package) is None:
-            raise UserError(f"training.trackers has '{name}': pip install '.[{name}]'")
+            raise UserError(f"training.trackers contains '{name}', which is not installed: pip install '.[{name}]'")
 
 
 class Trackers:
-    """The trackers of a run. One that fails is told once and not used again: it does not end a training."""
+    """The trackers of a run. One that fails is reported once and not used again; it does not end training."""
 
     def __init__(
         self,
@@ -185,8 +185,8 @@ class Trackers:
           workdir: of the run, on this machine.
           address: of the workdir, the same on each machine where the run is continued.
           config: the configuration as nested dictionaries.
-          tell: tells the user a sentence.
-          step: updates done; a run that begins has a new id.
+          tell: called with sentences for the user.
+          step: updates done; a new run gets a new id.
         """
         self._tell = tell
         self._open: dict[str, Tracker] = {}
@@ -214,14 +214,14 @@ class Trackers:
             action()
         except Exception as error:
             self._open.pop(name, None)
-            self._tell(f"{name} failed and gets no more metrics of this start: {first_line(error)}")
+            self._tell(f"{name} failed and receives no more metrics from this start: {first_line(error)}")
 
 
 def run_id(workdir: Path, address: str, *, step: int) -> str:
-    """The id of the run in a workdir: new where the run begins, then that of the workdir's file.
+    """Return the id of the run in a workdir: new when the run starts, then that of the workdir's file.
 
-    The file names the address too, so that a copy of the workdir is a run of its own. A run that an earlier version
-    began has no such file; its id is the checksum of its address.
+    The file also identifies the address, so that a copy of the workdir is a separate run. A run that an earlier version
+    started has no such file; its id is the checksum of its address.
     """
     path, place = workdir / RUN_ID, hashlib.sha256(address.encode()).hexdigest()[:12]
     if step:

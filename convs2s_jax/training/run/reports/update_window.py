@@ -24,7 +24,7 @@ class Update(NamedTuple):
       rate: its learning rate.
       sums: its loss and gradient norm, on the device.
       flops: floating-point operations of its products.
-      compiled: whether a program was compiled for it: its tokens and its time are in no speed.
+      compiled: whether a program was compiled for it; its tokens and time are then excluded from speeds.
     """
 
     step: int
@@ -48,14 +48,14 @@ class Window:
         peak: float | None = None,
         skipped: int = 0,
     ) -> None:
-        """Begin an empty window.
+        """Start an empty window.
 
         Args:
           names: paths of the parameters, in the order of `StepSums.finite`.
-          skip: most updates in a row that may be skipped because their loss or gradient is not finite; 0 for none. The
-            update itself has left the parameters unchanged.
+          skip: maximum number of updates in a row that may be skipped because their loss or gradient is not finite; 0
+            for none. The update itself has left the parameters unchanged.
           way_out: returns what to do after a loss that is not finite, a sentence without its full stop.
-          tell: is called with a sentence for each skipped update.
+          tell: called with a sentence for each skipped update.
           clock: of the run; updates are its "compute".
           peak: floating-point operations per second that the devices can do; None if unknown.
           skipped: updates in a row that were skipped just before, when the run is continued.
@@ -76,10 +76,10 @@ class Window:
 
     @contextlib.contextmanager
     def update_of(self, shapes: Iterable[tuple[int, ...]]) -> Iterator[None]:
-        """Enclose the call of an update on batches of these shapes; one that compiles is no "compute".
+        """Enclose the call of an update on batches of these shapes; one that compiles does not count as "compute".
 
         Earlier updates are awaited first, so that the device does not work on them meanwhile. The first batch of an
-        update and each further one are programs of their own.
+        update and each further one have separate programs.
         """
         new = {(i > 0, shape) for i, shape in enumerate(shapes)} - self._known
         self._known |= new
@@ -105,7 +105,7 @@ class Window:
             self._look(keep=0)
 
     def close(self) -> dict[str, float]:
-        """Return the metrics since the last report and begin anew. Means are over updates that were not skipped.
+        """Return the metrics since the last report and start over. Means are over updates that were not skipped.
 
         Raises:
           UserError: as `add`.
@@ -163,5 +163,5 @@ class Window:
         )
         if self._in_a_row <= self._skip:
             return self._tell(f"{what}; skipped, {self._in_a_row} in a row of at most {self._skip}")
-        before = f" after {self._skip} that were skipped" if self._skip else ""
+        before = f" after {self._skip} skipped updates" if self._skip else ""
         raise UserError(f"{what}{before}. {self._way_out()}")

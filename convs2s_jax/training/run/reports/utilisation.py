@@ -18,7 +18,7 @@ TERA = 1e12
 PEAKS: Mapping[str, float] = MappingProxyType(
     {
         "TPU v2": 22.5 * TERA,  # a device is one of the two cores of a chip
-        "TPU v3": 61.5 * TERA,  # so too
+        "TPU v3": 61.5 * TERA,  # as above
         "TPU v4": 275 * TERA,
         "TPU v5 lite": 197 * TERA,
         "TPU v5": 459 * TERA,
@@ -39,7 +39,7 @@ PEAKS: Mapping[str, float] = MappingProxyType(
         "NVIDIA B200": 2250 * TERA,
     }
 )
-"""Operations per second of a device by the beginning of its kind, in bfloat16 (T4, V100: float16), without sparsity.
+"""Operations per second of a device by the prefix of its kind, in bfloat16 (T4, V100: float16), without sparsity.
 
 `scaling.chips` has the other rates of some of them.
 
@@ -49,7 +49,7 @@ sheets, where numbers with sparsity are halved.
 
 
 FORMS = frozenset({"PCIE", "NVL", "MIG"})
-"""Words in the kind of a GPU that is slower than the one without them: on a card, or a part of a GPU."""
+"""Words in the kind of a GPU that is slower than the one without them: a card, or a part of a GPU."""
 
 
 def known_kind(device_kind: str) -> str | None:
@@ -74,7 +74,7 @@ def peak_flops(mesh: Mesh, given: float | None) -> float | None:
       given: rate of one device; None for that of `PEAKS`.
 
     Returns:
-      The rate; None if it is not given, and the kind of device is not known, as that of CPUs.
+      The rate; None if it is not given and the kind of device is not known, as for CPUs.
     """
     known = known_kind(mesh.devices.flat[0].device_kind)
     rate = PEAKS[known] if given is None and known else given
@@ -82,13 +82,13 @@ def peak_flops(mesh: Mesh, given: float | None) -> float | None:
 
 
 def counter(step: Step[Batch, LossSums], loss: Loss[Batch, LossSums], params: Tree) -> Callable[[Batch], float]:
-    """A function that tells the operations of the products in the gradient of a batch, over all devices.
+    """Return a function that counts the operations of the products in the gradient of a batch, over all devices.
 
-    They are read off the program that `step.first` was traced to, once for each shape (`training.flops`), with the
-    forms of convolutions that it computes. What is computed a second time (`model.execution.remat`) is not counted.
+    They are counted in the program that `step.first` is traced to, once for each shape (`training.flops`), with the
+    forms of convolutions that it computes. Recomputation (`model.execution.remat`) is not counted.
 
     Args:
-      step: the update. With `parallel="pmap"` its program cannot be asked for, and that of the loss is traced.
+      step: the update. With `parallel="pmap"` its program is not available, and that of the loss is traced.
       loss: of a batch, as the update computes it.
       params: trained parameters; they may be deleted afterwards.
     """

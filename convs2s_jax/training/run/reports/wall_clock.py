@@ -8,10 +8,10 @@ from typing import Literal, get_args
 Activity = Literal["compute", "input", "validation", "checkpoint", "compile", "other"]
 """What the host does, or waits for.
 
-compute: updates. The host waits for the device, or prepares its next update; either way the device is at work.
+compute: updates. The host waits for the device, or prepares its next update; either way the device is working.
 input: updates wait for batches, and the order of an epoch is planned.
-validation: losses and scores, also of the test set; programs that only they need are compiled in it.
-checkpoint: what a save takes of the host; the rest of it is written while updates go on.
+validation: losses and scores, also of the test set, including compilation of programs that only they need.
+checkpoint: the part of a save that blocks the host; the rest is written while updates continue.
 compile: updates of new shapes, with their first results.
 other: the start (reading data, restoring a checkpoint), reports and trackers, traces, and the end.
 """
@@ -22,7 +22,7 @@ class WallClock:
     """Measures the time by activity."""
 
     def __init__(self) -> None:
-        """Begin now, with "other"."""
+        """Start now, with "other"."""
         self._now: Activity = "other"
         self._since = time.perf_counter()
         self._spent = dict.fromkeys(ACTIVITIES, 0.0)
@@ -30,7 +30,7 @@ class WallClock:
 
     @contextlib.contextmanager
     def during(self, activity: Activity) -> Iterator[None]:
-        """Count the time within to this activity; what is within it in turn counts to its own."""
+        """Count the time inside towards this activity; nested activities count separately."""
         outer = self._switch(activity)
         try:
             yield
@@ -38,7 +38,7 @@ class WallClock:
             self._switch(outer)
 
     def was(self, activity: Activity, seconds: float) -> None:
-        """Say of the last seconds that they belonged to another activity than the present one."""
+        """Move the last seconds from the current activity to another one."""
         self._spent[activity] += seconds
         self._spent[self._now] -= seconds
 
@@ -50,14 +50,14 @@ class WallClock:
         return taken
 
     def account(self) -> str:
-        """A sentence for the user: the time since the beginning, and the shares of its parts."""
+        """A sentence for the user: the time since the beginning, and the share of each activity."""
         self.take()
         total = sum(self._before.values())
         parts = ", ".join(f"{name} {100 * part / total:.1f} %" for name, part in self._before.items())
         return f"{total:.1f} s, of which {parts}"
 
     def _switch(self, activity: Activity) -> Activity:
-        """Count the time up to now, and go on with `activity`; returns the one before."""
+        """Count the time up to now, and continue with `activity`; return the one before."""
         now = time.perf_counter()
         self._spent[self._now] += now - self._since
         before, self._now, self._since = self._now, activity, now

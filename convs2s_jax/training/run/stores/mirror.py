@@ -1,7 +1,7 @@
-"""The local copy of a workdir that lies in an object store, and what is written back (decision 0025).
+"""The local copy of a workdir in an object store, and what is written back (decision 0025).
 
-The run works in the copy as in any workdir. A checkpoint is written back file by file, the record of its position last:
-with it a checkpoint in the store is complete, and it is what is deleted first.
+The run works in the copy as in any workdir. A checkpoint is written back file by file, the record of its position last.
+It marks a checkpoint in the store as complete, so it is also deleted first.
 """
 
 import contextlib
@@ -25,23 +25,23 @@ from convs2s_jax.training.run.stores import written_back
 from convs2s_jax.training.run.stores.stored_programs import FOLDER, StoredPrograms
 
 PERIOD = 5.0
-"""Seconds between two looks at what has changed."""
+"""Seconds between two checks for changes."""
 PATIENCE = 600.0
-"""Seconds for which writing back is tried again before a run gives up."""
+"""Seconds for which writing back is retried before a run fails."""
 CHECKPOINTS, MARK = "checkpoints", "position/metadata"
 READ_BACK = ("config.json", metrics_file.NAME, metrics_file.DAMAGED, "train.log", trackers.DATABASE, trackers.RUN_ID)
-"""Files that a run that continues needs, beside vocabularies and checkpoints."""
+"""Files that a continued run needs, besides vocabularies and checkpoints."""
 LOCAL = ("cache", CHECKPOINTS, FOLDER)
 """Folders that are not written back with the other files: tokenised text stays local, checkpoints have an order, and
-compiled programs are no part of a run."""
+compiled programs are not part of a run."""
 
 
 def fetch(address: str, folder: Path) -> dict[str, bytes | None]:
-    """Make a local copy of a workdir: configuration, vocabularies, reports and checkpoints as the store has them.
+    """Create a local copy of a workdir: configuration, vocabularies, reports and checkpoints as the store has them.
 
     Args:
       address: of the workdir.
-      folder: of the copy. What it holds of an earlier start is used again where it is the same, else removed.
+      folder: of the copy. Checkpoints left by an earlier start are reused if they are the same, else removed.
 
     Returns:
       The checkpoints in the store with their positions; None for one that is incomplete.
@@ -71,7 +71,7 @@ def fetch(address: str, folder: Path) -> dict[str, bytes | None]:
 
 
 def copy(address: str, folder: Path, name: str) -> None:
-    """Copy an object of a folder in the store. Raises OSError where it cannot be read or written."""
+    """Copy an object of a folder in the store. Raises OSError if it cannot be read or written."""
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_bytes(stores.read(stores.join(address, name)))
 
@@ -88,14 +88,14 @@ def steps_of(names: list[str]) -> dict[str, list[str]]:
 
 
 def read_position(address: str, step: str) -> bytes | None:
-    """The position of a checkpoint in the store; None where it has just been deleted."""
+    """The position of a checkpoint in the store; None if it has just been deleted."""
     with contextlib.suppress(FileNotFoundError):
         return stores.read(stores.join(address, CHECKPOINTS, step, MARK))
     return None
 
 
 def position_of(place: Path) -> bytes | None:
-    """The position of a checkpoint in the local copy; None where there is none."""
+    """The position of a checkpoint in the local copy; None if there is none."""
     with contextlib.suppress(OSError):
         return files.content(place / MARK)
     return None
@@ -107,7 +107,7 @@ class Mirror:
     def __init__(
         self, address: str, folder: Path, known: dict[str, bytes | None], may_write: Callable[[], bool]
     ) -> None:
-        """Begin with a copy that is what the store has.
+        """Start with a copy that matches the store.
 
         Args:
           address: of the workdir.
@@ -130,14 +130,14 @@ class Mirror:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Close; a second signal leaves to the next start what the store has not got."""
+        """Close. After a second signal, what the store lacks is left to the next start."""
         if kind is EndedAtOnceError:
             self._stop.set()
         else:
             self.close()
 
     def start(self) -> None:
-        """Begin to write back in the background."""
+        """Start writing back in the background."""
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -151,13 +151,13 @@ class Mirror:
         while (error := self._tried()) is not None:
             if time.monotonic() > end:
                 raise UserError(
-                    f"--workdir={self._address} cannot be written: {error.strerror}; the checkpoints written before "
-                    "are good. When the store can be reached, run the same command again"
+                    f"--workdir={self._address} cannot be written: {error.strerror}; the checkpoints written so far "
+                    "are intact. Once the store can be reached, run the same command again"
                 ) from error
             time.sleep(PERIOD)
 
     def close(self) -> None:
-        """Write back the rest; does nothing before `start`, and a second time. Errors are those of `settle`."""
+        """Write back the rest. Does nothing before `start`, or when called again. Errors are those of `settle`."""
         if self._thread is not None and not self._closed:
             self._closed = True
             self._stop.set()
@@ -166,7 +166,7 @@ class Mirror:
             self._programs.push(quiet=0)
 
     def push(self) -> None:
-        """Write back what has changed. Raises OSError where it cannot be written."""
+        """Write back what has changed. Raises OSError if it cannot be written."""
         with self._guard:
             if not self._may_write():
                 raise OSError(0, "the lock could not be renewed")
@@ -184,7 +184,7 @@ class Mirror:
                     self._delete(step)
 
     def _push_checkpoint(self, step: str, position: bytes) -> bool:
-        """Write back a checkpoint; False where it is deleted meanwhile, since newer ones are there."""
+        """Write back a checkpoint; return False if it was deleted meanwhile, since newer ones exist."""
         before = self._known.get(step)
         if before == position:
             return True
@@ -222,7 +222,7 @@ class Mirror:
         return None
 
     def _run(self) -> None:
-        """Write back until the end; a failing store is told once and tried again."""
+        """Write back until the end; a failing store is reported once and retried."""
         failing = False
         while not self._stop.wait(PERIOD):
             error = self._tried()
@@ -237,7 +237,7 @@ _FETCHED = {"vocab", *READ_BACK}
 
 
 def _rank(name: str) -> tuple[bool, bool, str]:
-    """The order of writing: what a checkpoint needs first."""
+    """The order of writing: first what a checkpoint needs."""
     return name != "config.json", not name.startswith("vocab/"), name
 
 
@@ -254,7 +254,7 @@ def _checkpoints(folder: Path) -> dict[str, bytes]:
 
 
 def _digests(position: bytes) -> object:
-    """The digests of the arrays of a checkpoint; None where the position is damaged, which equals no other."""
+    """The digests of the arrays of a checkpoint; if the position is damaged, an object that equals no other."""
     with contextlib.suppress(DamagedError, TypeError, KeyError):
         digests = parsed(position)["digests"]
         return digests["params"], digests["optimizer"]

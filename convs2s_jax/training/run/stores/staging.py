@@ -1,4 +1,4 @@
-"""A workdir as a folder of this machine: the folder itself, or the local copy of one in an object store."""
+"""A workdir as a folder on this machine: the folder itself, or the local copy of one in an object store."""
 
 import contextlib
 import os
@@ -27,12 +27,12 @@ class Workdir:
 
     Attributes:
       folder: where its files are on this machine.
-      mirror: writes them back into an object store; None where the folder is the workdir, and on all processes but
-        the primary one.
-      shared: whether all processes have one folder. Otherwise there are several copies, and the primary process saves.
-      fetches: whether this process fetches the copy that it and others of its machine have. That of the primary
-        process is fetched as the run is opened.
-      address: of the workdir in an object store; "" where the folder is the workdir.
+      mirror: writes them back into an object store; None if the folder is the workdir, and on all processes but the
+        primary one.
+      shared: whether all processes share one folder. Otherwise there are several copies, and the primary process saves.
+      fetches: whether this process fetches the copy that it shares with others on its machine. That of the primary
+        process is fetched when the run is opened.
+      address: of the workdir in an object store; "" if the folder is the workdir.
     """
 
     def __init__(
@@ -48,19 +48,19 @@ class Workdir:
         self.fetches, self._settled = fetches, 0
 
     def settle(self) -> None:
-        """Wait until the checkpoints before are where the workdir is. Raises UserError as `Mirror.settle`."""
+        """Wait until all earlier checkpoints are in the workdir. Raises UserError as `Mirror.settle`."""
         if self.address:
             self._settled += 1
             distributed.primary_only(f"settled {self._settled}", self.mirror.settle if self.mirror else lambda: None)
 
     def refresh(self) -> None:
-        """Let all processes have the checkpoints that are finished, to read them."""
+        """Make the finished checkpoints readable on all processes."""
         self.settle()
         if not self.shared:
             _fetched_everywhere(self.address, self.folder, fetches=self.fetches)
 
     def to_save(self, mesh: Mesh, state: TrainState) -> TrainState:
-        """A state as it is saved: with one folder each process writes its part; otherwise all of it, on the host."""
+        """Return a state as it is saved: each process's shards in a shared folder, otherwise all of it, on the host."""
         if self.shared:
             return state
         return jax.tree.map(lambda x: np.asarray(jax.device_get(distributed.local(mesh, x))), state)
@@ -68,10 +68,10 @@ class Workdir:
 
 @contextlib.contextmanager
 def opened(workdir: Path | str) -> Iterator[Workdir]:
-    """Open a workdir for training. One in an object store is locked and copied; `Mirror.start` begins to write back.
+    """Open a workdir for training. One in an object store is locked and copied; `Mirror.start` starts writing back.
 
-    At the end the other processes wait until the primary one has written everything, which may take longer than a
-    silent process is waited for.
+    At the end the other processes wait until the primary one has written everything, which may take longer than the
+    time after which a silent process counts as lost.
 
     Raises:
       UserError: the store cannot be used, or another process trains there.
@@ -100,24 +100,24 @@ def opened(workdir: Path | str) -> Iterator[Workdir]:
 
 
 def folder_of(address: str, environment: Mapping[str, str]) -> Path:
-    """The folder of the local copy of a workdir: in the user's folder of caches, which XDG_CACHE_HOME names."""
+    """The folder of the local copy of a workdir: in the user's cache folder, which XDG_CACHE_HOME sets."""
     try:
         caches = compiled_programs.folder_of(environment).with_name("convs2s_jax-stores")
     except RuntimeError as error:
-        raise UserError(f"--workdir={address}: there is no home folder for a copy of it; set XDG_CACHE_HOME") from error
+        raise UserError(f"--workdir={address}: no home folder for its local copy; set XDG_CACHE_HOME") from error
     return caches / f"{address.rpartition('/')[2][:100]}-{checksum(address.encode())}"
 
 
 def keep_programs(workdir: str, environment: Mapping[str, str]) -> None:
-    """Keep what this process compiles in the local copy of a workdir in a store, from where it is written back.
+    """Cache what this process compiles in the local copy of a workdir in a store, from where it is written back.
 
-    Call it before the first program. JAX's own settings have priority, as in `compiled_programs.keep`.
+    Call this before the first program. JAX's own settings take precedence, as in `compiled_programs.keep`.
     """
     folder = folder_of(workdir.rstrip("/"), environment)
     with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     kept = compiled_programs.keep(environment, folder / stored_programs.FOLDER)
-    # else the path of the copy, which differs between machines, would be part of a program's key
+    # otherwise the path of the copy, which differs between machines, would be part of a program's key
     if kept is not None and "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES" not in environment:
         jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
 
@@ -128,7 +128,7 @@ def _held(address: str, folder: Path) -> Iterator[Mirror]:
     try:
         with contextlib.ExitStack() as stack:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            stores.names(address)  # says of a bucket that is not there
+            stores.names(address)  # reports a bucket that does not exist
             is_fresh = stack.enter_context(store_lock.held(address))
             found = Mirror(address, folder, mirror.fetch(address, folder), is_fresh)
             stack.enter_context(found)
@@ -140,7 +140,7 @@ def _held(address: str, folder: Path) -> Iterator[Mirror]:
 
 
 def _made_everywhere(address: str, folder: Path) -> None:
-    """Make the folder of the copy on all processes. All raise UserError if one cannot write there."""
+    """Create the folder of the copy on all processes. All raise UserError if one cannot write there."""
     refused = None
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -148,20 +148,20 @@ def _made_everywhere(address: str, folder: Path) -> None:
             pass
     except OSError as error:
         refused = UserError(
-            f"the copy of --workdir={address} in {folder} cannot be written: {error.strerror}; make room, or set "
+            f"--workdir={address}: its local copy in {folder} cannot be written: {error.strerror}; make room, or set "
             "XDG_CACHE_HOME to another folder"
         )
     _agree(refused, address)
 
 
 def _agree(refused: UserError | None, address: str) -> None:
-    """Raise UserError on all processes if one has refused."""
+    """Raise UserError on all processes if one has an error."""
     if not distributed.all_of(refused is None):
-        raise refused or UserError(f"--workdir={address} cannot be copied by another process, which says why")
+        raise refused or UserError(f"--workdir={address} cannot be copied by another process, which reports why")
 
 
 def _fetched_everywhere(address: str, folder: Path, *, fetches: bool) -> None:
-    """Copy a workdir into each folder but that of the primary process, which has it: one process of each `fetches`.
+    """Copy a workdir into each folder but that of the primary process, which has it: one process per folder `fetches`.
 
     Raises:
       UserError: on all processes, if one cannot.

@@ -15,7 +15,7 @@ from convs2s_jax.training.run.run_folder import DAMAGED
 from convs2s_jax.training.run.stores import mirror
 
 ORIGIN = ".origin"
-"""File in a copy with the flag that names its workdir, and the address of that, on two lines."""
+"""File in a copy that contains the flag and the address of its workdir, on two lines."""
 
 
 @contextlib.contextmanager
@@ -24,7 +24,7 @@ def opened(workdir: Path | str, *, flag: str = "--workdir", reports: bool = Fals
 
     Args:
       workdir: path or address.
-      flag: that names it, for messages.
+      flag: the flag that specifies it, for messages.
       reports: whether the copy also contains metrics, logs and samples.
 
     Raises:
@@ -67,7 +67,7 @@ def read_file(path: str, *, flag: str) -> Iterator[Path]:
 
     Args:
       path: path or address.
-      flag: that names it, for messages.
+      flag: the flag that specifies it, for messages.
 
     Raises:
       UserError: there is no such object, or the store cannot be used.
@@ -89,7 +89,7 @@ def read_file(path: str, *, flag: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def named(folder: Path, address: str) -> Iterator[None]:
-    """Name the address in messages of errors where they name the local copy of it."""
+    """Replace the path of the local copy with the address in error messages."""
     try:
         yield
     except UserError as error:
@@ -99,7 +99,7 @@ def named(folder: Path, address: str) -> Iterator[None]:
 
 
 def refresh(workdir: Path) -> None:
-    """List the checkpoints in the store again, and fetch their positions; does nothing for a workdir that is no copy.
+    """List the checkpoints in the store again and fetch their positions; does nothing if the workdir is not a copy.
 
     Raises:
       UserError: the store cannot be used.
@@ -128,7 +128,7 @@ def refresh(workdir: Path) -> None:
 
 
 def complete(item: Path) -> None:
-    """Fetch an item of a checkpoint, its folder, unless it is there, or belongs to a workdir that is no copy.
+    """Fetch an item of a checkpoint, a folder, unless it exists, or its workdir is not a copy.
 
     Raises:
       FileNotFoundError: the checkpoint was deleted in the store; the copy of it is deleted too.
@@ -154,7 +154,7 @@ def complete(item: Path) -> None:
 
 
 def _origin(workdir: Path) -> tuple[str, str]:
-    """The flag and the address of the workdir that a folder is a copy of; empty where it is none."""
+    """The flag and the address of the workdir that a folder is a copy of; empty if it is not a copy."""
     with contextlib.suppress(OSError):
         flag, _, address = (workdir / ORIGIN).read_text(encoding="utf-8").partition("\n")
         return flag, address

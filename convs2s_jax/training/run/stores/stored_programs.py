@@ -1,8 +1,8 @@
-"""Compiled programs of a run whose workdir lies in an object store: kept in the local copy, and beside the run.
+"""Compiled programs of a run whose workdir is in an object store: cached in the local copy, and stored with the run.
 
-JAX keeps programs in a folder, not in a store. So a start fetches what earlier ones have compiled, also on other
-machines, and what process 0 compiles is written back (decision 0040). Programs only save time: where the store fails,
-the run goes on without them.
+JAX caches programs in a folder, not in a store. So a start fetches what earlier ones have compiled, also on other
+machines, and what process 0 compiles is written back (decision 0040). Programs only save time: if the store fails, the
+run continues without them.
 """
 
 import contextlib
@@ -21,11 +21,11 @@ FOLDER = "compiled"
 QUIET = 5.0
 """Seconds for which a file has not changed when it is written back: JAX writes it in place."""
 ZSTANDARD = b"\x28\xb5\x2f\xfd"
-"""The beginning of what JAX compresses by zstd in place of zlib, where a library for that is installed."""
+"""First bytes of what JAX compresses with zstd instead of zlib, if a library for that is installed."""
 
 
 def folder_of(copy: Path) -> Path:
-    """Where a local copy of a workdir has its programs: those of one kind of processor are no others'."""
+    """Folder of the programs in a local copy of a workdir; each kind of processor has its own."""
     return copy / FOLDER / compiled_programs.processor()
 
 
@@ -48,7 +48,7 @@ def fetch(address: str, copy: Path) -> None:
 
 
 class StoredPrograms:
-    """Writes back the programs that the local copy of a workdir has and the store has not."""
+    """Writes back the programs in the local copy of a workdir that the store lacks."""
 
     def __init__(self, address: str, copy: Path) -> None:
         """For a workdir and its local copy."""
@@ -57,7 +57,7 @@ class StoredPrograms:
         self._told = False
 
     def push(self, *, quiet: float = QUIET) -> None:
-        """Write back what has not changed for so many seconds, if JAX keeps programs there. Never raises OSError."""
+        """Write back what has not changed for `quiet` seconds, if JAX caches programs there. Never raises OSError."""
         if not _is_used(self._folder):
             return
         try:
@@ -78,7 +78,7 @@ class StoredPrograms:
         if _is_whole(content):
             stores.write(stores.join(self._address, path.name), content)
             return True
-        path.unlink()  # cut by a kill: JAX would never write it again
+        path.unlink()  # truncated by a kill: JAX would never write it again
         return False
 
 
@@ -88,12 +88,12 @@ def _stored(address: str) -> str:
 
 
 def _is_used(folder: Path) -> bool:
-    settings: Any = jax.config  # whose attributes JAX makes when it starts
+    settings: Any = jax.config  # JAX creates its attributes at start-up
     return settings.jax_compilation_cache_dir == str(folder) and folder.is_dir()
 
 
 def _is_whole(content: bytes) -> bool:
-    """Whether an entry of JAX's cache is not cut, as far as its compression tells."""
+    """Whether an entry of JAX's cache is complete, as far as its compression shows."""
     if content.startswith(ZSTANDARD):
         return True
     try:

@@ -9,7 +9,7 @@ from pathlib import Path
 from convs2s_jax.training.run.reports.trackers import DATABASE
 
 LEFT = ("lock", f"{DATABASE}-")
-"""How names begin of files that are not written back: locks, and what SQLite keeps beside a database in use."""
+"""Prefixes of files that are not written back: locks, and what SQLite keeps beside a database in use."""
 Stamp = tuple[int, int]
 
 
@@ -36,7 +36,7 @@ def stamps(folder: Path, *, local: Sequence[str] | None = None) -> dict[str, Sta
 
 
 def content(path: Path) -> bytes:
-    """The content of a file; of one that lines are appended to, only complete lines; of a database, what is committed.
+    """The content of a file: only complete lines of files that grow by lines, and only what is committed of a database.
 
     Raises:
       OSError: it cannot be read.

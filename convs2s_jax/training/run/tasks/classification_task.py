@@ -47,7 +47,7 @@ def batch_loss(
     key: Key | None = None,
     **_: object,
 ) -> LossSums:
-    """Cross entropy of the labels, summed over texts; arguments as of `training.loss.loss`. `tokens` counts texts."""
+    """Cross entropy of the labels, summed over texts; arguments as in `training.loss.loss`. `tokens` counts texts."""
     labels = batch.tgt[:, 0]
     real = labels != PAD
     ids = jnp.where(real, labels - len(SPECIAL), 0)
@@ -61,25 +61,25 @@ def build_vocabularies(cfg: DataConfig, text: ParallelText, seed: int) -> Vocabu
 
 
 def check_search(_params: ClassifierParams, _cfg: Config, _vocabularies: Vocabularies) -> None:
-    """Nothing: labels need no search."""
+    """Do nothing: labels need no search."""
 
 
 def check_targets(split: Split, vocabularies: Vocabularies) -> None:
-    """Refuse a translator's vocabulary, and lines whose label is empty or does not occur in training."""
+    """Raise UserError for a translator's vocabulary, or a line whose label is empty or does not occur in training."""
     if not isinstance(vocabularies.tgt, Labels):
         raise UserError(
-            "the target vocabulary is no list of labels: leave data.vocabulary.dir out, or name that of a classifier"
+            "the target vocabulary is not a list of labels: leave data.vocabulary.dir out, or use that of a classifier"
         )
     empty = np.flatnonzero(split.tgt.lengths == 0)
     if len(empty):
-        raise UserError(f"{split.text.where(int(empty[0]))}: there is no label; write one, or drop the line")
+        raise UserError(f"{split.text.where(int(empty[0]))}: the label is missing; add one, or delete the line")
     unknown = np.flatnonzero(split.tgt.tokens == UNK)  # one token a line
     if len(unknown):
         i = int(unknown[0])
         raise UserError(
-            f"{split.text.where(i)}: the label '{split.text.tgt[i].strip()}' is not in the list of labels, that of the "
-            "training text or of the run that data.vocabulary.dir or training.finetune_from names: correct it, or drop "
-            "the line"
+            f"{split.text.where(i)}: the label '{split.text.tgt[i].strip()}' is not in the list of labels from the "
+            "training text, or from the run set by data.vocabulary.dir or training.finetune_from: correct it, or "
+            "delete the line"
         )
 
 
@@ -94,7 +94,7 @@ def predict(
     name: str,
     interrupts: Interrupts,
 ) -> list[str]:
-    """The most probable label of every line; arguments as of `translation_task.predict`."""
+    """Return the most probable label of every line; arguments as in `translation_task.predict`."""
     whole, devices = distributed.local(mesh, params), distributed.own_devices(mesh)
     lines: list[str] = []
     for part in distributed.local_rounds(len(split.src)):

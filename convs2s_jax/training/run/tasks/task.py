@@ -1,4 +1,4 @@
-"""The task interface: what a run needs of a kind of model. Each task is a module with these functions."""
+"""The task interface: what a run needs from a kind of model. Each task is a module with these functions."""
 
 from typing import Protocol, TypeVar
 
@@ -14,7 +14,7 @@ from convs2s_jax.training.run.inputs.dataset import Split
 from convs2s_jax.training.run.processes.interrupts import Interrupts
 
 M = TypeVar("M", contravariant=True)
-"""Config of the model: `kind` names its task, `max_source` and `max_target` are the longest sides in tokens."""
+"""Config of the model: `kind` names its task, `max_source` and `max_target` are the maximum lengths in tokens."""
 
 
 class Task(Protocol[M]):
@@ -29,7 +29,7 @@ class Task(Protocol[M]):
     def batch_loss(
         self, params: Tree, cfg: M, batch: Batch, *, smoothing: float = ..., shards: int = ..., key: Key | None = ...
     ) -> LossSums:
-        """The loss of a batch, summed; arguments as of `training.loss.loss`."""
+        """Return the summed loss of a batch; arguments as in `training.loss.loss`."""
 
     def build_vocabularies(self, cfg: DataConfig, text: ParallelText, seed: int) -> Vocabularies:
         """Learn the vocabularies from the training text."""
@@ -38,7 +38,7 @@ class Task(Protocol[M]):
         """Raise UserError if a line of a split cannot be a target."""
 
     def check_search(self, params: Tree, cfg: Config, vocabularies: Vocabularies) -> None:
-        """Raise UserError if validations cannot compute outputs. Of the merged parameters, shapes are enough."""
+        """Raise UserError if validations cannot compute outputs. Shapes of the merged parameters are enough."""
 
     def predict(
         self,
@@ -52,7 +52,7 @@ class Task(Protocol[M]):
         name: str,
         interrupts: Interrupts,
     ) -> list[str]:
-        """The model's output for each line of a split, as text. Each process computes its share, and all get all."""
+        """Return the model's output for each line of a split. Each process computes its share, and all get all."""
 
     def scores(self, cfg: Config, split: Split, outputs: list[str]) -> dict[str, float]:
         """The scores of a validation, by name."""

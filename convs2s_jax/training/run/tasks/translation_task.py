@@ -48,21 +48,21 @@ def batch_loss(
 
 
 def build_vocabularies(cfg: DataConfig, text: ParallelText, seed: int) -> Vocabularies:
-    """Learn the vocabularies of both sides; in a corpus of targets alone, that of the target serves both."""
+    """Learn the vocabularies of both sides; for a corpus of targets only, that of the target serves both."""
     return vocabulary.build(cfg.vocabulary, text, seed, one_sided=cfg.one_sided)
 
 
 def check_targets(_split: Split, vocabularies: Vocabularies) -> None:
-    """Refuse a classifier's vocabulary; any line can be a target."""
+    """Raise UserError for a classifier's vocabulary; any line can be a target."""
     if isinstance(vocabularies.tgt, Labels):
         raise UserError(
-            "the target vocabulary is a classifier's list of labels: leave data.vocabulary.dir out, or name that of a "
+            "the target vocabulary is a classifier's list of labels: leave data.vocabulary.dir out, or use that of a "
             "translator"
         )
 
 
 def check_search(params: Params, cfg: Config, vocabularies: Vocabularies) -> None:
-    """Refuse a beam that memory cannot hold at the start: the first validation may be days later."""
+    """Refuse a beam that does not fit into memory right at the start: the first validation may be days later."""
     if cfg.training.validate_bleu:
         check_beam((params,), (cfg.translator,), cfg.search, vocab_size=vocabularies.tgt.size, rows=64)
 
@@ -78,7 +78,7 @@ def predict(
     name: str,
     interrupts: Interrupts,
 ) -> list[str]:
-    """The best translation of every line. Each process translates its share, and all get all.
+    """Return the best translation of every line. Each process translates its share, and all get all translations.
 
     Args:
       params: merged kernels.
@@ -88,7 +88,7 @@ def predict(
       split: the lines to translate.
       vocabularies: vocabularies of both sides.
       name: unique name of this call; see `distributed.barrier`.
-      interrupts: are asked after each batch, and with several processes after each of `distributed.local_rounds`.
+      interrupts: checked after each batch, and with several processes after each of `distributed.local_rounds`.
 
     Raises:
       InterruptedWorkError: a signal arrived.
@@ -112,7 +112,7 @@ def predict(
 
 
 def scores(cfg: Config, split: Split, outputs: list[str]) -> dict[str, float]:
-    """The scores that the configuration asks for, with the split's targets as references."""
+    """Return the scores that the configuration selects, with the split's targets as references."""
     asked = cfg.training
     found = score(outputs, [split.text.tgt], metrics=asked.metrics, bleu_tokenize=asked.bleu_tokenize)
     return {key: s.value for key, s in found.items()}

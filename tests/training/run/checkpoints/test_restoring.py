@@ -68,7 +68,7 @@ def test_a_damaged_checkpoint_is_told_deleted_and_the_one_before_is_used(folder,
         assert not (copy / "30").exists()
         assert len(told) == 1
         assert told[0].startswith("the checkpoint of step 30 is damaged (")
-        assert told[0].endswith("); trying the one before")
+        assert told[0].endswith("); trying the previous one")
         assert save(copy, {30: 2.0}) == [10, 20, 30]  # written anew
         assert_bitwise(restore(copy)[0][0], state(30))
 
@@ -81,7 +81,7 @@ def test_position_is_verified_too(folder):
     (found, _), steps, told = restore(folder)
     assert int(found.step) == 20
     assert steps == [10, 20]
-    assert told == ["the checkpoint of step 30 is damaged (position is not what was saved); trying the one before"]
+    assert told == ["the checkpoint of step 30 is damaged (position is not what was saved); trying the previous one"]
 
 
 def test_a_value_that_the_files_own_checks_accept_is_found_by_its_digest(folder, monkeypatch):
@@ -124,7 +124,7 @@ def test_a_damaged_name_in_the_position_is_a_damaged_checkpoint(folder, text):
     assert_bitwise(found, state(10))
     assert left == [10]
     assert told == [
-        f"the checkpoint of step {step} is damaged (position is not what was saved); trying the one before"
+        f"the checkpoint of step {step} is damaged (position is not what was saved); trying the previous one"
         for step in (30, 20)
     ]
 
@@ -136,7 +136,7 @@ def test_a_best_checkpoint_whose_loss_cannot_be_read_is_named_and_kept(folder):
     assert step == 30  # the best of the others
     assert len(told) == 1
     assert told[0].startswith("the checkpoint of step 20 is damaged (")
-    assert told[0].endswith("): its scores are unknown, and it does not count as the best")
+    assert told[0].endswith("): its scores are unknown, so it does not count as the best")
     assert save(folder, {40: 5.0, 50: 4.0}, keep=1) == [20, 30, 50]
 
 
@@ -181,7 +181,7 @@ def test_a_damaged_loss_of_an_earlier_version_is_named(folder, text):
 
 def test_another_model_is_named_by_its_paths(folder):
     other = ABSTRACT.replace(params={**ABSTRACT.params, "extra": {"b": ABSTRACT.params["w"]}})
-    message = rf"^{folder}/30 is of another model: extra/b are not in both$"
+    message = rf"^{folder}/30 belongs to another model: extra/b are not in both$"
     with pytest.raises(UserError, match=message):
         restore(folder, other)
     with pytest.raises(UserError, match=message):
@@ -193,7 +193,7 @@ def test_another_format_is_refused(folder, monkeypatch):
     monkeypatch.setattr(position_file, "FORMAT", position_file.FORMAT + 1)
     save(folder, {40: None})
     monkeypatch.undo()
-    with pytest.raises(UserError, match=r"/40 has checkpoint format 2, this version reads 1; see CHANGELOG.md$"):
+    with pytest.raises(UserError, match=r"/40 has checkpoint format 2, but this version reads 1; see CHANGELOG.md$"):
         restore(folder)
 
 
@@ -230,5 +230,5 @@ def test_decoding_without_a_checkpoint_says_what_there_is(folder, tmp_path):
     with pytest.raises(UserError, match=rf"none: there is no checkpoint here; .* convs2s train --workdir={tmp_path}$"):
         ask(tmp_path / "none")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match=rf"empty holds no checkpoint yet; .* convs2s train --workdir={tmp_path}$"):
+    with pytest.raises(UserError, match=rf"empty has no checkpoint yet; .* convs2s train --workdir={tmp_path}$"):
         ask(tmp_path / "empty")

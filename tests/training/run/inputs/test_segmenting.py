@@ -75,7 +75,7 @@ def test_without_sampling_nothing_is_drawn(run):
 def test_whole_words_are_refused(tmp_path):
     words = {"data__vocabulary": {"kind": "words", "min_count": 1}}
     with pytest.raises(
-        UserError, match=r"data\.subword_sampling is 0.2, and the vocabularies have whole words: set it"
+        UserError, match=r"data\.subword_sampling is 0.2, but the vocabularies consist of whole words: set it"
     ):
         prepare(tiny.config(**SAMPLED, **words), tmp_path, lambda _: None)
 
@@ -91,7 +91,10 @@ def test_two_halves_equal_the_whole(tmp_path, run, monkeypatch):
     for split, epoch in ((given[0], 1), (given[-1], 2)):
         assert np.array_equal(split.tgt.tokens, segmented(run, epoch, longest=longest).tgt.tokens)
     said = (whole / "train.log").read_text()
-    assert "data.subword_sampling is 0.2: the training text is segmented anew in each epoch; the first has " in said
+    assert (
+        "data.subword_sampling is 0.2: each epoch samples a new segmentation of the training text; the first has "
+        in said
+    )
     train(tiny.config(**SAMPLED, training__max_steps=13), halves)  # within the second epoch
     epochs = [line["epoch"] for line in tiny.metrics(halves) if line["split"] == "train"]
     assert epochs[-1] == 2

@@ -25,7 +25,7 @@ def test_other_names_are_told(there, here, joint, said):
     sides.compare(*configs, "training.finetune_from=run", joint=joint, tell=told.append)
     assert len(told) == (said is not None)
     assert all(
-        line.startswith(f"training.finetune_from=run: the sides of that run have other names, {said}") for line in told
+        line.startswith(f"training.finetune_from=run: that run names its sides differently, {said}") for line in told
     )
 
 
@@ -33,8 +33,8 @@ def test_reversed_sides_are_refused_unless_one_vocabulary_serves_both():
     there, here = DataConfig(src="de", tgt="en"), DataConfig(src="en", tgt="de")
     with pytest.raises(
         UserError,
-        match=r"^x=y is of a run from 'de' to 'en', and this one is from 'en' to 'de': the vocabularies would be those "
-        r"of the other sides; exchange data.src and data.tgt, or leave the field out$",
+        match=r"^x=y belongs to a run from 'de' to 'en', but this one is from 'en' to 'de': each side would use the "
+        r"vocabulary of the other; swap data.src and data.tgt, or leave the field out$",
     ):
         sides.compare(there, here, "x=y", joint=False, tell=pytest.fail)
     sides.compare(there, here, "data.vocabulary.dir=y", joint=True, tell=pytest.fail)

@@ -98,7 +98,7 @@ def test_a_holder_whose_place_was_taken_ends(tmp_path):
         assert first.wait(timeout=20) == holder.LOST
         told = first.stderr.read()
     assert f"process {os.getpid()} on " in told
-    assert "has taken its place; it ends here" in told
+    assert "has taken its place; this process exits" in told
 
 
 @pytest.mark.parametrize("mode", [CLAIMS], indirect=True)

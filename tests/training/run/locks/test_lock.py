@@ -27,7 +27,7 @@ def test_another_process_is_refused_with_who_and_since_when_and_its_death_releas
         day, hour = r"\d{4}-\d\d-\d\d", r"\d\d:\d\d:\d\d[+-]\d\d:\d\d"
         where = rf"process {first.pid} on {re.escape(socket.gethostname())}, since {day} {hour}"
         sentence = (
-            rf"^--workdir={tmp_path} is in use: {where}, trains there; stop it, wait for its end, or name another"
+            rf"^--workdir={tmp_path} is in use: {where}, is training there; stop it, wait until it ends, or use another"
         )
         for _ in range(3):
             with pytest.raises(UserError, match=sentence):
@@ -109,5 +109,5 @@ def test_a_lock_whose_file_was_just_removed_guards_nothing_and_is_taken_anew(tmp
 def test_a_holder_that_cannot_be_read_is_another_process(tmp_path, content):
     assert holder.Holder.from_bytes(content) is None
     assert str(holder.in_use(tmp_path, None)).startswith(
-        f"--workdir={tmp_path} is in use: another process trains there"
+        f"--workdir={tmp_path} is in use: another process is training there"
     )

@@ -52,7 +52,7 @@ def test_a_second_holder_is_refused_and_a_third_comes_after(bucket, monkeypatch)
     with store_lock.held(RUN) as is_fresh:
         assert is_fresh()
         with (
-            pytest.raises(UserError, match=rf"^--workdir={RUN} is in use: process \d+ on .* trains there"),
+            pytest.raises(UserError, match=rf"^--workdir={RUN} is in use: process \d+ on .* is training there"),
             store_lock.held(RUN),
         ):
             pass
@@ -84,7 +84,7 @@ def test_a_silent_claim_of_another_machine_is_over_and_its_holder_ends(bucket, c
     with store_lock.held(RUN):
         assert "claims it; waiting 0 s for a sign of life" in capsys.readouterr().err
         assert ends_of_a_beat("lock-0", monkeypatch) == [holder.LOST]
-    assert "has taken its place; it ends here" in capsys.readouterr().err
+    assert "has taken its place; this process exits" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("third", [False, True])

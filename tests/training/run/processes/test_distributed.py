@@ -25,8 +25,8 @@ FSDP = {"mesh__data": 1, "mesh__fsdp": -1}
 DATA = {"mesh__data": -1}
 PMAP = {"mesh__data": -1, "parallel": "pmap"}
 DIFFERENT = [
-    (["--config.seed=7"], "process 1 has another configuration than process 0: give all the same"),
-    (["--config.mesh.data=1"], r"mesh: 1 devices of 2: with several processes all are used; set one axis to -1"),
+    (["--config.seed=7"], "process 1 has a different configuration from process 0: all must be the same"),
+    (["--config.mesh.data=1"], r"mesh: 1 of 2 devices: several processes must use all of them; set one axis to -1"),
 ]
 MARGIN = 30
 """Seconds beyond the heartbeat's: JAX looks every few seconds, and two cores are shared."""
@@ -212,7 +212,7 @@ def test_a_workdir_of_its_own_is_refused(tmp_path):
     others = [[f"--workdir={tmp_path}/one/run"], [f"--workdir={tmp_path}/two/run"]]
     with processes.running(config, tmp_path / "run", 2, 1, others=others) as both:
         assert [process.wait() for process in both] == [2, 2]
-        assert "is not one folder for all processes" in both[1].told
+        assert "is not the same folder for all processes" in both[1].told
 
 
 @pytest.mark.drill
@@ -223,7 +223,7 @@ def test_what_process_0_refuses_all_refuse(tmp_path):
     with processes.running(config, tmp_path / "run", 2, 1) as both:
         assert [process.wait() for process in both] == [2, 2]
         assert "training.clip is 0.1 there and 5.0 here" in both[0].told
-        assert "process 0 says why this training cannot go on" in both[1].told
+        assert "this training cannot continue; process 0 reports why" in both[1].told
 
 
 def named(number):
@@ -249,7 +249,7 @@ def test_each_way_to_launch_finds_the_others_and_an_interrupt_ends_all(tmp_path,
         both[0].popen.send_signal(signal.SIGINT)
         assert [process.wait() for process in both] == [0, 0]
         assert "devices: 2 x cpu in 2 processes; jit over data 2" in both[0].told
-        assert "SIGINT: all processes save before the end; once more to end this one at once" in both[0].told
+        assert "SIGINT: all processes save before exit; send it again to exit this one immediately" in both[0].told
         assert re.search(r"stopped at step \d+, epoch \d+: SIGTERM", both[0].told)
 
 

@@ -116,7 +116,7 @@ def test_a_signal_that_comes_again_after_the_first_update_saves_and_says_nothing
         interrupts.begin()
         os.kill(os.getpid(), to_send.pop())
         assert interrupts.received == "SIGTERM"
-    assert capsys.readouterr().err == "SIGTERM: saving before the end; once more to end at once\n"
+    assert capsys.readouterr().err == "SIGTERM: saving before exit; send it again to exit immediately\n"
 
 
 def test_other_exceptions_that_python_ignores_are_told_as_before(monkeypatch):

@@ -194,7 +194,7 @@ def test_a_process_that_a_firewall_keeps_from_process_0_says_so_and_goes_on(monk
     )
     with peers.connect(60, None) as found:
         assert not found._links
-    assert f"does not reach process 0 at port {port} of 127.0.0.1: where a process is lost" in capsys.readouterr().err
+    assert f"cannot reach process 0 at port {port} of 127.0.0.1: if a process is lost" in capsys.readouterr().err
 
 
 def ended(started, seconds):
@@ -216,7 +216,7 @@ def test_when_a_process_is_killed_or_stopped_the_others_say_so_and_end_with_75(c
         others = [process for process in started if process is not started[victim]]
         found = ended(others, SILENCE + MARGIN)
     why = "its connection closed" if how == signal.SIGKILL else f"silent for {SILENCE} s"
-    reason = rf"process {victim}: ({why}|as process 0 says)"
+    reason = rf"process {victim}: ({why}|reported by process 0)"
     # where process 0 is killed, JAX's own service may be faster (docs/distributed.md): its error is the reason then, or
     # it aborts, and run.sh begins again
     leader = (victim, how) == (0, signal.SIGKILL)

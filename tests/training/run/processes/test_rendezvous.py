@@ -30,12 +30,12 @@ def test_flags_come_before_the_environment():
     [
         (
             {"process_id": 1},
-            r"^--process_id without --coordinator_address, --num_processes: give all three, as flags or in the env",
+            r"^--process_id without --coordinator_address, --num_processes: set all three, as flags or in the env",
         ),
-        ({**GIVEN, "process_id": 4}, r"^--process_id=4: with 4 processes it is 0 to 3$"),
+        ({**GIVEN, "process_id": 4}, r"^--process_id=4: with 4 processes, use 0 to 3$"),
         ({**GIVEN, "num_processes": 0}, r"^--num_processes=0: use 1 or more$"),
-        ({**GIVEN, "coordinator_address": "host"}, r"^--coordinator_address=host: write host:port, such as 10.0.0.1"),
-        ({"heartbeat_timeout": 0}, r"^--heartbeat_timeout=0: seconds; use 1 or more$"),
+        ({**GIVEN, "coordinator_address": "host"}, r"^--coordinator_address=host: use host:port, such as 10.0.0.1"),
+        ({"heartbeat_timeout": 0}, r"^--heartbeat_timeout=0: use 1 second or more$"),
     ],
 )
 def test_nonsense_is_refused(values, message):
@@ -44,7 +44,7 @@ def test_nonsense_is_refused(values, message):
 
 
 def test_an_environment_that_is_no_number_is_refused():
-    with pytest.raises(UserError, match=r"^the environment's JAX_PROCESS_ID is 'one': not a number$"):
+    with pytest.raises(UserError, match=r"^in the environment, JAX_PROCESS_ID is 'one': not a number$"):
         rendezvous.from_environment(Processes(), {"JAX_PROCESS_ID": "one"})
 
 
@@ -80,7 +80,7 @@ def test_what_lies_over_the_mesh_is_put_together():
         (
             ["--coordinator_address=127.0.0.1:{port}", "--num_processes=2", "--process_id=1"],
             75,
-            "nobody answers at --coordinator_address=127.0.0.1:{port} ([Errno 111] Connection refused): ",
+            "no answer at --coordinator_address=127.0.0.1:{port} ([Errno 111] Connection refused): ",
         ),
     ],
     ids=["no cluster", "nobody comes"],

@@ -43,8 +43,8 @@ def test_just_the_updates_asked_for_are_traced(calls, tmp_path, asked, begin, ex
             one.done(step, None)
     assert traced == expected
     assert calls == ([("start", tmp_path), ("stop",)] if expected else [])
-    why = "is past" if asked == Traced(4, 2) else "was not reached"
-    past = f"training.profile begins with step {asked.first if asked else 0}, which {why}: nothing is traced"
+    why = "has already passed" if asked == Traced(4, 2) else "was not reached"
+    past = f"training.profile begins at step {asked.first if asked else 0}, which {why}: nothing is traced"
     done = f"the trace of training.profile is in {tmp_path}"
     assert told == ([done] if expected else [past] if asked else [])
 
@@ -76,6 +76,6 @@ def test_a_run_leaves_a_trace_that_names_its_programs_and_the_same_parameters(tm
     "text", ["5", "5:", ":5", "0:5", "5:0", "-1:5", "5:3:1", "a:b", "1.5:2", "5 : 3", "9999999999:1", "٣:1"]
 )
 def test_another_form_is_refused(text):
-    message = f"^profile is '{text}': write STEP:STEPS, two whole numbers from 1 on, as in 100:5$"
+    message = f"^profile is '{text}': use STEP:STEPS, two whole numbers of at least 1, such as 100:5$"
     with pytest.raises(UserError, match=message):
         TrainingConfig(profile=text)

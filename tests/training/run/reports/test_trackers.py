@@ -67,7 +67,7 @@ def test_each_report_reaches_the_trackers_and_a_failing_one_is_told_once(recorde
     assert good.closed == "ended"
     assert [step for step, _ in bad.logged] == [1]
     assert (tmp_path / "train.log").read_text().count(
-        "bad failed and gets no more metrics of this start: no network"
+        "bad failed and receives no more metrics from this start: no network"
     ) == 1
 
 
@@ -110,7 +110,7 @@ def test_a_run_without_a_place_for_its_id_is_trained_without_trackers(recorded, 
     with Reports(tmp_path, step=4, trackers=("good",)) as reports:
         reports.metrics(step=5, epoch=1, split="train", loss=1.0)
     assert not recorded
-    assert "good failed and gets no more metrics of this start" in (tmp_path / "train.log").read_text()
+    assert "good failed and receives no more metrics from this start" in (tmp_path / "train.log").read_text()
 
 
 def test_a_run_without_an_id_has_that_of_its_address_on_every_machine(recorded, tmp_path):
@@ -170,10 +170,12 @@ def test_numbers_of_an_earlier_step_are_in_the_summary_of_weights_and_biases(tmp
 
 
 def test_a_tracker_that_is_unknown_or_not_installed_is_refused(monkeypatch):
-    with pytest.raises(UserError, match=r"trackers has 'wandB'; did you mean 'wandb'\?"):
+    with pytest.raises(UserError, match=r"trackers contains 'wandB'; did you mean 'wandb'\?"):
         TrainingConfig(trackers=("wandB",))
     monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda _name: None)
-    with pytest.raises(UserError, match=r"training.trackers has 'mlflow': pip install '\.\[mlflow\]'"):
+    with pytest.raises(
+        UserError, match=r"training.trackers contains 'mlflow', which is not installed: pip install '\.\[mlflow\]'"
+    ):
         trackers.check_installed(("mlflow",))
 
 

@@ -193,7 +193,7 @@ def test_bad_steps_are_skipped_while_not_too_many_follow_each_other():
     assert [line.split(";")[-1] for line in told] == [f" skipped, {i} in a row of at most 2" for i in (1, 2, 1)]
     window.add(5, 0.25, sums(nan, 10))
     window.add(6, 0.25, sums(nan, 10))
-    with pytest.raises(UserError, match=r"^step 6: the loss is nan .* after 2 that were skipped\. Use"):
+    with pytest.raises(UserError, match=r"^step 6: the loss is nan .* after 2 skipped updates\. Use"):
         window.close()
 
 

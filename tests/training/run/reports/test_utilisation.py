@@ -152,5 +152,7 @@ def test_a_report_has_the_share_of_a_given_peak(tmp_path, monkeypatch):
 
 
 def test_a_peak_is_positive():
-    with pytest.raises(UserError, match=r"peak_flops is 0.0: operations per second, such as 1.97e14; use more than 0$"):
+    with pytest.raises(
+        UserError, match=r"peak_flops is 0.0: use a positive number of operations per second, such as 1.97e14$"
+    ):
         tiny.config(training__peak_flops=0)

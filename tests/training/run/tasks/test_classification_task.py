@@ -66,7 +66,7 @@ def test_a_configuration_without_a_kind_is_of_a_translator():
     labels = build(Config, {"data": data, "model": {"kind": "classifier", "embedding_dim": 32}})
     assert labels.model == ClassifierConfig(embedding_dim=32)
     with pytest.raises(
-        UserError, match=r"^model.kind is 'classifier': it does not translate; use a run of an encoder_de"
+        UserError, match=r"^model.kind is 'classifier', which does not translate: use a run of an encoder_de"
     ):
         assert labels.translator
 
@@ -144,7 +144,7 @@ def test_a_finished_run_that_is_started_again_says_that_its_test_set_was_scored(
     train(tiny.config(**RUN), tmp_path / "run")
     assert tiny.metrics(tmp_path / "run") == tiny.metrics(workdir)
     [test] = [line for line in tiny.metrics(workdir) if line["split"] == "test"]
-    said = f"step {test['step']} was scored on the test set before; for other metrics run convs2s decode --split=test"
+    said = f"step {test['step']} is already scored on the test set; for other metrics run convs2s decode --split=test"
     assert said in (tmp_path / "run" / "train.log").read_text()
     assert said not in (workdir / "train.log").read_text()
 
@@ -238,7 +238,7 @@ def test_parallel_files_may_hold_labels(tmp_path):
     options = {**files(tmp_path), "data__corpus": "files", "data__src": "text", "data__tgt": "label"}
     train(tiny.config(**options), tmp_path / "run")
     (tmp_path / "valid.label").write_text("very good\nbad\n" * 4 + "very good\n\n")
-    with pytest.raises(UserError, match=r"valid.label, line 10: there is no label; write one, or drop the line$"):
+    with pytest.raises(UserError, match=r"valid.label, line 10: the label is missing; add one, or delete the line$"):
         train(tiny.config(**options), tmp_path / "other")
 
 
@@ -254,7 +254,7 @@ def test_a_label_that_is_not_in_a_list_from_elsewhere_is_refused_by_that_list(tm
     more = files(tmp_path, train=GOOD + "odd\ta day\n", valid=GOOD)
     fine = {**more, "training__finetune_from": str(tmp_path / "run")}
     with pytest.raises(
-        UserError, match=r"train.tsv, line \d+: the label 'odd' is not in the list of labels, .*finetune_from"
+        UserError, match=r"train.tsv, line \d+: the label 'odd' is not in the list of labels from .*finetune_from"
     ):
         train(tiny.config(**fine), tmp_path / "other")
 
@@ -269,10 +269,10 @@ def test_labels_share_no_vocabulary_with_texts(tmp_path):
 
 def test_texts_need_a_name_and_metrics_are_known():
     with pytest.raises(
-        UserError, match=r"^config\.data\.src is not given: name the side of the texts, as in src='en'$"
+        UserError, match=r"^config\.data\.src is not set: specify the side of the texts, such as src='en'$"
     ):
         build(Config, {"data": {"tgt": "label", "dir": "d"}, "model": {"kind": "classifier"}})
-    with pytest.raises(UserError, match=r"^config\.training\.metrics has 'rougue'; did you mean 'rouge'\?$"):
+    with pytest.raises(UserError, match=r"^config\.training\.metrics contains 'rougue'; did you mean 'rouge'\?$"):
         build(Config, {"data": {"corpus": "tsv"}, "training": {"metrics": ["rougue"]}})
 
 
