@@ -130,7 +130,7 @@ def test_what_a_run_lacks_is_a_sentence(tmp_path):
     data, told = made(tmp_path / "kinds", tmp_path / "new", output=tmp_path / "out")
     assert data["scores"] is None
     assert data["absent"]["scores"] == [
-        "kinds is omitted: model.kind is 'classifier'; it does not translate, so use a run of an encoder_decoder.",
+        "kinds is omitted: model.kind is 'classifier', which does not translate; use a run of an encoder_decoder.",
         "new is omitted: it has no checkpoint yet.",
     ]
     assert "kinds is omitted: it is a classifier." in data["absent"]["fields"]

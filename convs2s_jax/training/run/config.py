@@ -235,4 +235,4 @@ class Config:
         """
         if isinstance(self.model, ModelConfig):
             return self.model
-        raise UserError(f"model.kind is '{self.model.kind}'; it does not translate, so use a run of an encoder_decoder")
+        raise UserError(f"model.kind is '{self.model.kind}', which does not translate; use a run of an encoder_decoder")

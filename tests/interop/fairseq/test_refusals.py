@@ -215,7 +215,7 @@ def test_exports_that_are_refused_leave_nothing(file, tmp_path, monkeypatch):
     labels.mkdir()
     data = {"corpus": "tsv", "dir": "x"}
     run_folder.write_config(labels, build(Config, {"data": data, "model": {"kind": "classifier", "embedding_dim": 8}}))
-    stays("model.kind is 'classifier': it does not translate", [], workdir=labels)  # not: both sides are named ''
+    stays("model.kind is 'classifier', which does not translate", [], workdir=labels)  # not: both sides are named ''
     (out / "dict.de.txt").write_text("mine\n")
     stays("x.pt would overwrite dict.de.txt; choose a file in a new folder", ["dict.de.txt"])
     assert (out / "dict.de.txt").read_text() == "mine\n"

@@ -66,7 +66,7 @@ def test_a_configuration_without_a_kind_is_of_a_translator():
     labels = build(Config, {"data": data, "model": {"kind": "classifier", "embedding_dim": 32}})
     assert labels.model == ClassifierConfig(embedding_dim=32)
     with pytest.raises(
-        UserError, match=r"^model.kind is 'classifier', which does not translate: use a run of an encoder_de"
+        UserError, match=r"^model.kind is 'classifier', which does not translate; use a run of an encoder_de"
     ):
         assert labels.translator
 
