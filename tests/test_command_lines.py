@@ -38,6 +38,7 @@ def run(program, *arguments, text="", largest_file=None):
     command = [sys.executable, program, *map(str, arguments)]
     if largest_file is not None:  # writing beyond fails as it does on a full disk
         command = ["prlimit", f"--fsize={largest_file}", *command]
+        command[2:2] = ["env", "PYTHONDONTWRITEBYTECODE=1"]  # bytecode of new sources would be truncated
     return subprocess.run(command, cwd=tiny.ROOT, input=text, capture_output=True, text=True, timeout=240, check=False)
 
 

@@ -265,9 +265,9 @@ def test_pipes_and_standard_output_under_another_name_are_written_as_they_are(pr
     [
         (
             ["--input=nowhere"],
-            "--input=nowhere cannot be read: No such file or directory; specify a text file",
+            "--input=nowhere cannot be read: No such file or directory; choose a text file",
         ),
-        (["--input=."], "--input=. cannot be read: Is a directory; specify a text file"),
+        (["--input=."], "--input=. cannot be read: Is a directory; choose a text file"),
         (["--output=a/b"], "--output=a/b cannot be written: No such file or directory; choose another file"),
         (["--output=."], "--output=. cannot be written: Is a directory; choose another file"),
     ],

@@ -346,14 +346,14 @@ def _lines(path: str) -> list[str]:
         data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     except OSError as error:
         which = name if path == "-" else f"--input={path}"
-        raise ExportError(f"{which} cannot be read: {error.strerror}; specify a text file") from error
+        raise ExportError(f"{which} cannot be read: {error.strerror}; choose a text file") from error
     try:
         if data.startswith(GZIP) or path.endswith(".gz"):
             data = gzip.decompress(data)
         text = data.decode("utf-8-sig")
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ExportError(
-            f"{name} is not a whole gzip file ({error}): copy it again, or drop .gz from a plain text's name"
+            f"{name} is not a complete gzip file ({error}): copy it again, or rename it without .gz if it is plain text"
         ) from error
     except UnicodeDecodeError as error:
         line, byte = error.object.count(b"\n", 0, error.start) + 1, error.object[error.start]
