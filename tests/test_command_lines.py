@@ -96,7 +96,7 @@ def test_training_refuses_with_one_sentence(tmp_path, arguments, sentence):
 def test_a_full_disk_is_told_in_a_sentence(tmp_path):
     config = tiny.config_file(tmp_path)
     result = run("train.py", f"--config={config}", f"--workdir={tmp_path}/run", largest_file=4000)
-    assert "File too large; make room" in refused(result)
+    assert "File too large; free disk space" in refused(result)
 
 
 def test_decoding_refuses_with_one_sentence(tmp_path, trained):
@@ -205,7 +205,7 @@ def test_a_full_disk_leaves_whole_lines(trained, tmp_path):
     text = "".join(f"{i} kilowatts\n" for i in range(512))
     flags = [f"--workdir={trained}", f"--output={tmp_path}/out", "--window=16"]
     sentence = refused(run("decode.py", *flags, text=text, largest_file=3000))  # the record beside it takes 1,300
-    assert f"--output={tmp_path}/out cannot be written: File too large; make room" in sentence
+    assert f"--output={tmp_path}/out cannot be written: File too large; free disk space" in sentence
     found = (tmp_path / "out").read_text()
     assert found.endswith("\n")
     assert 0 < len(found) <= 3000

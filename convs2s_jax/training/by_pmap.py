@@ -1,4 +1,4 @@
-"""An update with `jax.pmap` over the axis `data`: each device runs the program on its rows, with all parameters."""
+"""An update with pmap over the axis `data`: each device runs the program on its rows, with all parameters."""
 
 from collections.abc import Sequence
 from functools import partial

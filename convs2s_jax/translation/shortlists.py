@@ -182,4 +182,4 @@ def load(path: Path, vocabularies: Vocabularies) -> Shortlist:
 
 
 def _unwritable(path: Path, error: OSError) -> UserError:
-    return UserError(f"{path} cannot be written: {error.strerror}; make room or choose another --output")
+    return UserError(f"{path} cannot be written: {error.strerror}; free disk space or choose another --output")

@@ -81,7 +81,7 @@ def test_products_and_rounded_numbers_have_no_average():
 @pytest.mark.parametrize(
     ("trees", "message"),
     [
-        (model(0), r"^trees is a dict: give a list of parameters, such as \[params, params\]$"),
+        (model(0), r"^trees is a dict: expected a list of parameters, such as \[params, params\]$"),
         ([model(0), {"table": model(0)["table"]}], "^trees have different structures: only parameters of one config"),
     ],
 )

@@ -216,4 +216,4 @@ def test_large_presets_save_every_few_minutes(name):
     assert 2 <= minutes <= 20
     if name not in SMALL_CORPORA:
         said = " ".join((FOLDER / f"{name}.py").read_text().split())
-        assert f"every {every:,} updates too: about {round(minutes)} minutes at 3 TFLOP/s" in said
+        assert f"every {every:,} updates, about {round(minutes)} minutes at 3 TFLOP/s" in said

@@ -103,7 +103,7 @@ def test_a_run_in_a_store_has_the_page_of_a_local_one(bucket, tmp_path):
     expected, told = made(here, output=tmp_path / "out", lines=4, attention=1)
     found, again = made("gs://bucket/convs2s", output=tmp_path / "out", lines=4, attention=1)
     assert "translating 4 of 8 lines" in told[0]
-    assert "are used again" in again[0]
+    assert "reusing the translations" in again[0]
     text = json.dumps(found)
     assert text == json.dumps(expected).replace(str(here), "gs://bucket/convs2s")
     (bucket / "convs2s" / "metrics.jsonl").unlink()
@@ -149,7 +149,7 @@ def test_what_a_run_lacks_is_a_sentence(tmp_path):
         (["--workdir={tmp}"], "contains no config.json: no training was started there"),
         (["--workdir={tmp}", "--output={tmp}/page"], "is inside --workdir={tmp}, which a report does not modify"),
         (["--workdir={tmp}/no", "--resamples=1"], "--resamples is 1; use 2 or more"),
-        (["--workdir={tmp}/no", "--config.model.dropout=1"], "only --config.search.* can be given"),
+        (["--workdir={tmp}/no", "--config.model.dropout=1"], "only --config.search.* can be set"),
         (["--workdir={tmp}/no", "--output="], "--output is empty; specify a folder"),
         (["--workdir={tmp}/no", "--lm_weight=0"], "--lm_weight: a report translates without a language model; remove"),
         (

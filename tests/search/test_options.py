@@ -190,7 +190,7 @@ def test_memory_stays_with_its_sentence_when_others_leave():
         ({"top_k": 4}, "top_k is 4 without sampling"),
         ({"top_p": 0.5}, "top_p is 0.5 without sampling"),
         ({"sampling": True, "diverse_groups": 5}, "diverse_groups is 5 with sampling"),
-        ({"diverse_groups": 2}, "diverse_groups is 2 with a beam_size of 5: .* divides"),
+        ({"diverse_groups": 2}, "diverse_groups is 2 with a beam_size of 5: groups have the same size; use a divisor"),
         ({"diverse_groups": 0}, "diverse_groups is 0 with a beam_size of 5"),
         ({"diverse_strength": -0.1}, "diverse_strength is -0.1: .* 0"),
     ],

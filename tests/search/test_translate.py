@@ -164,7 +164,7 @@ def test_a_coverage_penalty_is_refused_unless_all_models_that_read_a_source_atte
     for cfgs in ((MODEL, blind), (blind,), (lm,)):
         models = tuple(() for _ in cfgs), cfgs, covered
         for call, rest in ((translate, (ids,)), (score, (ids, ids)), (force, (rows, rows))):
-            with pytest.raises(ValueError, match=r"^coverage_penalty is 0\.5, and a model has no attention to cover"):
+            with pytest.raises(ValueError, match=r"^coverage_penalty is 0\.5, but a model has no attention to cover"):
                 call(*models, *rest)
 
 

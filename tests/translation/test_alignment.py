@@ -93,7 +93,7 @@ def test_a_source_word_is_all_its_pieces(token, word):
 
 @pytest.mark.parametrize("token", [-1, 12])
 def test_a_token_out_of_bounds_is_refused(token):
-    with pytest.raises(ValueError, match=f"token is {token}, the text has 12"):
+    with pytest.raises(ValueError, match=f"token is {token}, but the text has 12"):
         word_of(token, PIECES)
 
 

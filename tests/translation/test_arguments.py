@@ -89,7 +89,7 @@ def test_what_needs_attention_is_refused_without_it(translator):
         blind.translate(["5"], replace_unk=True)
     covered = dataclasses.replace(SEARCH, coverage_penalty=0.5)
     for call in (lambda: blind.translate(["5"], search=covered), lambda: blind.score(["5"], ["5"], search=covered)):
-        with pytest.raises(ValueError, match=r"^coverage_penalty is 0\.5, and a model has no attention to cover the"):
+        with pytest.raises(ValueError, match=r"^coverage_penalty is 0\.5, but a model has no attention to cover the"):
             call()
 
 

@@ -104,7 +104,7 @@ def test_a_run_in_a_store_is_exported_to_fairseq(mean, bucket, tmp_path):
         export_checkpoint(Export(workdir=workdir, output=tmp_path / name / "model.pt"), told.append)
     here, there = (torch.load(tmp_path / name / "model.pt", weights_only=False)["model"] for name in ("here", "there"))
     assert all(torch.equal(here[name], there[name]) for name in {*here, *there})
-    assert f"{tmp_path}/there/model.pt: step 3 of gs://bucket/mean; " in told[-1]
+    assert f"{tmp_path}/there/model.pt: wrote step 3 of gs://bucket/mean, " in told[-1]
 
 
 def test_the_best_is_the_default(trained, tmp_path):

@@ -204,7 +204,7 @@ def test_a_workdir_in_a_store_is_loaded_and_named_by_its_address(trained, bucket
     there = load(["gs://bucket/runs/a", trained], tell=pytest.fail)
     assert here.fingerprints == there.fingerprints
     jax.tree.map(np.testing.assert_array_equal, here.params, there.params)
-    with pytest.warns(UserWarning, match=r"^gs://bucket/runs/a: the mean of the checkpoints of steps 2, 3$"):
+    with pytest.warns(UserWarning, match=r"^gs://bucket/runs/a: averaging the checkpoints of steps 2, 3$"):
         load("gs://bucket/runs/a", steps=["last:2"])
     (copy / "checkpoints" / "3" / "params" / "_METADATA").write_text("{")
     with pytest.warns(UserWarning, match="^the checkpoint of step 3 is damaged"):

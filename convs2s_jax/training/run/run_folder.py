@@ -218,7 +218,7 @@ def writing(workdir: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(
-            f"--workdir={workdir} cannot be written: {error.strerror}; make room or use another workdir"
+            f"--workdir={workdir} cannot be written: {error.strerror}; free disk space or use another workdir"
         ) from error
 
 

@@ -155,4 +155,6 @@ def can_be_resumed(name: str) -> bool:
 
 def _unwritable(name: str, error: OSError) -> UserError:
     goes_on = " (the lines written so far are complete, and --resume continues)" if can_be_resumed(name) else ""
-    return UserError(f"--output={name} cannot be written: {error.strerror}; make room or choose another file{goes_on}")
+    return UserError(
+        f"--output={name} cannot be written: {error.strerror}; free disk space or choose another file{goes_on}"
+    )

@@ -269,7 +269,7 @@ def test_a_configuration_of_before_is_dense():
         ({"kind": "lightweight", "heads": 7}, r"^model\.encoder\.convolution\.heads is 7, .* use a divisor"),
         (
             {"kind": "lightweight", "dilations": [1]},
-            r"^model\.encoder\.convolution has 'dilations', a field of kind sep",
+            r"^model\.encoder\.convolution sets 'dilations', a field of kind sep",
         ),
     ],
 )

@@ -94,7 +94,7 @@ def test_changed_training_data_are_refused_in_decoding_and_for_a_shortlist(copy)
     assert ended.stderr.endswith(f"decode.py: {said}translate other texts with --input and --reference\n")
     with pytest.raises(UserError) as error:
         shortlists.make(copy / "run", **sizes)
-    assert str(error.value) == f"{said}name a run that was trained on them"
+    assert str(error.value) == f"{said}use a run that was trained on them"
 
 
 def test_training_data_are_compared_where_the_cache_is_gone_and_cannot_be_written(copy):

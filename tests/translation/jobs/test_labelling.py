@@ -117,7 +117,7 @@ def test_windows_and_resuming_change_nothing(desk, style, monkeypatch):
     with pytest.raises(UserError, match=r"^--resume: .*part is the output of another command: --format was "):
         desk.decode(**{**more, "format": "json" if style == "text" else "text"}, resume=True)
     (desk.folder / "in").write_text("".join(f"{line}\n" for line in [*LINES[:-1], "other"]))
-    with pytest.raises(UserError, match=r"^--resume: .*part is the output of another command: the input changed; "):
+    with pytest.raises(UserError, match=r"^--resume: .*part is the output of another command: the input has changed; "):
         desk.decode(**more, resume=True)
 
 

@@ -68,8 +68,8 @@ def test_a_full_disk_leaves_whole_results(path, monkeypatch, room):
         write(["first\n"])
         left[0] = room
         if room < 10:
-            message = f"^--output={path} cannot be written: No space left on device; make room .* --resume continues"
-            with pytest.raises(UserError, match=message):
+            why = "No space left on device; free disk space .* --resume continues"
+            with pytest.raises(UserError, match=f"^--output={path} cannot be written: {why}"):
                 write(parts)
             assert path.read_text() == "first\n" + whole[room]
         else:
@@ -135,7 +135,7 @@ def test_what_cannot_be_written_is_refused(tmp_path):
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
 def test_a_device_that_is_full_is_a_sentence():
-    rest = r"No space left on device; make room or choose another file$"  # nothing of it can be resumed
+    rest = r"No space left on device; free disk space or choose another file$"  # nothing of it can be resumed
     with (
         pytest.raises(UserError, match=rf"^--output=/dev/full cannot be written: {rest}"),
         opened("/dev/full") as write,

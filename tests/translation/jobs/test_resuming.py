@@ -199,7 +199,7 @@ def test_a_full_disk_at_the_record_is_a_sentence(desk, monkeypatch):
     monkeypatch.setattr(files, "replace_file", full)
     desk.write("out", ["old"])
     with pytest.raises(
-        UserError, match="out cannot be written: No space left on device; make room or choose another file"
+        UserError, match="out cannot be written: No space left on device; free disk space or choose another file"
     ):
         desk.decode(window=3)
     assert desk.read() == b"old\n"

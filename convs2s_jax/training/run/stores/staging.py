@@ -148,8 +148,8 @@ def _made_everywhere(address: str, folder: Path) -> None:
             pass
     except OSError as error:
         refused = UserError(
-            f"--workdir={address}: its local copy in {folder} cannot be written: {error.strerror}; make room, or set "
-            "XDG_CACHE_HOME to another folder"
+            f"--workdir={address}: its local copy in {folder} cannot be written: {error.strerror}; free disk space, or "
+            "set XDG_CACHE_HOME to another folder"
         )
     _agree(refused, address)
 

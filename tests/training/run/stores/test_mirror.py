@@ -238,7 +238,7 @@ def test_nothing_is_deleted_before_what_is_newer_is_there(bucket, copy, monkeypa
 def test_who_may_not_write_does_not(bucket, copy, monkeypatch):  # noqa: F811
     monkeypatch.setattr(mirror, "PATIENCE", 0.0)
     with pytest.raises(
-        UserError, match=r"cannot be written: the lock could not be renewed; the checkpoints written be"
+        UserError, match=r"cannot be written: the lock could not be renewed; the checkpoints written so far"
     ):
         Mirror(RUN, copy, {}, lambda: False).settle()
     assert not bucket.exists()
