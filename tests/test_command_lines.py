@@ -20,6 +20,7 @@ from convs2s_jax.commands import train as train_command
 from convs2s_jax.core import command_line
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.reports.wall_clock import ACTIVITIES
+from convs2s_jax.translation.jobs import decoding as jobs
 from tests import tiny
 from tests.processes import called
 
@@ -197,6 +198,23 @@ def test_an_interrupt_leaves_whole_lines_that_resuming_goes_on_from(trained, tmp
     whole = decoding(*flags[:2])
     assert out.read_text() == whole.stdout
     assert "nothing left to do" in decoding(*flags, "--resume").stderr
+
+
+def test_sigterm_ends_decoding_as_an_interrupt_does(monkeypatch):
+    before, ended = signal.getsignal(signal.SIGTERM), []
+
+    def decode(_options, *, tell):
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+        except KeyboardInterrupt:
+            ended.append(tell)
+            raise
+
+    monkeypatch.setattr(jobs, "decode", decode)
+    assert decoding("--workdir=a").returncode == 143
+    assert len(ended) == 1
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 @pytest.mark.drill

@@ -8,7 +8,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any, NoReturn
 
 from absl import flags, logging
@@ -16,8 +17,8 @@ from absl import flags, logging
 from convs2s_jax.core import streams
 from convs2s_jax.core.errors import UserError, one_line
 
-INTERRUPTED = 130
-"""Exit status after an interrupt: 128 plus the number of SIGINT, as in shells."""
+INTERRUPTED, TERMINATED = 130, 143
+"""Exit status after SIGINT and SIGTERM: 128 plus the number of the signal, as in shells."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers for a full disk, an exceeded quota and a file that is too large."""
 NO_MEMORY_IN = ("RESOURCE_EXHAUSTED", "Out of memory allocating")
@@ -46,6 +47,8 @@ def guard(
     try:
         action()
         sys.stdout.flush()
+    except TerminatedError:
+        leave(TERMINATED)
     except KeyboardInterrupt:
         leave(INTERRUPTED)
     except BrokenPipeError:
@@ -59,6 +62,28 @@ def guard(
             print(f"{program}: {one_line(sentence)}", file=sys.stderr)  # noqa: T201
         streams.discard_unwritable()
         leave(2)
+
+
+class TerminatedError(KeyboardInterrupt):
+    """SIGTERM within `sigterm_interrupts`."""
+
+
+@contextlib.contextmanager
+def sigterm_interrupts() -> Iterator[None]:
+    """Handle SIGTERM like Ctrl-C within the block, so that temporary copies are deleted and results written back.
+
+    Raises:
+      TerminatedError: SIGTERM was received.
+    """
+
+    def terminate(_number: int, _frame: FrameType | None) -> NoReturn:
+        raise TerminatedError
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def silence_libraries() -> None:
@@ -75,7 +100,7 @@ def silence_libraries() -> None:
 
 def _ignored(unraisable: Any) -> None:
     if issubclass(unraisable.exc_type, KeyboardInterrupt):
-        send_again(signal.SIGINT)
+        send_again(signal.SIGTERM if issubclass(unraisable.exc_type, TerminatedError) else signal.SIGINT)
 
 
 def send_again(number: int) -> None:
