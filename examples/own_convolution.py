@@ -57,7 +57,7 @@ def init(key, cfg, width, inputs, outputs, keep):
 
 
 def convolve(params, cfg, x, form):
-    """Return a function of padded x: padded with zeros in an encoder, with earlier positions in a decoder."""
+    """Return the convolution as a function of x with padding: zeros in an encoder, earlier positions in a decoder."""
     del cfg, x
     return lambda padded: linear(params.up, convolution.dense(params.down, padded, form))
 

@@ -15,7 +15,7 @@ POLL=${POLL:-5}                    # seconds between two polls
 AGAIN=75
 
 if [[ ${JAX_COMPILATION_CACHE_DIR:-} == *://* ]]; then
-  unset JAX_COMPILATION_CACHE_DIR # JAX cannot cache programs in an object store; train.py keeps them beside the run
+  unset JAX_COMPILATION_CACHE_DIR # not written to a store directly: train.py keeps programs of such runs beside the run
 fi
 
 child='' watcher='' stopped='' passed=''
