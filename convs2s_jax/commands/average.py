@@ -26,8 +26,8 @@ class AverageOptions:
     """The flags of `convs2s average`.
 
     Attributes:
-      workdir: folder of the run.
-      output: folder of the new workdir.
+      workdir: folder of the run, or its address in an object store (gs://BUCKET/NAME, s3://BUCKET/NAME).
+      output: folder of the new workdir, or its address.
       checkpoint: steps of checkpoints, or last:N for the last N; the kernels of several checkpoints are averaged.
         Default: only the best checkpoint on validation.
     """

@@ -37,7 +37,7 @@ class ExportOptions:
     """The flags for exporting programs.
 
     Attributes:
-      workdir: folder of the run.
+      workdir: folder of the run, or its address in an object store (gs://BUCKET/NAME, s3://BUCKET/NAME).
       output: folder to create.
       checkpoint: steps of checkpoints, or last:N for the last N; the kernels of several checkpoints are averaged.
         Default: the best checkpoint on validation.

@@ -27,7 +27,8 @@ class ShortlistOptions:
     """The flags of `convs2s shortlist`.
 
     Attributes:
-      workdir: folder of the run; its training text must be available.
+      workdir: folder of the run, or its address in an object store (gs://BUCKET/NAME, s3://BUCKET/NAME). The training
+        text of the run must be available.
       output: file to write; default: "shortlist" in the workdir.
       words: number of likely target words per source word, under IBM model 1.
       frequent: number of most frequent target words that every sentence may use.

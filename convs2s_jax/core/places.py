@@ -31,11 +31,11 @@ def check_place(name: str, value: Any, *, stores: bool) -> None:
     if isinstance(value, str):
         scheme = scheme_of(value)
         supported = STORES if stores else ()
-        others = f", {', '.join(f'{store}://' for store in supported)}" if supported else ""
+        others = f", or {' or '.join(f'{store}://' for store in supported)}" if supported else ""
         check(
             not scheme or scheme in supported,
-            f"{name} is {value}: {scheme}:// is not supported here; use a path on this machine{others}, or on a file "
-            "system mounted on it",
+            f"{name} is {value}: {scheme}:// is not supported here; use a path on this machine or on a file system "
+            f"mounted on it{others}",
         )
         check(
             not scheme or re.match(rf"{scheme}://[^/]", value) is not None,

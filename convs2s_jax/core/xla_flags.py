@@ -44,7 +44,7 @@ SETS: Mapping[Name, Flags] = MappingProxyType(
             {
                 "xla_gpu_enable_latency_hiding_scheduler": ("true", "schedule operations to overlap collectives"),
                 "xla_gpu_enable_pipelined_all_gather": ("true", "gather for the next loop iteration (fsdp)"),
-                "xla_gpu_enable_pipelined_reduce_scatter": ("true", "the same for reduce-scatters (fsdp)"),
+                "xla_gpu_enable_pipelined_reduce_scatter": ("true", "reduce-scatter in the next loop iteration (fsdp)"),
                 "xla_gpu_enable_pipelined_all_reduce": ("true", "all-reduce in the next loop iteration"),
                 "xla_gpu_all_reduce_combine_threshold_bytes": (
                     "134217728",

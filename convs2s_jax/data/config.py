@@ -94,7 +94,8 @@ class BatchConfig:
         are skipped and counted. fairseq has 1024 positions and reserves two of them.
       cut_source: truncate longer sources to max_length in training (and count them) instead of skipping the pair, as
         is usual in summarisation. Targets are never truncated.
-      row_multiple: make the number of rows in a training batch a multiple of this, within the budget if it allows one.
+      row_multiple: make the number of rows in a training batch a multiple of this. Batches stay within the token budget
+        unless a single multiple already exceeds it.
       length_multiple: round the lengths of training batches up to a multiple of this, up to the model's maximum. TPUs
         compute in tiles of 8 x 128 and pad the rest; whether a multiple is faster was not measured.
     """

@@ -219,14 +219,14 @@ def checksums(cfg: DataConfig, split: str) -> list[list[str]] | None:
 
 
 def with_counts(cfg: DataConfig, split: str, counts: Sequence[int]) -> tuple[tuple[str, int], ...]:
-    """Return `LinePairs.files` for the files of a split with these line counts. ValueError if the numbers differ."""
+    """Return `LinePairs.files` of a split with these line counts, one for each file. ValueError for another number."""
     if not counts:
         return ()
     return tuple((pair[-1], int(count)) for pair, count in zip(_files(cfg, split), counts, strict=True))
 
 
 def _files(cfg: DataConfig, split: str) -> Sequence[tuple[str, ...]]:
-    """Return the files of a split: (source, target) pairs, or single files."""
+    """Return the files of a split: (source, target) pairs, or single files; [] if there are none."""
     match cfg.corpus.partition(":")[0]:
         case "files":
             return [pair if cfg.src else pair[1:] for pair in _pairs(cfg, split)]

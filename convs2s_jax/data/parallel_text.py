@@ -118,7 +118,7 @@ def _kind(cfg: DataConfig) -> Kind:
 
 
 def _text(cfg: DataConfig, split: str, sides: LinePairs | None, *, optional: bool = False) -> ParallelText:
-    """Return a split from its lines, or None for no lines. Raises UserError as `read` does."""
+    """Build a split from its lines; `sides` is None if the corpus does not have it. Raises UserError as `read` does."""
     if sides is None:
         if optional:
             return ParallelText((), (), split)
@@ -137,7 +137,7 @@ def _text(cfg: DataConfig, split: str, sides: LinePairs | None, *, optional: boo
 def _held_out(
     cfg: DataConfig, whole: LinePairs | None, own: LinePairs | None, recognise: Recognise
 ) -> Mapping[str, LinePairs | None]:
-    """Return "train" and "valid" of a corpus. Without its own "valid", a part of train is held out if `hold_out`."""
+    """Return "train" and "valid" of a corpus. Without its own "valid", hold out a part of train if `hold_out` > 0."""
     if not cfg.hold_out or own is not None or whole is None:
         return {"train": whole, "valid": own}
     for distinct in (True, False):

@@ -31,7 +31,7 @@ class Shape(NamedTuple):
 def rows_within(tokens: int, longest: int, *, pairs: int | None = None) -> int:
     """Return the number of rows of this length within the budget: at least 1, and a multiple of 8 if more than 8 fit.
 
-    With only this number of `pairs`, there are no more rows than needed.
+    If `pairs` is set, there are no more rows than this number of pairs needs.
     """
     rows = max(1, tokens // longest)
     if pairs is not None:

@@ -45,7 +45,7 @@ class Run:
       samples: samples of each validation, by step.
       problems: a sentence for each file or line that could not be read.
       trainer: the process that is training there now; "" if none is.
-      derived: for a workdir that was not trained, "the mean of ..." or "an import of ..."; "" for a run.
+      derived: for a workdir that was not trained, "the average of ..." or "an import of ..."; "" for a run.
       address: address of the workdir in an object store; "" for a local folder.
     """
 
@@ -119,7 +119,7 @@ def _derived(workdir: Path) -> str:
             position = position_file.read(place)
             if origin := position.get(derived_workdir.AVERAGED):
                 steps = ", ".join(map(str, origin["steps"]))
-                return f"the mean of step{'s' * (len(origin['steps']) > 1)} {steps} of {origin['workdir']}"
+                return f"the average of step{'s' * (len(origin['steps']) > 1)} {steps} of {origin['workdir']}"
             if not trained and position.get("data", "") is None:  # a run records its data
                 files = position.get(derived_workdir.IMPORTED, ())  # earlier imports do not record them
                 what = (
@@ -127,7 +127,7 @@ def _derived(workdir: Path) -> str:
                     if files
                     else "a fairseq checkpoint"
                 )
-                return f"an import of {'the mean of ' * (len(files) > 1)}{what}"
+                return f"an import of {'the average of ' * (len(files) > 1)}{what}"
     return ""
 
 

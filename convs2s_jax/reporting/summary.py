@@ -55,9 +55,8 @@ def best_step(run: Run) -> int | None:
         record["step"]: Validation(known[record["step"]], bool(record.get("scheduled", True)))
         for record in run.of("valid")
     }
-    steps = {
-        record["step"] for record in run.records
-    }  # a validation that was not scheduled counts at the end of the run
+    # a validation that was not scheduled counts at the end of the run
+    steps = {record["step"] for record in run.records}
     return best_of(found, steps, counting(known.values(), run.cfg.training.best_metric))
 
 

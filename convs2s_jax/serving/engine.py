@@ -29,7 +29,7 @@ class Key(NamedTuple):
       search: options of the search.
       replace_unk: whether unknown words are replaced by source words.
       attention: whether the attention is returned.
-      shortlist: whether translations only use the likely words of their sources.
+      shortlist: whether translations use only the words that the shortlist allows for their sources.
       axes: sizes of the arrays for prefixes and constraints (`required.kinds`).
     """
 

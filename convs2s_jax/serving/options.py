@@ -14,14 +14,15 @@ class ServeOptions:
     """What to serve, where, and with which limits. Each field is a flag (docs/serving.md).
 
     Attributes:
-      workdir: folder of a training run; several (A,B) translate as an ensemble.
-      checkpoint: steps of checkpoints to average, or last:N for the last N; by default the best checkpoint on
-        validation.
+      workdir: folder of a training run, or its address in an object store; several (A,B) translate as an ensemble.
+      checkpoint: steps of checkpoints, or last:N for the last N; the kernels of several checkpoints are averaged.
+        Default: the best checkpoint on validation.
       dtype: dtype of matrix products and activations; by default that of the run.
       int8: use 8-bit integers in convolutions and the softmax. Twice as fast on CPUs with VNNI from jax 0.11 on, no
         faster on an H200, not tried on TPUs.
       shortlist: file of likely target words for each source word (`convs2s shortlist`). Translations only use the words
-        that it lists for their source, unless a request overrides this; by default all words.
+        that it lists for their source and the most frequent words, unless a request overrides this; by default all
+        words.
       allow: optional features that requests may use: prefixes, constraints, sampling, or several of them. Each requires
         more programs to be compiled.
       host: address to listen on. The default only accepts connections from this machine.

@@ -317,14 +317,17 @@ def test_a_fine_tuned_run_says_what_it_began_with(tmp_path):
 @pytest.mark.parametrize(
     ("position", "sentence"),
     [
-        ({"averaged": {"steps": [2, 3], "workdir": "b"}, "data": 1}, "It is the mean of steps 2, 3 of b; nothing was"),
+        (
+            {"averaged": {"steps": [2, 3], "workdir": "b"}, "data": 1},
+            "It is the average of steps 2, 3 of b; nothing was",
+        ),
         (
             {"imported": ["c.pt"], "data": None},
             "It is an import of the fairseq checkpoint c.pt; nothing was trained here.",
         ),
         (
             {"imported": ["c.pt", "d.pt"], "data": None},
-            "It is an import of the mean of the fairseq checkpoints c.pt, d.pt; ",
+            "It is an import of the average of the fairseq checkpoints c.pt, d.pt; ",
         ),
         ({"data": None}, "It is an import of a fairseq checkpoint; nothing was trained here."),
         ({"data": 1}, "There is no readable log, so it is unknown how training ended."),

@@ -159,7 +159,7 @@ def _split(pair: tuple[str, str]) -> str:
 
 
 def _locale(field: str, name: str) -> Locale:
-    """Parse an identifier such as de, pt_BR or zh-Hant. Otherwise the error suggests one, also for English names."""
+    """Parse an identifier such as de, pt_BR or zh-Hant. The error for others suggests one, even for English names."""
     known = {identifier.lower(): identifier for identifier in locale_identifiers()}
     identifier = known.get(name.replace("-", "_").lower())
     if identifier:

@@ -199,7 +199,7 @@ def _clock(rng: Random) -> time:
 
 
 def _number(rng: Random) -> Decimal:
-    """Return a number of one to four digits, a third of them with one or two decimals."""
+    """Return a number of one to four digits. For a third of the numbers, one or two of the digits are decimals."""
     return Decimal(rng.randint(1, 10 ** rng.randint(1, 4))) / 10 ** rng.choice((0, 0, 0, 0, 1, 2))
 
 

@@ -29,7 +29,7 @@ def is_archive(path: Path) -> bool:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[zipfile.ZipFile]:
-    """Open an archive whose entries fit into memory.
+    """Open an archive whose entries are not much larger than the file.
 
     Raises:
       UnusableError: the archive is damaged, has too many entries, or unpacks to far more than its own size. Errors of

@@ -27,7 +27,7 @@ class Momentum:
 
     Attributes:
       buffers: one for each parameter, in the order of fairseq's parameters.
-      rate: the learning rate that the buffers contain.
+      rate: the learning rate by which the buffers are scaled.
     """
 
     buffers: list[np.ndarray]
@@ -177,7 +177,7 @@ def _momentum(state: Any, history: Mapping[str, Any], afresh: str) -> tuple[Mome
         return None, "its optimiser has made no updates"
     rate = float(_RATE("its lr_old", group["lr"] if group.get("lr_old") is None else group["lr_old"]))
     if rate < _MINUTE:
-        return None, f"its momentum contains a learning rate of only {rate:g}"
+        return None, f"its momentum is scaled by a learning rate of only {rate:g}"
     order = [i for i in group["params"] if i in states]
     if len(order) < len(states):
         raise KeyError("a parameter of last_optimizer_state is in no group")

@@ -68,7 +68,7 @@ class ExportFlags:
     """Flags of the export command.
 
     Attributes:
-      workdir: folder of the run.
+      workdir: folder of the run, or its address in an object store (gs://BUCKET/NAME, s3://BUCKET/NAME).
       output: .pt file to write; the dictionaries are written beside it.
       step: step of the checkpoint; by default the best on validation.
       source_lang: language in the name of the source dictionary; by default the run's own.
@@ -158,7 +158,7 @@ def run(program: str, arguments: Sequence[str]) -> None:
             _check_own(command, rest)
             return
         hint = did_you_mean(command, COMMANDS) if command else f"; use one of {', '.join(COMMANDS)}"
-        raise UserError(f"the command is '{command}'{hint}, as in python -m {program} import ...")
+        raise UserError(f"unknown command '{command}'{hint}, as in python -m {program} import ...")
 
     if command or "--help" not in rest:
         guard(refuse, program=program)

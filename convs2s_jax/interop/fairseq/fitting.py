@@ -106,7 +106,7 @@ def _different(tensors: Mapping[str, Any], copies: Collection[str]) -> list[str]
 
 
 FEWEST = PAD + 1
-"""Minimum number of rows of an embedding table, up to the one for padding."""
+"""Minimum number of rows of an embedding table, so that the padding symbol has one."""
 
 
 def _rows(tensors: Mapping[str, Any], side: str) -> int:

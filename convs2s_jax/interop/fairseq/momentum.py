@@ -14,7 +14,7 @@ from convs2s_jax.nn.types import Tree
 
 _LISTED = 5
 _UNIT = 1.0
-"""The learning rate in exported buffers: u is restored bit for bit, and fairseq rescales the buffers as usual."""
+"""The learning rate that scales exported buffers. u is restored bit for bit, and fairseq rescales them as usual."""
 
 
 def trace(cfg: ModelConfig, params: Params, momentum: Momentum, where: str) -> Tree:

@@ -226,7 +226,7 @@ def _storage(machine: _Machine, parts: list[Any]) -> _Made:
 
 
 def _tensor(machine: _Machine, arguments: list[Any]) -> _Made:
-    """Parse (storage, offset, shape, strides, ...). All elements must fit into the storage, without repetition."""
+    """Parse (storage, offset, shape, strides, ...). The tensor must lie in its storage and have no more elements."""
     storage, offset, shape, strides = _of_kind(arguments[0], "storage"), *arguments[1:4]
     sizes = [_whole(size) for size in _shape(shape)]
     steps = [_whole(step) for step in _shape(strides)]

@@ -160,9 +160,8 @@ def _schedule(args: Mapping[str, Any], rate: float | None, lost: list[str]) -> d
         return {"kind": "cosine", **warming, "steps": steps, "minimum": minimum}
     if kind == "fixed":
         begins = args.get("force_anneal")
-        if (
-            begins == 0 and "lr_scheduler" in args
-        ):  # its first epoch is multiplied twice; in older versions 0 was "never"
+        # with 0, the first epoch is multiplied twice; in older versions, 0 meant "never"
+        if begins == 0 and "lr_scheduler" in args:
             rates, begins = [rates[-1] * shrink], 1
         return {
             "kind": "fixed",

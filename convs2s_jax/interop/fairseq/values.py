@@ -27,18 +27,18 @@ def checked(values: Mapping[str, Any], rules: Mapping[str, Rule]) -> dict[str, A
 
 
 def whole(least: int, most: int) -> Rule:
-    """A whole number between `least` and `most`."""
+    """An integer between `least` and `most`."""
 
     def rule(name: str, value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise UserError(f"{name} is {shown(value)}; expected a whole number between {least} and {most}")
+            raise UserError(f"{name} is {shown(value)}; expected an integer between {least} and {most}")
         return value
 
     return rule
 
 
 def number(least: float, most: float) -> Rule:
-    """A finite number between `least` and `most`. Whole numbers remain whole."""
+    """A finite number between `least` and `most`. Integers remain integers."""
 
     def rule(name: str, value: Any) -> int | float:
         right = isinstance(value, int | float) and not isinstance(value, bool)

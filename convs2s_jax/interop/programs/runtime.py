@@ -1,8 +1,8 @@
 """Translate with an exported model:  python translate.py [--input=FILE] [--output=FILE] [--nbest=N]
 
 Reads standard input and writes standard output by default, one translation per line. The input may be gzipped. With
---nbest=N, each line yields up to N hypotheses as tab-separated line number (from 0), score and text. The --output file
-is replaced as a whole once everything is translated. From Python:
+--nbest=N, it writes up to N hypotheses per line: line number (from 0), score and text, separated by tabs. The --output
+file is replaced as a whole once everything is translated. From Python:
 
     from translate import Model
     Model("FOLDER").translate(["April 4, 1989"])

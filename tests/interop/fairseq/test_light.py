@@ -158,7 +158,7 @@ def test_a_mistake_in_arguments_names_its_file_and_sizes_beyond_all_machines_are
         ),
         (
             {"encoder_ffn_embed_dim": 10**20},
-            r"state_dict.npz: encoder_ffn_embed_dim is 10{20}; expected a whole number between 1",
+            r"state_dict.npz: encoder_ffn_embed_dim is 10{20}; expected an integer between 1",
         ),
     ):
         with pytest.raises(UserError, match=sentence):

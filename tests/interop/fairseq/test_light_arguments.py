@@ -125,15 +125,15 @@ def test_the_big_preset_has_the_parameters_of_the_paper():
         (
             "decoder_kernel_size_list",
             "x",
-            r"^decoder_kernel_size_list\[0\] is 'x'; expected a whole number between 1 and",
+            r"^decoder_kernel_size_list\[0\] is 'x'; expected an integer between 1 and",
         ),
         ("encoder_conv_type", "wide", r"^model.encoder.convolution is 'wide'"),
         (
             "max_source_positions",
             "many",
-            r"^max_source_positions is 'many'; expected a whole number between 1 and 16777216",
+            r"^max_source_positions is 'many'; expected an integer between 1 and 16777216",
         ),
-        ("encoder_layers", 2_000_000, r"^encoder_layers is 2000000; expected a whole number between 1 and 1000$"),
+        ("encoder_layers", 2_000_000, r"^encoder_layers is 2000000; expected an integer between 1 and 1000$"),
         ("weight_softmax", "False", r"^weight_softmax is 'False'; expected True or False$"),
         ("decoder_glu", 2, r"^decoder_glu is 2; expected True or False$"),
         ("dropout", "much", r"^dropout is 'much'; expected a number between 0 and 1$"),

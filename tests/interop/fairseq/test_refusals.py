@@ -284,8 +284,8 @@ def bridge(*arguments):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "the command is ''; use one of import, export, as in python -m convs2s_jax.interop.fairseq import"),
-        (["imprt"], "the command is 'imprt'; did you mean 'import'?"),
+        ([], "unknown command ''; use one of import, export, as in python -m convs2s_jax.interop.fairseq import"),
+        (["imprt"], "unknown command 'imprt'; did you mean 'import'?"),
         (["import", "--dicts={tmp}"], "--checkpoint is missing; import requires --checkpoint, --dicts, --workdir"),
         (["export", "--workdir=x"], "--output is missing; export requires --workdir, --output"),
         (["export", "--workdir=x", "--output=y", "--dicts=z"], "--dicts is a flag of import, not of export; remove it"),
