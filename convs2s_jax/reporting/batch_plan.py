@@ -55,8 +55,8 @@ class BatchPlan:
 def of_run(cfg: Config, workdir: Path) -> BatchPlan | None:
     """The batch plan for the tokenised text in the run's cache; None if there is none. Nothing is tokenised.
 
-    If the cache contains texts of several runs, the checkpoints identify the text of this run. There is no plan with
-    `data.subword_sampling`, since the cache has no segmentation of a single epoch.
+    If the cache contains texts of several runs, the checkpoints identify the text of this run; without them there is no
+    plan. Nor is there one with `data.subword_sampling`, since the cache has no segmentation of a single epoch.
     """
     if cfg.data.subword_sampling:
         return None
