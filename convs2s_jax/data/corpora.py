@@ -202,7 +202,7 @@ def missing(cfg: DataConfig, split: str) -> str:
 def checksums(cfg: DataConfig, split: str) -> list[list[str]] | None:
     """Return checksums of the files of a split, (source, target) for each file pair. Equal files have equal text.
 
-    None for a corpus without files, for files in an object store, or if a file cannot be read; reading then reports why.
+    None for a corpus without files, for files in an object store, or if one cannot be read; reading then reports why.
 
     Raises:
       UserError: a file exists both plain and gzipped, or the folder does not exist.

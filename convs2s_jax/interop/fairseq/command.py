@@ -22,7 +22,7 @@ class ImportFlags:
     """Flags of the import command.
 
     Attributes:
-      checkpoint: fairseq .pt files, or .npz files with config.json beside them.
+      checkpoint: fairseq .pt files, or .npz files with config.json next to them.
       dicts: folder that contains dict.SRC.txt and dict.TGT.txt.
       workdir: new folders, one for each checkpoint.
       source_lang: SRC; by default the checkpoint's own.
@@ -69,7 +69,7 @@ class ExportFlags:
 
     Attributes:
       workdir: folder of the run, or its address in an object store (gs://BUCKET/NAME, s3://BUCKET/NAME).
-      output: .pt file to write; the dictionaries are written beside it.
+      output: .pt file to write; the dictionaries are written next to it.
       step: step of the checkpoint; by default the best on validation.
       source_lang: language in the name of the source dictionary; by default the run's own.
       target_lang: language in the name of the target dictionary; by default the run's own.
@@ -139,7 +139,7 @@ Export a run to a checkpoint that fairseq can load:
 
   {program} --workdir=DIR --output=FILE.pt
 
-The dictionaries are written beside it (docs/fairseq.md).
+The dictionaries are written next to it (docs/fairseq.md).
 """,
             groups=(Group("Options", ExportFlags),),
             main=export_main,

@@ -29,7 +29,7 @@ class Export:
 
     Attributes:
       workdir: folder of the run, or its address in an object store.
-      output: the file to write; the dictionaries are written beside it.
+      output: the file to write; the dictionaries are written next to it.
       step: step of the checkpoint; None for the best.
       languages: source and target languages in the names of the dictionaries; "" for those of the run.
       momentum: whether to write the optimiser's momentum.
@@ -114,7 +114,7 @@ def _export(order: Export, workdir: Path, tell: Callable[[str], None]) -> None:
         raise UserError(f"--output={order.output} cannot be written: {error.strerror}") from error
     tell(
         f"{order.output}: wrote step {position['step']} of {order.workdir}, with dict.{source}.txt and "
-        f"dict.{target}.txt beside it"
+        f"dict.{target}.txt next to it"
     )
 
 

@@ -78,7 +78,7 @@ def read(path: Path) -> dict[str, Any]:
     """Read a checkpoint as nested dictionaries and lists, with tensors as float32 or integer arrays.
 
     Args:
-      path: a fairseq .pt file, or an .npz file of its state dict with fairseq's arguments in `config.json` beside it.
+      path: a fairseq .pt file, or an .npz file of its state dict with fairseq's arguments in `config.json` next to it.
         The latter does not require torch.
 
     Raises:
@@ -96,7 +96,7 @@ def read(path: Path) -> dict[str, Any]:
 def unchecked(path: Path) -> str:
     """The reason that damage to a readable file would go unnoticed, or "" if checksums detect it."""
     if path.suffix == ".npz":
-        return f"the arguments beside it, {path.with_name('config.json')}, have no checksum"
+        return f"the arguments next to it, {path.with_name('config.json')}, have no checksum"
     if not archives.is_archive(path):
         return "it is in the format used before PyTorch 1.6, which has no checksums"
     with archives.opened(path) as archive:
