@@ -1,9 +1,9 @@
 """Gradients with shardings in types: `jax.sharding.AxisType.Explicit` over the axes that shard rows.
 
 Within `typed`, every array's type states along which of these axes it is sharded, and JAX refuses operations for which
-that does not determine the result. Batches get a leading axis, the shards of the rows, over which `jax.vmap` maps the
-loss. So the loss sees the rows of one shard, as on one device, and types follow by themselves. The axis `tensor` is
-left to XLA: its partitioner divides layers along it.
+that does not determine the result. Batches get a leading axis of the shards of the rows. It is sharded, and `jax.vmap`
+maps the loss over it. So the loss sees the rows of one shard, as on one device, and types follow by themselves. The
+axis `tensor` is left to XLA: its partitioner divides layers along it.
 """
 
 from collections.abc import Callable, Sequence
@@ -80,6 +80,8 @@ def typed(
     function: Callable[[Tree, BatchT, Key | None], tuple[Tree, ResultT]], mesh: Mesh, rules: Sequence[ShardingRule]
 ) -> Callable[[Tree, BatchT, Key | None], tuple[Tree, ResultT]]:
     """Wrap a function of merged parameters, a batch and a key, so that it runs with shardings in types.
+
+    The program that calls the wrapped function has no shardings in its types.
 
     Raises:
       UserError: at tracing, if JAX finds no sharding for a result of the function.

@@ -35,8 +35,8 @@ class Exchange(NamedTuple):
       reduce_once_per_update: whether each device accumulates its gradients of several batches before they are reduced
         over devices. `explicit` ignores it, and `jit` with `fsdp` uses it only if the mesh spans slices.
       early: whether kernels that `fsdp` shards are gathered once, before the first layer, like those sharded by `data`:
-        for meshes whose axis `fsdp` was not requested to save memory, but stands for `data` within a slice. `explicit`
-        ignores it.
+        for meshes whose axis `fsdp` stands for `data` within a slice, and was not requested in order to save memory.
+        `explicit` ignores it.
     """
 
     dtype: SumDtype = "auto"
@@ -45,7 +45,7 @@ class Exchange(NamedTuple):
 
 
 EACH_BATCH = Exchange()
-"""Reduce for each batch, in the default dtype of the way."""
+"""Reduce for each batch, in the default dtype of each way in `training.parallel`."""
 NARROW = 32
 """Shards with fewer columns are gathered along a separate axis. In place, XLA's TPU compiler would sum whole arrays
 padded to tiles, which sends several times the bytes."""
@@ -190,7 +190,7 @@ def _forward(value: Array, exchanger: Exchanger, dtype: Any) -> tuple[Array, Arr
 
 
 def _backward(exchanger: Exchanger, _dtype: Any, like: Array, gradient: Array) -> tuple[Array]:
-    """Each device's summand of a bfloat16 gradient is that number, whatever the dtype of the sum."""
+    """Scatter the gradient. A device contributes a bfloat16 gradient unrounded, whatever the dtype of the sum."""
     return (exchanger.scatter(gradient.astype(accumulation_dtype(gradient.dtype))).astype(like.dtype),)
 
 

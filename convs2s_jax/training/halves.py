@@ -49,7 +49,7 @@ def paired(x: Array, mesh: Mesh) -> Array:
     odd = [(j, 2 * j + 1) for j in low] + [(j + size // 2, 2 * j) for j in low]
 
     def local(x: Array, numbers: Array) -> Array:
-        """Send shards of A from the first half of the devices: to even ones first, then to odd ones."""
+        """Exchange halves of shards: first A goes to even devices and B to odd ones, then the other way round."""
         number = numbers[0]  # libtpu 0.0.42 cannot compile `lax.axis_index` if the partitioner handles other axes
         first, second = jnp.split(x, 2, axis=-1)
         of_a, is_even = number < size // 2, number % 2 == 0

@@ -58,7 +58,7 @@ class MeshConfig:
         steps, they shard parameters and optimiser state if `fsdp` is 1 (ZeRO, Rajbhandari et al. 2020). Only `data`
         spans TPU slices; if `fsdp` is 1, the devices within a slice form the `fsdp` axis.
       fsdp: devices that split the batch like `data` and shard parameters, gradients and optimiser state (fully sharded
-        data parallelism, Zhao et al. 2023). The kernels of a layer are gathered while it is computed.
+        data parallelism, Zhao et al. 2023). The kernels of a layer are gathered to compute it.
       tensor: devices over which the outputs of each layer and the vocabulary are sharded.
       rules: sharding of some parameters, in place of the built-in rules; the first matching rule applies. See
         `convs2s config --config=NAME --shardings`.
@@ -107,7 +107,7 @@ def make(cfg: MeshConfig, devices: Sequence[Any] | None = None, *, parallel: Par
     Args:
       cfg: sizes.
       devices: devices to use, None for all. If the config requests fewer, the first ones are used.
-      parallel: the way of updates; `pmap` has all devices along `data`.
+      parallel: how updates are spread over devices; with `pmap`, all devices are along `data`.
 
     Raises:
       UserError: the config requests more devices than there are, or fewer with several processes, or a `data` that the

@@ -21,7 +21,7 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     ("taps/w", (None, None)),  # [K, C]
     ("taps/scores", (None, "tensor")),  # [K, H]
     ("taps/maker", (None, None, "tensor")),  # [C, K, H]
-    ("blocks/*/attention/query/w", ("tensor", None)),  # [C, E], sums over channels that are cut
+    ("blocks/*/attention/query/w", ("tensor", None)),  # [C, E], sums over sharded channels
     ("blocks/*/attention/query/b", (None,)),  # [E]
     ("encoder/map_out/w", ("tensor", None)),  # [C, E], sums as well
     ("encoder/map_out/b", (None,)),  # [E]
@@ -31,7 +31,7 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     ("b", ("tensor",)),  # [D]
     ("attention/key", (None, "tensor")),  # [E, U], of a recurrent decoder
     ("attention/score", ("tensor",)),  # [U]
-    ("decoder/output", ("tensor",)),  # [V], beside a tied table
+    ("decoder/output", ("tensor",)),  # [V], next to a tied table
     ("output_kernel", (None, "tensor")),  # [E, V]
     ("norm/scale", (None,)),  # [C]
     ("norm/bias", (None,)),  # [C]
@@ -50,8 +50,8 @@ taps/scores sharded over `fsdp` and `tensor` (jax 0.10, mesh 2 x 2 x 2)."""
 
 HALVES = ("blocks/*/conv/w", "blocks/*/conv/b")
 """Ends of paths of arrays [..., 2D] for a gated linear unit. On a mesh with `tensor` their halves are brought together
-for use (`training.halves`). The state's axis shards C, so that this is done with shards, or the taps: never the
-halves."""
+for use (`training.halves`). The state's axis shards C, or else the taps, but never the halves, so that this is done
+with shards."""
 
 
 def state_axis(mesh: Mesh | AbstractMesh) -> str:

@@ -48,7 +48,7 @@ def rows(
     Args:
       params: trained parameters, or a state; shapes are enough.
       mesh: the axes.
-      parallel: the way of an update.
+      parallel: how an update is spread over devices.
       rules: of the configuration.
     """
     groups: dict[Any, list[tuple[str, Row]]] = {}

@@ -96,7 +96,7 @@ def gradients(
 
 
 def through_kernels(params: Tree, made: Callable[[Tree], tuple[Tree, SumsT]]) -> tuple[Tree, SumsT]:
-    """Gradients with respect to trained parameters, from a function that returns those of merged ones, and sums."""
+    """Return gradients with respect to trained parameters, and sums; `made` returns both for merged parameters."""
     merged, pull = jax.vjp(weight_norm.merge, params)
     grads, sums = made(merged)
     return pull(grads)[0], sums

@@ -51,8 +51,8 @@ class TrainingConfig:
       report_every: updates between two reports of metrics.
       validate_every: updates between validations; None validates after each epoch.
       validate_bleu: whether each validation also translates (or labels) the validation set and scores the result.
-      metrics: metrics that score the translations, from bleu, chrf, ter, exact, rouge, d2l_bleu. (Classifiers report
-        accuracy and F1.)
+      metrics: scores to compute for the translations: any of bleu, chrf, ter, exact, rouge, d2l_bleu. (Classifiers
+        report accuracy and F1.)
       bleu_tokenize: sacreBLEU's tokeniser; "none" for text that is already tokenised.
       best_metric: validation score that determines the best checkpoint, which is kept, tested and used for decoding:
         "loss" or "ter" (lowest is best), or another score of `metrics` by its name in metrics.jsonl, such as bleu, chrf

@@ -32,7 +32,7 @@ from convs2s_jax.training.step import TrainState, fold_in, update
 
 
 def train(cfg: Config, workdir: Path | str, interrupts: Interrupts | None = None) -> None:
-    """Train, or continue the run in `workdir`, until a bound of the configuration, the schedule or a signal ends it.
+    """Train, or continue the run in `workdir`, until a limit in the configuration, the schedule or a signal ends it.
 
     A signal before the first update ends it immediately, without a checkpoint.
 

@@ -1,4 +1,4 @@
-"""Opening a run: everything is read and checked before anything but the lock and the cache of the workdir changes."""
+"""Opening a run: everything is read and checked before the workdir changes, except for its lock and its cache."""
 
 import contextlib
 import dataclasses

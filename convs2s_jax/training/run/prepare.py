@@ -35,7 +35,7 @@ class Run:
       train: tokenised training data.
       valid: tokenised validation data, or None.
       test: tokenised test data, or None.
-      rows: numbers of the training pairs in use.
+      rows: indices of the training pairs in use.
       shapes: of training batches.
       first_uses: shapes used in the first epoch, in the order of their first use.
       held_out_shapes: of batches of the validation and the test set.
@@ -179,7 +179,7 @@ def _first_epoch(
     if cfg.data.subword_sampling:
         tell(
             f"data.subword_sampling is {cfg.data.subword_sampling}: each epoch samples a new segmentation of the "
-            f"training text; the first has {_tokens(first, rows)} tokens, the best {_tokens(train, rows)}"
+            f"training text; the first has {_tokens(first, rows)} tokens, the best segmentation {_tokens(train, rows)}"
         )
     larger = segmenting.longest_of(train.lengths(), first.lengths())
     tight, chosen = batch_shapes(cfg, *(side[rows] for side in larger))

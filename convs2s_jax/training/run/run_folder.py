@@ -253,7 +253,7 @@ def differences(there: Any, here: Any, *, free: Callable[[str], bool], path: str
     Args:
       there, here: two configurations, as `to_dict` returns them.
       free: whether the field with this path may differ.
-      path: of both in the configuration of a run.
+      path: path of both within the configuration of a run.
     """
     odd = [f"{name} is {a!r} there and {b!r} here" for name, a, b in _differences(there, here, path) if not free(name)]
     return "; ".join(odd[:5]) + (" ..." if len(odd) > 5 else "")

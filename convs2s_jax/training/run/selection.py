@@ -78,8 +78,9 @@ def best_of(
 ) -> int | None:
     """Return the best of some steps by the metric that is `counting`, the first of equal ones; None if none has it.
 
-    A validation that is not `scheduled` only counts at the last of the steps, unless the run `goes_on`, or if there is
-    no other. A run that continues with another metric keeps the best by loss until a validation has the new score.
+    A validation that is not `scheduled` counts only at the last of the steps, and not if the run `goes_on`. If no other
+    validation is known, it counts anyway. A run that continues with another metric keeps the best by loss until a
+    validation has the new score.
     """
     steps = list(steps)
     last = None if goes_on else max(steps, default=None)

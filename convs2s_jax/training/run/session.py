@@ -148,7 +148,8 @@ def score_test(session: Session, state: TrainState) -> None:
     )
     if distributed.from_primary(reports.has(split="test", step=saved["step"])):
         reports.tell(
-            f"step {saved['step']} is already scored on the test set; for other metrics run convs2s decode --split=test"
+            f"step {saved['step']} was already scored on the test set; for other metrics, "
+            "run convs2s decode --split=test"
         )
         return
     try:

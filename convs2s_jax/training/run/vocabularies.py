@@ -29,7 +29,7 @@ def of_run(cfg: Config, workdir: Path, text: TrainingText, tell: Callable[[str],
       learn: False if another process has done so.
 
     Raises:
-      UserError: the workdir's vocabulary is missing where checkpoints need it, or none can be learned.
+      UserError: the workdir's vocabulary is missing although checkpoints need it, or none can be learned.
     """
     made = _of_run(cfg, workdir, text, tell, learn=learn)
     check(

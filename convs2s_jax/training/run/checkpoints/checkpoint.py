@@ -74,7 +74,7 @@ class Checkpoints(ocp.CheckpointManager):
         self.close()
 
     def metrics(self, step: int) -> None:
-        """Do nothing: Orbax stores no metrics, as it did for earlier versions of this program."""
+        """Do nothing: the position stores the scores. In earlier versions of this program, Orbax stored them."""
         del step
 
     def reached_preemption(self, step: int) -> bool:
@@ -234,7 +234,7 @@ def _writing(checkpoints: ocp.CheckpointManager, step: int) -> Iterator[None]:
         good = "no earlier one exists" if last is None else f"the last good one is step {last}"
         raise UserError(
             f"{checkpoints.directory}: the checkpoint of step {step} could not be written "
-            f"({room or first_line(error)}); {good}. Make room and run the same command again"
+            f"({room or first_line(error)}); {good}. Free disk space and run the same command again"
         ) from error
 
 

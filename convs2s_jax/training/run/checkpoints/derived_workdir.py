@@ -35,7 +35,7 @@ def new(flag: str, place: str) -> Iterator[Path]:
       place: path or address of the workdir.
 
     Raises:
-      UserError: it already exists, or it cannot be written.
+      UserError: it already exists and is not an empty folder, or it cannot be written.
     """
     if scheme_of(place):
         with _in_store(flag, place.rstrip("/")) as folder:
@@ -94,7 +94,7 @@ def write(
 
 
 def check_continues(workdir: Path) -> None:
-    """Refuse to train from an averaged checkpoint, which has no optimiser state and was never validated.
+    """Refuse to train from an averaged checkpoint: its optimiser state is the initial one, and it was never validated.
 
     A checkpoint that cannot be read is left to `restoring`.
 

@@ -17,7 +17,7 @@ from convs2s_jax.nn.types import Array, Tree
 from convs2s_jax.training import dispatch
 
 UNSIGNED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint32"}
-"""The type as which the bits of an element are read, by its size in bytes; 8 bytes are read as two numbers."""
+"""The type that the bits of an element are read as, by its size in bytes; 8 bytes are read as two numbers."""
 PIECE = 2**16
 """Number of elements of a host array that are mixed at a time."""
 

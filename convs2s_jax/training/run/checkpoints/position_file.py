@@ -94,7 +94,7 @@ def _scores(folder: Path, record: Mapping[str, Any]) -> Scores:
         return {name: float(value) for name, value in record["scores"].items()}
     if "loss" in record:  # earlier versions stored no other score
         return {} if record["loss"] is None else {LOSS: float(record["loss"])}
-    metrics = folder / "metrics" / "metrics"  # still earlier ones had it there, without a checksum
+    metrics = folder / "metrics" / "metrics"  # even earlier ones stored it there, without a checksum
     if not metrics.exists():
         return {}
     try:

@@ -27,7 +27,7 @@ class KnownText(NamedTuple):
 
     Attributes:
       train: the training split, without its lines.
-      shared: numbers of validation and of test pairs that are also in it.
+      shared: how many validation and how many test pairs are also in it.
       unknown: the sentence about its unknown tokens, or "".
     """
 
@@ -40,7 +40,9 @@ class TrainingText:
     """The lines of the training split, and those of the validation split, which may be held out from it."""
 
     def __init__(self, cfg: DataConfig, recognise: Recognise, *, task: str) -> None:
-        """Read the validation split, and the training split too if validation is held out from it or it has no files.
+        """Read the validation split.
+
+        The training split is read too if it has no files, validation is held out from it, or each epoch resegments it.
 
         Args:
           cfg: the corpus.

@@ -101,7 +101,7 @@ class _Claim:
 
 
 def holders(workdir: str) -> list[Holder | None]:
-    """Those who claim a workdir; None for a damaged claim. Raises OSError where they cannot be read."""
+    """Return the holders of all claims on a workdir, None for a damaged one. Raises OSError if they cannot be read."""
     return [_holder(text) for text in _claims(workdir).values()]
 
 

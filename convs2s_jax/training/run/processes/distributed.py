@@ -165,7 +165,7 @@ def local_share(count: int) -> range:
 
 
 def local_rounds(count: int) -> list[range]:
-    """Split `local_share` into pieces of at most `ROUND`, as many on all processes; one process alone gets one piece.
+    """Split `local_share` into pieces of at most `ROUND`, equally many on all processes; a single process gets one.
 
     Between two pieces, processes can ask whether a signal arrived.
     """

@@ -19,7 +19,7 @@ LOST = 75
 
 
 LOOKS = 5
-"""How often a claim is checked during a beat while a process waits for it."""
+"""Number of checks per beat of a claim that a process waits for."""
 
 
 @dataclasses.dataclass(frozen=True)

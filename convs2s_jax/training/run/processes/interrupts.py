@@ -52,7 +52,7 @@ class Interrupts:
         Args:
           own_process: whether this process ends with the run. It may then be ended if a library call is still running
             `PATIENCE` seconds after a signal before the first update: learning vocabularies and compiling do not return
-            to Python meanwhile. And a second signal, unless there are several processes, waits for nothing.
+            to Python meanwhile. A second signal then waits for nothing, unless there are several processes.
           peers: connections to the other processes.
         """
         self.received = ""
@@ -133,7 +133,7 @@ class Interrupts:
         sys.stderr.write(f"{self.received}: saving before exit; send it again to exit immediately\n")
 
     def _once_more(self, unraisable: Any) -> None:
-        """Send a signal again where Python ignored what its handler raised."""
+        """Send a signal again if Python ignored what its handler raised."""
         if self._last and issubclass(unraisable.exc_type, KeyboardInterrupt):
             if issubclass(unraisable.exc_type, StoppedBeforeUpdateError):
                 self.received = ""

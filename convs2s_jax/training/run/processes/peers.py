@@ -1,6 +1,6 @@
 """Connections between the processes of a training, through which all notice that one is lost, or is to stop.
 
-JAX has a service for this, but it carries no messages: if a process is lost, it aborts the others (SIGABRT, 134). Its
+JAX has a service for this, but it carries no messages. If a process is lost, it aborts the others (SIGABRT, 134). Its
 callback for that moment cannot be used from Python (jax 0.10.2 fails to convert its argument), and
 `jax_enable_recoverability` does not help processes that lose process 0. So process 0 has its own connection to each
 other process. A killed process closes it, and a stopped one falls silent; either way the others end with status `LOST`.

@@ -139,7 +139,6 @@ def _await_primary(address: str, seconds: float) -> None:
                     f"no answer at --coordinator_address={address} ({error}): process 0 must run there, and all "
                     "machines must be able to reach it through this port\n"
                 )
-                raise SystemExit(
-                    LOST
-                ) from error  # its machine may still be starting: the same command can be run again
+                # the machine of process 0 may still be starting, so the same command can be run again
+                raise SystemExit(LOST) from error
             time.sleep(0.2)

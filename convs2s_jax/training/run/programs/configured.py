@@ -86,8 +86,8 @@ def compile_configured(
       model: its configuration.
       training: the optimiser, and how gradients are summed and clipped.
       mesh: the devices; None for one.
-      parallel: the way the update is spread.
-      accumulates: whether updates have several batches, whose gradients are exchanged once.
+      parallel: how the update is spread over devices.
+      accumulates: whether updates have several batches, whose gradients are reduced over devices once.
       early: whether kernels that `fsdp` shards are gathered before the first layer; see `gathering.Exchange`.
       rules: how parameters are sharded, before those of `training.sharding`.
       platform: of the devices that the mesh stands in for (`ExecutionConfig.for_gradients`); None for its own.

@@ -66,7 +66,7 @@ class FirstState:
         return self.state(key, np.asarray(self.keys(jax.device_put(key, host()))))
 
     def lower(self, key: Key) -> Any:
-        """Lower the program of the device; that of the keys is small."""
+        """Lower the program of the device only; that of the keys is small."""
         keys = jax.eval_shape(self.keys, key)
         return self.state.lower(key, jax.ShapeDtypeStruct(keys.shape, keys.dtype, sharding=key.sharding))
 

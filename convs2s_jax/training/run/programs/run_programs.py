@@ -31,7 +31,7 @@ class ProgramKey(NamedTuple):
     Attributes:
       model: its configuration.
       training: with defaults in the fields that programs do not depend on.
-      parallel: the way the update is spread.
+      parallel: how the update is spread over devices.
       accumulates: whether updates have several batches.
       early: whether kernels that `fsdp` shards are gathered before the first layer; see `gathering.Exchange`.
       rules: how parameters are sharded, before those of `training.sharding`.

@@ -21,7 +21,7 @@ from convs2s_jax.training.run.reports.trackers import Trackers
 
 
 def perplexity(loss: float) -> float:
-    """exp(loss), or infinity where that would overflow; NaN of NaN."""
+    """Return exp(loss), or infinity if that would overflow; NaN for NaN."""
     return math.inf if loss >= 700 else math.exp(loss)
 
 

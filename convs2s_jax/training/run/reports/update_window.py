@@ -79,7 +79,7 @@ class Window:
         """Enclose the call of an update on batches of these shapes; one that compiles does not count as "compute".
 
         Earlier updates are awaited first, so that the device does not work on them meanwhile. The first batch of an
-        update and each further one have separate programs.
+        update has another program than the following ones.
         """
         new = {(i > 0, shape) for i, shape in enumerate(shapes)} - self._known
         self._known |= new

@@ -164,7 +164,7 @@ def _fetched_everywhere(address: str, folder: Path, *, fetches: bool) -> None:
     """Copy a workdir into each folder but that of the primary process, which has it: one process per folder `fetches`.
 
     Raises:
-      UserError: on all processes, if one cannot.
+      UserError: on all processes, if one cannot copy it.
     """
     refused = None
     if fetches:

@@ -56,7 +56,7 @@ def opened(workdir: Path | str, *, flag: str = "--workdir", reports: bool = Fals
 def reading(
     workdir: Path | str, tell: Callable[[str], None], *, flag: str = "--workdir"
 ) -> Iterator[tuple[Path, Callable[[str], None]]]:
-    """`opened`, with a `tell` that gives the workdir as it was named in place of the path of its copy."""
+    """`opened`, with a `tell` that replaces the path of the copy with the workdir as it was given."""
     with opened(workdir, flag=flag) as folder:
         yield folder, lambda sentence: tell(sentence.replace(str(folder), str(workdir).rstrip("/")))
 

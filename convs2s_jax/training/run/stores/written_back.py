@@ -1,4 +1,4 @@
-"""The files of a local copy of a workdir that are written back, and what is written of them."""
+"""The files of a local copy of a workdir that are written back, and which of their content is."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ def stamps(folder: Path, *, local: Sequence[str] | None = None) -> dict[str, Sta
     """The files in a folder by their relative names, with size and time of the last change.
 
     Args:
-      folder: to list.
+      folder: the folder to list.
       local: folders in it that are left out, and with them temporary files and those of `LEFT`; None for all files.
     """
     found = {}

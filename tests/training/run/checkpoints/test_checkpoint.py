@@ -106,7 +106,7 @@ def test_a_save_that_cannot_be_written_is_one_sentence_and_leaves_the_last_one_w
     assert ended.returncode == 2, ended.stderr
     good = "the last good one is step 30" if steps else "no earlier one exists"
     # Orbax's threads log their own errors at the same time: before it, after it, or between it and its line's end
-    sentence = rf"train\.py: {folder}: the checkpoint of step 40 could not be written \(.*\); {good}\. Make room"
+    sentence = rf"train\.py: {folder}: the checkpoint of step 40 could not be written \(.*\); {good}\. Free disk space"
     assert len(re.findall(sentence, ended.stderr)) == 1
     assert ended.stderr.count("train.py: ") == 1
     found, left, told = restore(folder)

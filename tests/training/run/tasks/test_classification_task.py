@@ -144,7 +144,8 @@ def test_a_finished_run_that_is_started_again_says_that_its_test_set_was_scored(
     train(tiny.config(**RUN), tmp_path / "run")
     assert tiny.metrics(tmp_path / "run") == tiny.metrics(workdir)
     [test] = [line for line in tiny.metrics(workdir) if line["split"] == "test"]
-    said = f"step {test['step']} is already scored on the test set; for other metrics run convs2s decode --split=test"
+    step = f"step {test['step']} was already scored on the test set"
+    said = f"{step}; for other metrics, run convs2s decode --split=test"
     assert said in (tmp_path / "run" / "train.log").read_text()
     assert said not in (workdir / "train.log").read_text()
 
