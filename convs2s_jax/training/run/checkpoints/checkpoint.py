@@ -185,7 +185,7 @@ def save(
     if again:
         if scores is None:
             return
-        if distributed.is_primary():  # saved before its validation: written again with its scores
+        if distributed.is_primary():  # saved before its validation: rewritten with its scores
             put_aside(Path(checkpoints.directory) / str(step), f"{step}{BEFORE}")
         if checkpoints.shared:
             distributed.barrier(f"{step} is {step}{BEFORE}")

@@ -1,7 +1,7 @@
 """A lock for file systems without flock: numbered claims with a heartbeat (decision 0015).
 
 Claims are the files lock-1, lock-2 and so on. The one with the highest number counts, and it is never removed, so no
-number is used twice. Its holder counts beats in it. It is over once it says so, once its process is known to have
+number is used twice. Its holder writes heartbeats to it. It is over once it says so, once its process is known to have
 ended, or, if nobody can know, once it has not changed for `SILENCE` seconds of the reader's own clock: clocks are not
 compared. Then the next number can be claimed, and the file system lets only one process create it.
 """
@@ -117,7 +117,7 @@ def _watch(workdir: Path, name: str, claim: Claim) -> None:
 
 
 def _beat(workdir: Path, name: str, path: Path, descriptor: int, stop: threading.Event) -> None:
-    """Count beats in a claim until `stop`; end this process if another one has claimed the workdir."""
+    """Write heartbeats to a claim until `stop`; end this process if another one has claimed the workdir."""
     number, first, count = int(path.name.rpartition("-")[2]), os.fstat(descriptor).st_size, 0
     while not stop.wait(BEAT):
         with contextlib.suppress(OSError):  # a failing file system does not end a run; others see the silence

@@ -82,7 +82,7 @@ class _Claim:
         stores.delete(stores.join(self._workdir, self._name))
 
     def beat(self, stop: threading.Event) -> None:
-        """Count beats in the claim until `stop`; end this process if another one has taken the workdir."""
+        """Write heartbeats to the claim until `stop`; end this process if another one has taken the workdir."""
         while not stop.wait(BEAT):
             with contextlib.suppress(OSError):  # a failing network does not end a run; others see the silence
                 began = time.monotonic()

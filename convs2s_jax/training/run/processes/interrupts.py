@@ -189,7 +189,7 @@ def _end() -> NoReturn:
 
 
 def _handler_of(number: int) -> Any:
-    """The handler of a signal that C code has set, of which Python knows nothing: C's `struct sigaction`."""
+    """The handler of a signal that C code has set and Python does not know: C's `struct sigaction`."""
     action = ctypes.create_string_buffer(512)  # more than any system's has
     ctypes.CDLL(None).sigaction(int(number), None, action)
     return action

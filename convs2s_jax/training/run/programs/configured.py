@@ -24,7 +24,7 @@ def fresh_state(key: Key, model: AnyModel, training: TrainingConfig, *, source: 
 
 
 def state_of(params: Tree, model: AnyModel, training: TrainingConfig) -> TrainState:
-    """The state before the first update of fresh parameters, merged ones."""
+    """The state before the first update, with these new parameters, which are merged."""
     # without the barrier, the samples are compiled again for each use: direction, length, and the test for zeros
     params = task_of(model).split(jax.lax.optimization_barrier(params), model)
     return init_state(params, optimizer.transformation(training.optimizer))

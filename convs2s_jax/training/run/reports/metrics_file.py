@@ -34,7 +34,7 @@ def read(workdir: Path) -> tuple[list[tuple[bytes, dict[str, Any]]], list[bytes]
 
 
 def keep_up_to(workdir: Path, step: int, *, validated: bool = True) -> list[str]:
-    """Drop the lines that a continued run writes again, and put damaged lines aside.
+    """Drop the lines that a continued run will write again, and set damaged lines aside.
 
     Args:
       workdir: of the run.

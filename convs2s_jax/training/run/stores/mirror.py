@@ -142,7 +142,7 @@ class Mirror:
         self._thread.start()
 
     def settle(self) -> None:
-        """Wait until all finished checkpoints are in the store, so that the next one waits for a slow network.
+        """Wait until all finished checkpoints are in the store: with a slow network, the next one has to wait.
 
         Raises:
           UserError: they could not be written for `PATIENCE` seconds.
