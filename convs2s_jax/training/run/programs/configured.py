@@ -87,7 +87,7 @@ def compile_configured(
       training: the optimiser, and how gradients are summed and clipped.
       mesh: the devices; None for one.
       parallel: how the update is spread over devices.
-      accumulates: whether updates have several batches, whose gradients are reduced over devices once.
+      accumulates: whether updates have several batches; see `Exchange.reduce_once_per_update`.
       early: whether kernels that `fsdp` shards are gathered before the first layer; see `gathering.Exchange`.
       rules: how parameters are sharded, before those of `training.sharding`.
       platform: of the devices that the mesh stands in for (`ExecutionConfig.for_gradients`); None for its own.
