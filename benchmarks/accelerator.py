@@ -1,6 +1,6 @@
 """Benchmark one accelerator in ten minutes:  python benchmarks/accelerator.py [--data=DIR] [--parts P ...]
 
-Six parts in one call: peak rates of the device, training, batches of several shapes, decoding, 8-bit products, and
+Six parts in one call: rates of the device, training, batches of several shapes, decoding, 8-bit products, and
 depthwise convolutions. Each result is printed as a line of JSON as soon as it is available, followed by a table of all.
 A part starts no further case after its share of --minutes. If a part fails, the others still run, and the exit status
 is 1. Programs are kept in --cache, so that a second call compiles nothing. The script requires an accelerator, unless

@@ -7,9 +7,10 @@ shape. The last rows of a model are the optimiser's update and the initial state
 rows for each of these optimisers. With --repeats, whole updates are also run in turn and timed. Memory is XLA's plan:
 arguments (parameters and batch) and temporary buffers. CPU time varies less than wall-clock time on a shared machine.
 
-With --topology, everything is compiled for a TPU slice that need not be attached (pip install libtpu, in the version
-that jax[tpu] requires; TPU_WORKER_HOSTNAMES=localhost keeps it quiet), on any mesh: --topology=v5e:4x4 --mesh 4 2 2.
-Then rows and memory are those of one chip, and collectives are counted as they appear in the program (once in a loop).
+With --topology, the gradients and the optimiser's update are compiled for a TPU slice that need not be attached (pip
+install libtpu, in the version that jax[tpu] requires; TPU_WORKER_HOSTNAMES=localhost keeps it quiet), on any mesh:
+--topology=v5e:4x4 --mesh 4 2 2. Then rows and memory are those of one chip, and collectives are counted as they appear
+in the program (once in a loop).
 """
 
 import argparse
@@ -79,8 +80,8 @@ def main() -> None:
         parser.error("--optimizers with --topology or --repeats: these use only the configuration's optimiser")
 
     print(describe())
-    last = "exchanges" if arguments.topology else "step s, best / median | share"
-    print(f"| model | layers | compile s | processor s | arguments MiB | besides MiB | {last} |")
+    last = "collectives" if arguments.topology else "step s, best / median | share"
+    print(f"| model | layers | compile s | processor s | arguments MiB | temporaries MiB | {last} |")
     print("|---|---|---|---|---|---|---|" + ("" if arguments.topology else "---|"), flush=True)
     for path in arguments.configs:
         cfg = build(Config, read_config(path, []))

@@ -3,8 +3,8 @@
 Starts `convs2s serve` on the loopback interface and sends it the lines of the file, one per request, with 1, 8 and 64
 clients. Each client sends its next request as soon as it has an answer. Prints sentences/s and latencies and, from the
 same run, the sentences/s of `translate` on the same lines in one call, as in decode.py, and the seconds of single
-calls. All translations are compared. Milliseconds of processor time per sentence are comparable on a busy machine too:
-of `translate`, of the server, and of the clients, which run on the same cores.
+calls. All translations are compared. It also prints the milliseconds of processor time per sentence of `translate`, the
+server, and the clients, which run on the same cores. These are comparable even on a busy machine.
 
 With --minutes, clients then send good, bad, cancelled and oversized requests at random for this time. Lost or different
 answers and the growth of the server's memory are printed.

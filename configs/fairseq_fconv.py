@@ -19,7 +19,7 @@ def get_config():
             "src": "de",
             "tgt": "en",
             "vocabulary": {"kind": "bpe", "src_size": 10_000, "tgt_size": 10_000},
-            # fairseq counts tokens per device, this is the whole batch: multiply it by the number of devices
+            # fairseq counts tokens per device, but this is the whole batch: multiply it by the number of devices
             "batch": {"tokens": 4000},
         },
         "model": {

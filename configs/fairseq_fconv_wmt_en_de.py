@@ -22,7 +22,7 @@ def get_config():
             "src": "en",
             "tgt": "de",
             "vocabulary": {"kind": "bpe", "src_size": 40_000, "joint": True},
-            # fairseq counts tokens per device, this is the whole batch: multiply it by the number of devices
+            # fairseq counts tokens per device, but this is the whole batch: multiply it by the number of devices
             "batch": {"tokens": 4000},
         },
         "model": {

@@ -1,13 +1,13 @@
 """convs2s train --config=kftt_ja_en --config.data.dir=DIR --workdir=runs/kftt
 
 ConvS2S on the Kyoto Free Translation Task, Japanese to English: 330,000 pairs, 256 channels, five encoder and four
-decoder layers. DIR is written by `python benchmarks/prepare_kftt.py --kftt=RAW --output=DIR`. The sizes are those that
-two processor cores train in five hours: an epoch has 8.3 M target tokens and about 2,500 updates, training ends after
-eight. A run that was stopped continues with the same command. 24 shapes of batches in place of 12 leave 14 % padding in
-place of 18 %: long and short sides meet more often than between European languages.
+decoder layers. DIR is written by `python benchmarks/prepare_kftt.py --kftt=RAW --output=DIR`. The sizes are chosen so
+that two processor cores train the model in five hours. An epoch has 8.3 M target tokens and about 2,500 updates, and
+training ends after eight epochs. The same command continues a run that was stopped. 24 batch shapes instead of 12 leave
+14 % padding instead of 18 %, since long and short sides are paired more often than between European languages.
 
 Published, test set, on tokenised text: LSTM 16.24, Transformer 20.4 to 21.4 BLEU. Measured: 16.26 cased, 16.28 with
-the mean of two checkpoints (seed 1, docs/results.md).
+the average of two checkpoints (seed 1, docs/results.md).
 """
 
 

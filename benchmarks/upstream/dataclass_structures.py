@@ -25,7 +25,7 @@ def made(number: int) -> type:
 
 
 def wrong(classes: list[type]) -> list[int]:
-    """Numbers of the classes for which one jitted function gives another number."""
+    """Return the numbers of the classes for which a jitted function returns another number."""
     function = jax.jit(lambda node: node.result())
     return [number for number, cls in enumerate(classes) if int(function(cls(0))) != number]
 

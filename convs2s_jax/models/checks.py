@@ -1,6 +1,6 @@
 """Argument checks for model functions, which raise a one-sentence error instead of one from deep inside JAX.
 
-All of them look at types, shapes and dtypes only, so they cost nothing in a compiled function.
+They only use types, shapes and dtypes, so they cost nothing in a compiled function.
 """
 
 import numbers

@@ -254,8 +254,8 @@ def advance(
 ) -> tuple[Array, Array, Tree]:
     """Read tokens [N, T]; return features [N, T, O] for `logits`, attention [N, T, S] and the cache.
 
-    The attention is the mean over the layers that attend, or that of the last one if the decoder's config has
-    `averages_attention` set to False. It is zero if no layer attends.
+    The attention is the mean over the layers that attend, or that of the last one if `averages_attention` of the
+    decoder's config is False. It is zero if no layer attends.
     """
     features, layers, cache = advance_in_layers(params, cfg, memory, cache, tokens, key=key)
     if not layers:

@@ -81,7 +81,7 @@ class DecoderConfig:
 
     @property
     def receptive_fields(self) -> tuple[int, ...] | None:
-        """Target tokens that a position sees after each layer, including its own; None, the default, if it sees all."""
+        """Target tokens that a position sees after each layer, itself included; None (default) for all so far."""
         return None
 
     @property

@@ -123,7 +123,7 @@ def measure(
         name = f"step {shape.rows} x ({shape.src}, {shape.tgt})"
         found.append(Measured(name, "s", bound.seconds, tuple(taken[WARM_UP:])))
     peak = _peak_here(mesh)
-    return [*found, Measured("most memory", "B", plan.resident, (peak,))] if peak else found
+    return [*found, Measured("peak memory", "B", plan.resident, (peak,))] if peak else found
 
 
 def random_batch(mesh: Mesh, shape: Shape, sizes: Mapping[str, int]) -> Batch:

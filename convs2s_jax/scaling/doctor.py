@@ -173,7 +173,7 @@ def _workdirs(seen: Sequence[Facts]) -> list[Finding]:
         if each["workdir"]["error"]:
             return [Finding(f"process {each['process']}: {each['workdir']['error']}", wrong=True)]
     found = min((each["workdir"] for each in seen), key=lambda one: one["free"])
-    there = "" if seen[0]["workdir"]["there"] else " does not exist yet, a run would create it"  # as process 0 found it
+    there = "" if seen[0]["workdir"]["there"] else " does not exist yet (a run would create it)"  # as process 0 saw it
     store = " for a copy on each machine; it can be listed, read and written" if scheme_of(found["path"]) else ""
     return [Finding(f"workdir: {found['path']}{there}, {found['free'] / 1e9:.1f} GB free{store}")]
 

@@ -20,7 +20,8 @@ OPTIONS = (
     *("jax_optimization_level", "jax_memory_fitting_level", "jax_exec_time_optimization_effort"),
     *("jax_memory_fitting_effort", "jax_default_matmul_precision"),
 )
-"""JAX settings that change programs; environment variables have the same names in capitals. Some versions lack some."""
+"""JAX settings that change programs. Their environment variables have the same names in capitals. Not every version of
+JAX has all of them."""
 VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 NO_MATTER = "--xla_force_host_platform_device_count"
 """A flag that does not change programs."""

@@ -39,7 +39,7 @@ def measured(devices: Sequence[Any], dtype: str) -> Chip:
         memory=memory_limit(devices),
         memory_bandwidth=copy_rate(mesh),
         link=exchange_rate(mesh) if len(devices) > 1 else 1.0,
-        source="measured on the devices at hand",
+        source="measured on the attached devices",
     )
 
 

@@ -18,7 +18,7 @@ def of_plan(plan: Plan) -> str:
     ]
     if plan.refused:
         return "\n".join([*lines, f"DOES NOT FIT: {plan.refused}"])
-    lines += [*_memory(plan), "", *_work(plan), "", *_exchanges(plan), "", *_steps(plan), "", *_notes(plan)]
+    lines += [*_memory(plan), "", *_work(plan), "", *_collectives(plan), "", *_steps(plan), "", *_notes(plan)]
     return "\n".join(lines)
 
 
@@ -81,7 +81,7 @@ def _work(plan: Plan) -> list[str]:
     ]
 
 
-def _exchanges(plan: Plan) -> list[str]:
+def _collectives(plan: Plan) -> list[str]:
     rows = [
         [
             f"{each.kind} over {each.axis}",
@@ -94,7 +94,7 @@ def _exchanges(plan: Plan) -> list[str]:
         for program in plan.programs
         for each in program.collectives
     ]
-    head = ["exchange", "in", "times", "arrays", "sent by a chip", "asynchronous"]
+    head = ["collective", "program", "times", "arrays", "sent by a chip", "asynchronous"]
     return [*(table(head, rows) if rows else ["no collectives"]), *_copies(plan)]
 
 

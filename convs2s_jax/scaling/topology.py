@@ -124,7 +124,7 @@ def check_compilers(names: Sequence[str]) -> None:
 
 
 def virtual_devices(names: Sequence[str]) -> int:
-    """Return the maximum number of virtual CPU devices that plans of these topologies need."""
+    """Return how many virtual CPU devices the largest of these topologies needs; 0 if compilers need none."""
     kinds = {name: CHIPS.get(name.partition(":")[0]) for name in names}
     compiled = gpus.has_compiler()
     needing = (name for name, chip in kinds.items() if chip is None or not (chip.axes or compiled))

@@ -84,13 +84,12 @@ def search(
     derivative is that of the hypotheses found, as if the choice were constant.
 
     Args:
-      step: one step of the network, a pure function. It gets memory, cache and the last symbol [N] of every live
-        hypothesis. It returns the new cache and logits or log-probabilities: [N, V], [M, N, V] for the M members of an
-        ensemble, or either of them with those of a language model (`rules.Fused`). Softmax, temperature and penalties
-        are applied here. N changes from call to call. It is B at the first symbol of most searches, where hypotheses
-        are equal, then B * beam_size, and less once sentences are done. Therefore, take per-row and per-sentence inputs
-        from `memory` and `cache`, which are sliced to the same rows. Arrays that the step closes over are shared by all
-        rows.
+      step: one step of the network, a pure function (memory, cache, last symbols [N]) -> (logits, new cache). Logits
+        may be log-probabilities. They are [N, V], [M, N, V] for the M members of an ensemble, or either of these with
+        those of a language model (`rules.Fused`). Softmax, temperature and penalties are applied here. N changes from
+        call to call. It is B at the first symbol of most searches, where hypotheses are equal, then B * beam_size, and
+        less once sentences are done. Therefore, take per-row and per-sentence inputs from `memory` and `cache`, which
+        are sliced to the same rows. Arrays that the step closes over are shared by all rows.
       strategy: how candidates are chosen (`strategies`); see `strategies.table.strategy_of`.
       numbers: penalties and temperature, traced; see `numbers_of`.
       memory: constant inputs of `step`, with the B sentences on axis 0 of every leaf.

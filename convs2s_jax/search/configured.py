@@ -45,7 +45,7 @@ def beam_search(
         differentiated. `search` decides which of them are used. For example, a coverage_penalty is used only if that of
         `search` is above 0.
       strategy: how candidates are chosen, instead of the strategy that `search` and the phrases of the request select.
-      chunk: number of steps between two checks for finished sentences; `jax.grad` needs `chunk=limit`.
+      chunk: number of steps between two checks for finished sentences; `jax.grad` needs at least `limit`.
       start: the symbol fed first.
       coverage: (memory, cache after a step) -> [N], for the coverage penalty.
 

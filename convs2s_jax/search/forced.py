@@ -29,7 +29,7 @@ def force(
       params, cfg: as in `translate`.
       search: temperature, penalties and normalisation. Under `jit`, `search` and `cfg` are static.
       src: [B, S] token ids with the end symbol, then PAD.
-      tgt: [B, L] token ids with the end symbol, then PAD; a row of PAD alone has score -inf.
+      tgt: [B, L] token ids with the end symbol, then PAD; a row with only PAD has score -inf.
       numbers: penalties and temperature that replace those of `search`.
       attention: whether to return the attention weights.
 

@@ -126,7 +126,7 @@ def force(
     Args:
       params, cfgs, structure, numbers, attention, mesh: as in `generate`.
       src: [B, S] int32, with the end symbol, then PAD.
-      tgt: [B, L] int32, with the end symbol, then PAD; a row of PAD alone has score -inf.
+      tgt: [B, L] int32, with the end symbol, then PAD; a row with only PAD has score -inf.
 
     Returns:
       Hypotheses [B, 1, L] and the attention [B, 1, L, S] or None.

@@ -66,7 +66,7 @@ _OF_STRATEGIES: _Switches = {
     "diverse_strength": (lambda structure: structure.groups > 1, "diverse_groups above 1"),
     "top_p": (lambda structure: structure.nucleus, "sampling=True and a top_p below 1"),
 }
-"""The same for numbers that strategies read."""
+"""The same for numbers that only strategies use."""
 
 
 def check_numbers(numbers: Any, cfg: SearchConfig, *, own_strategy: bool = False) -> None:

@@ -55,7 +55,7 @@ def request(
     *,
     axes: Sizes | None = None,
 ) -> Request:
-    """Build a request from lists of different lengths, padded to the given axes or to the longest.
+    """Build a request from lists of different lengths, padded to the given axes or to those of `sizes`.
 
     JAX arrays, including traced ones, are used as they are: max_lengths [B], prefixes [B, P], phrases [B, C, K],
     keys [B]. If there is a single key, the index of each sentence is folded into it.
@@ -179,6 +179,6 @@ def _listed(name: str, given: Sequence[Any] | Array | None, count: int) -> Seque
 
 
 def _phrase_rows(wanted: Sequence[Sequence[Tokens]], axes: Sizes) -> np.ndarray:
-    """[B, C, K]."""
+    """Pad the phrases of each sentence to [B, C, K]."""
     rows = [pad_rows((p for p in each if len(p)), (axes.phrases, axes.phrase), end=False) for each in wanted]
     return np.reshape(rows, (len(wanted), axes.phrases, axes.phrase)).astype(np.int32)

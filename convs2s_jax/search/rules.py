@@ -17,7 +17,7 @@ SPECIAL = UNK + 1
 
 @struct.dataclass
 class Fused:
-    """Logits of a model beside those of a language model.
+    """Logits of a model and of a language model.
 
     Attributes:
       model: [N, V], or [M, N, V] of the M members of an ensemble.
@@ -96,7 +96,7 @@ class Prices:
     others: Array
 
     def dense(self, vocab_size: int) -> Array:
-        """[R, V]."""
+        """Return the prices of all symbols, [R, V]."""
         rest = jnp.broadcast_to(self.others[:, None], (len(self.others), vocab_size - SPECIAL))
         return jnp.concatenate([self.special, rest], axis=1)
 

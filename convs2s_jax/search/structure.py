@@ -19,7 +19,7 @@ class Structure:
       length_penalty: what cumulative scores are divided by: nothing, a power of the length, or equation 14 of Wu et al.
         2016.
       coverage: whether a coverage penalty is added to the scores.
-      language_model: whether the step returns the logits of a language model beside those of the model.
+      language_model: whether the step also returns the logits of a language model.
       no_repeat_ngram: n-grams of this size never occur twice; 0 disables this.
       top_k: samples are drawn from the k most probable symbols; 0 for all.
       nucleus: whether samples are drawn from the most probable symbols, up to a total probability of `Numbers.top_p`.

@@ -86,7 +86,7 @@ def replace_unknown(
       ValueError: U is not the number of unknown tokens in the text, or S is 0 or more than the source tokens.
     """
     if len(attention) != text.count(UNKNOWN):
-        raise ValueError(f"attention has {len(attention)} unknown tokens, but the text has {text.count(UNKNOWN)}")
+        raise ValueError(f"attention is for {len(attention)} unknown tokens, but the text has {text.count(UNKNOWN)}")
     if not 0 < attention.shape[1] <= len(surfaces):
         raise ValueError(f"attention is over {attention.shape[1]} source tokens, but there are {len(surfaces)}")
     source = "".join(surfaces)

@@ -52,8 +52,8 @@ class Translator(LoadedModel):
         """Translate lines of text. Return one result per line, in order; `result.best.text` is the translation.
 
         Args:
-          lines: lines of text; an empty line has an empty translation. A line break at the end is removed, so that an
-            open file can be passed.
+          lines: lines of text; an empty line has an empty translation, except with a language model, which reads no
+            source. A line break at the end is removed, so that an open file can be passed.
           search: search options; None for those of the run (`cfg.search`).
           nbest: hypotheses per result, at most `search.beam_size`; None for all. The best one does not depend on it.
           prefix: for each line, words that its translation must begin with; "" for none.

@@ -138,7 +138,7 @@ def test_missing_data_ends_with_status_2(tmp_path):
 def test_a_folder_that_is_missing_is_named_and_not_left_behind(tmp_path):
     found = doctored(f"--workdir={tmp_path}/typo/run")
     assert found.returncode == 0, found.stderr
-    assert f"workdir: {tmp_path}/typo/run does not exist yet, a run would create it, " in found.stdout
+    assert f"workdir: {tmp_path}/typo/run does not exist yet (a run would create it), " in found.stdout
     assert not (tmp_path / "typo").exists()
 
 
@@ -156,7 +156,7 @@ def test_a_store_is_listed_and_written_and_then_as_before(bucket, requests):  # 
     bucket.mkdir()
     found = doctored("--workdir=gs://bucket/run/")
     assert found.returncode == 0, found.stderr
-    assert "workdir: gs://bucket/run/ does not exist yet, a run would create it, " in found.stdout
+    assert "workdir: gs://bucket/run/ does not exist yet (a run would create it), " in found.stdout
     assert "GB free for a copy on each machine; it can be listed, read and written" in found.stdout
     assert [action for action, _ in requests] == ["write", "delete"]
     assert stores.names("gs://bucket") == []
@@ -179,7 +179,7 @@ def test_process_0_knows_whether_the_folder_was_there():
     """The others see it after process 0 has made it, and may have less room."""
     missing = {**HEALTHY["workdir"], "there": False}
     seen = [{**HEALTHY, "workdir": missing}, *two(workdir={**missing, "there": True, "free": 1e9})[1:]]
-    assert "workdir: /runs/a does not exist yet, a run would create it, 1.0 GB free" in sentences(seen, wrong=False)
+    assert "workdir: /runs/a does not exist yet (a run would create it), 1.0 GB free" in sentences(seen, wrong=False)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_process_0_knows_whether_the_folder_was_there():
     [
         pytest.param(
             ("a/run", "a/run"),
-            "\nworkdir: {}/a/run does not exist yet, a run would create it, ",
+            "\nworkdir: {}/a/run does not exist yet (a run would create it), ",
             marks=pytest.mark.drill,
         ),
         (

@@ -155,7 +155,7 @@ def test_a_source_is_split_into_words_once(monkeypatch):
 
 
 def test_attention_of_another_text_is_refused():
-    with pytest.raises(ValueError, match="attention has 1 unknown tokens, but the text has 2"):
+    with pytest.raises(ValueError, match="attention is for 1 unknown tokens, but the text has 2"):
         replace_unknown(f"{U} {U}", np.ones((1, 12)), PIECES)
     with pytest.raises(ValueError, match="attention is over 13 source tokens, but there are 12"):
         replace_unknown(U, np.ones((1, 13)), PIECES)

@@ -98,7 +98,7 @@ class ConvDecoderConfig(DecoderConfig):
         return self.attention_layers is None or index + 1 in self.attention_layers
 
     def features_dim(self, _dim: int, /) -> int:
-        """O = `out_dim`."""
+        """Return the number of output features, O = `out_dim`."""
         return self.out_dim
 
     @property
@@ -129,8 +129,8 @@ class ConvDecoderBlock:
 
     Attributes:
       conv: the convolution from C to 2D channels; the kind determines its structure (`convs2s.convolutions`).
-      projection: [C, D] of the residual connection, None where C = D or there is no residual connection.
-      attention: None where the layer does not attend.
+      projection: [C, D] of the residual connection; None if C = D or there is no residual connection.
+      attention: parameters of the attention; None if the layer does not attend.
     """
 
     conv: Any

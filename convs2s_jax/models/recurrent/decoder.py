@@ -81,7 +81,7 @@ class RecurrentDecoderConfig(DecoderConfig):
         )
 
     def features_dim(self, _dim: int, /) -> int:
-        """O = `out_dim`."""
+        """Return the number of output features, O = `out_dim`."""
         return self.out_dim
 
     @property

@@ -35,7 +35,7 @@ class SliceNetEncoderConfig(SliceNetConfig, EncoderConfig):
 
     @property
     def receptive_fields(self) -> tuple[int, ...]:
-        """After each module."""
+        """Source tokens that a position sees after each module."""
         return tuple(1 + layers.reach_of(self.shapes) * (i + 1) for i in range(self.modules))
 
 
