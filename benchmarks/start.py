@@ -1,7 +1,8 @@
 """Time a command from start to end:  python benchmarks/start.py --workdir=DIR [--train=FLAGS] [FLAG ...]
 
-`decode.py` translates one line with the model of the workdir, in a new process each time: first repeatedly with an
-empty folder of compiled programs, then with the programs that are kept there. Further flags are passed to `decode.py`.
+`decode.py` translates one line with the model of the workdir, in a new process each time: first --repeats times with an
+empty folder of compiled programs, then as often with the programs that are kept there. Further flags are passed to
+`decode.py`.
 With --train, such as "--config=configs/cldr_en_de.py --config.training.max_steps=2000", the same is measured for a
 training that continues the run in the workdir, until the end of its first update. No checkpoint is saved.
 

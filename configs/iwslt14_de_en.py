@@ -1,6 +1,6 @@
 """convs2s train --config=iwslt14_de_en --config.data.dir=DIR --workdir=runs/iwslt14_de_en
 
-IWSLT'14 German-English with fairseq's recipe with label smoothing: 4 and 3 layers of 256 channels. DIR contains
+IWSLT'14 German-English by fairseq's recipe with label smoothing: 4 and 3 layers of 256 channels. DIR contains
 {train,valid,test}.de and .en, tokenised and lowercased as by fairseq's prepare-iwslt14.sh, but not yet split into
 sub-words.
 

@@ -120,7 +120,7 @@ def cast(params: T, cfg: Any) -> T:
     If `cfg.dtype` is float32, float64 stays as it is.
 
     Args:
-      params: of any model.
+      params: parameters of any model.
       cfg: its config; only `dtype` and `decoder.tied_output` are read.
     """
     if cfg.dtype == "float32" and not any_sharded(params):

@@ -1,4 +1,4 @@
-"""Roofline model of the time of an update, a lower bound from peak rates and not a simulation.
+"""Roofline model of the time of an update, a lower bound from rates and not a simulation.
 
 For each program of an update, with FLOPs F, bytes of memory traffic M, collectives of w_i seconds each on its links,
 and copies to the host and back of h_j seconds each:

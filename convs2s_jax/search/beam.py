@@ -237,7 +237,7 @@ def _check(
     limit: int,
     chunk: int,
 ) -> int:
-    """Refuse shapes and options that do not fit together. Return V, the size of the vocabulary."""
+    """Reject shapes and options that do not fit together. Return V, the size of the vocabulary."""
     for name, value in (("limit", limit), ("chunk", chunk)):
         if not isinstance(value, Integral):
             raise TypeError(f"{name} is {value}: expected a Python integer, which is static under `jit`")
@@ -266,7 +266,7 @@ def _check(
 
 
 def _check_result(rows: int, cache: StepCache, logits: Array | Fused, after: StepCache) -> int:
-    """Refuse results of a step whose shapes do not fit its inputs, `rows` last symbols and `cache`. Return V."""
+    """Reject results of a step whose shapes do not fit its inputs, `rows` last symbols and `cache`. Return V."""
     parts = (
         {"logits": logits} if not isinstance(logits, Fused) else {"logits.model": logits.model, "logits.lm": logits.lm}
     )

@@ -57,7 +57,7 @@ def members_of(
 
 
 def check_untraced(params: Any, *sequences: Any) -> None:
-    """Refuse arguments traced by `jit`, `grad` or `vmap`: batching needs concrete values.
+    """Reject arguments traced by `jit`, `grad` or `vmap`: batching needs concrete values.
 
     Raises:
       TypeError: parameters, sequences of ids, or an array of all of them are traced.
@@ -98,7 +98,7 @@ def check_required(
     *,
     reads: bool,
 ) -> None:
-    """Refuse prefixes and phrases that no translation can have.
+    """Reject prefixes and phrases that no translation can have.
 
     Args:
       sources: token ids.

@@ -97,7 +97,7 @@ class SearchConfig:
     lm_weight: float = dataclasses.field(default=0.0, metadata=SCORING)
 
     def __post_init__(self) -> None:
-        """Refuse values that no search can use."""
+        """Reject values that no search can use."""
         check(
             self.beam_size >= 1,
             f"beam_size is {self.beam_size}: a search keeps at least one hypothesis; use 1 (greedy) or more",
@@ -189,7 +189,7 @@ class SearchConfig:
 
 
 def check_search(search: SearchConfig, given: Iterable[str], *, attends: bool) -> None:
-    """Refuse search options that have no effect, or that the model does not support.
+    """Reject search options that have no effect, or that the model does not support.
 
     Args:
       search: the whole search.

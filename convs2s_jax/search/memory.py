@@ -28,7 +28,7 @@ def check_beam(
     vocab_size: int,
     rows: int,
 ) -> None:
-    """Refuse a beam that does not fit into memory.
+    """Reject a beam that does not fit into memory.
 
     Args:
       params, cfgs: as in `generate`; shapes are enough.

@@ -70,7 +70,7 @@ _OF_STRATEGIES: _Switches = {
 
 
 def check_numbers(numbers: Any, cfg: SearchConfig, *, own_strategy: bool = False) -> None:
-    """Refuse an object that is not a `Numbers`, and values that the static part of the options does not use.
+    """Reject an object that is not a `Numbers`, and values that the static part of the options does not use.
 
     Traced values are not checked, nor are values that a custom strategy may use.
 

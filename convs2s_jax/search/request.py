@@ -114,7 +114,7 @@ def check_ids(
     *,
     refused: Sequence[int] = (PAD, EOS),
 ) -> None:
-    """Refuse ids that a sequence cannot contain, in one pass over all rows.
+    """Reject ids that a sequence cannot contain, in one pass over all rows.
 
     Args:
       name, sentences: as in `as_ids`.
@@ -143,7 +143,7 @@ def check_ids(
 
 
 def check_required_ids(prefixes: Sequence[Tokens], phrases: Sequence[Sequence[Tokens]], vocabulary: int) -> None:
-    """Refuse prefixes and phrases with tokens that no hypothesis can contain.
+    """Reject prefixes and phrases with tokens that no hypothesis can contain.
 
     Raises:
       ValueError: ids that are not integers, or an id that is outside the vocabulary, PAD or EOS.

@@ -50,7 +50,7 @@ def check_required(
     prefix: Sequence[str] | None,
     constraints: Sequence[Sequence[str]] | None,
 ) -> None:
-    """Refuse prefixes and constraints that no translation can satisfy.
+    """Reject prefixes and constraints that no translation can satisfy.
 
     Raises:
       UserError: there is not one per line, or `fit.check_fit` refuses one.
@@ -77,7 +77,7 @@ def check_options(
     replace_unk: bool,
     unk_dictionary: Mapping[str, str] | None,
 ) -> None:
-    """Refuse options that have no effect, or that the model does not support.
+    """Reject options that have no effect, or that the model does not support.
 
     Raises:
       TypeError: `search` is not a `SearchConfig`.

@@ -64,7 +64,7 @@ def panels(attention: LayerAttention, layers: Sequence[str] = ("all",)) -> list[
 
 
 def check_layers(names: Sequence[str], layers: Sequence[str]) -> None:
-    """Refuse `layers` (as in `panels`) that do not exist in a decoder with attentions of these `names`.
+    """Reject `layers` (as in `panels`) that do not exist in a decoder with attentions of these `names`.
 
     Raises:
       UserError: there is no such layer; the message lists those that exist.

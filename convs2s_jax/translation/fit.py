@@ -25,7 +25,7 @@ def check_fit(
     prefix: tuple[str, Sequence[str]] | None = None,
     constraints: tuple[str, Sequence[Sequence[str]]] | None = None,
 ) -> None:
-    """Refuse prefixes and constraints that no translation can satisfy.
+    """Reject prefixes and constraints that no translation can satisfy.
 
     Args:
       translator: the model.
@@ -67,7 +67,7 @@ def check_fit(
 
 
 def check_targets(translator: LoadedModel, path: str, targets: Sequence[str]) -> None:
-    """Refuse translations to score that are longer than the model's positions.
+    """Reject translations to score that are longer than the model's positions.
 
     Raises:
       UserError: a translation is too long. The message contains the file and the line.
@@ -82,7 +82,7 @@ def check_targets(translator: LoadedModel, path: str, targets: Sequence[str]) ->
 
 
 def check_memory(translator: LoadedModel, search: SearchConfig, rows: int) -> None:
-    """Refuse a beam that does not fit into memory.
+    """Reject a beam that does not fit into memory.
 
     Args:
       translator: the model.

@@ -91,7 +91,7 @@ def layer_attention(
 
 
 def check_attends(cfg: ModelConfig) -> None:
-    """Refuse a model whose decoder does not attend to the source.
+    """Reject a model whose decoder does not attend to the source.
 
     Raises:
       UserError: there is no attention; the message says why.

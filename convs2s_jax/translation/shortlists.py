@@ -125,7 +125,7 @@ def _counts(tokens: np.ndarray, size: int) -> np.ndarray:
 
 
 def check_writable(path: Path) -> None:
-    """Refuse a file that `save` cannot write, before anything is learned. Nothing is changed.
+    """Reject a file that `save` cannot write, before anything is learned. Nothing is changed.
 
     Raises:
       UserError: it is a folder, or no file can be created beside it.

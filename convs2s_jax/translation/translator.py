@@ -248,7 +248,7 @@ def _load(workdir: str, steps: Steps, dtype: Dtype | None, tell: Callable[[str],
 
 
 def _check_same(side: str, first: str, one: Vocabularies, second: str, other: Vocabularies) -> None:
-    """Refuse an ensemble whose members have different vocabularies."""
+    """Reject an ensemble whose members have different vocabularies."""
     a, b = (one.src, other.src) if side == "source" else (one.tgt, other.tgt)
     if a.fingerprint != b.fingerprint:
         raise UserError(

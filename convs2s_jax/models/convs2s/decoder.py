@@ -143,7 +143,7 @@ class ConvDecoderParams:
     """Parameters of the decoder.
 
     Attributes:
-      embedding: of target tokens.
+      embedding: embedding of target tokens.
       map_in: the linear map [E -> C] to the channels of the first layer.
       blocks: the layers.
       map_out: the linear map to O.

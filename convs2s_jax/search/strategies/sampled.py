@@ -55,7 +55,7 @@ def keep(structure: Structure, numbers: Numbers, scores: Array) -> Array:
 
 
 def check(request: Request) -> None:
-    """Refuse a request without keys, or with phrases."""
+    """Reject a request without keys, or with phrases."""
     if request.keys is None:
         raise ValueError("sampling needs a random key for each sentence: pass keys in the request")
     no_phrases(request)

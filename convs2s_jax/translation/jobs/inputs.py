@@ -51,7 +51,7 @@ def phrases_of(lines: Sequence[str]) -> list[list[str]]:
 
 
 def check_empty(name: str, lines: Sequence[str]) -> None:
-    """Refuse source text for a language model.
+    """Reject source text for a language model.
 
     Raises:
       UserError: a line is not empty. The message contains the file and the line.

@@ -163,7 +163,7 @@ def prompt(options: Options, *, tell: Tell, width: int) -> Prompt[Labelled]:
 
 
 def _check(options: Options) -> None:
-    """Refuse options that do not apply to labelling."""
+    """Reject options that do not apply to labelling."""
     if len(options.workdir) > 1:
         raise UserError(
             f"--workdir has {len(options.workdir)} folders, but classifiers do not form ensembles; use only one"

@@ -23,7 +23,7 @@ def flags(names: Iterable[str]) -> str:
 
 
 def check_read_once(given: Sequence[str]) -> None:
-    """Refuse more than one flag that reads standard input.
+    """Reject more than one flag that reads standard input.
 
     Raises:
       UserError: there are several; the message lists them.
@@ -103,7 +103,7 @@ class Options:
     corpus: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse options that contradict each other, whatever the model."""
+        """Reject options that contradict each other, whatever the model."""
         check(bool(self.workdir) and all(self.workdir), "--workdir is missing; set it, for example --workdir=runs/demo")
         for name in ("nbest", "batch_size", "batch_tokens", "window"):
             check(getattr(self, name) >= 1, f"--{name} is {getattr(self, name)}: use 1 or more")

@@ -147,7 +147,7 @@ def _read_record(output: str, record: Path) -> dict[str, Any]:
 
 
 def _check_same(output: str, before: MadeOf, now: MadeOf) -> None:
-    """Refuse the output of another command; the message states the first difference."""
+    """Reject the output of another command; the message states the first difference."""
     now = json.loads(json.dumps(now))  # tuples become lists, as in the record
     for name in [*now, *(name for name in before if name not in now)]:
         if before.get(name) != now.get(name):
