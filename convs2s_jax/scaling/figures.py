@@ -87,10 +87,11 @@ def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
 
 
 def series(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Group rows that only differ in the number of chips: same chip, way, slices, tokens, and all axes but one.
+    """Group rows with the same chip, `parallel`, slices and tokens that differ in the size of one mesh axis only.
 
     The label contains the axis that grows, and the sizes of the others. A row can be in several lines, such as 2 x 2,
-    where either axis can be the fixed one. A single chip starts each line with the same chip, way and tokens.
+    where either axis can be the fixed one. A single chip starts each line with the same chip, `parallel`
+    and tokens.
     """
     several = len({row["length"] for row in rows}) > 1
     groups: dict[tuple[str, str], list[Row]] = {}

@@ -1,4 +1,4 @@
-"""Plan combinations of devices, meshes, batches, slices and ways. Each plan is a file, so a sweep can be resumed."""
+"""Plan all combinations of devices, slices, meshes, `parallel` and batches. Each plan is a file, to resume a sweep."""
 
 import csv
 import dataclasses

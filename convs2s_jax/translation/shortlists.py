@@ -50,12 +50,12 @@ def make(
     Args:
       workdir: workdir of the run.
       words, frequent, iterations: as in `learn`.
-      pairs: maximum number of sentence pairs to learn from; of a larger corpus, every second, third and so on is used.
+      pairs: maximum number of sentence pairs to learn from; of a larger corpus, only every n-th pair is used.
       tell: receives messages for the user.
       places: where the corpus is now.
 
     Raises:
-      UserError: there is no run, its model does not translate, or its training text cannot be read or has changed.
+      UserError: there is no run, it has no translation model, or its training text cannot be read or has changed.
     """
     cfg = run_folder.load_config(workdir)
     check(
@@ -173,9 +173,7 @@ def load(path: Path, vocabularies: Vocabularies) -> Shortlist:
     except DamagedError as error:
         raise UserError(f"--shortlist={path} is not a shortlist, or is damaged ({error}); {ANEW}") from error
     if head["vocabularies"] != run_folder.fingerprints(vocabularies):
-        raise UserError(
-            f"--shortlist={path} was created for vocabularies other than the model's; {ANEW}, the model's own"
-        )
+        raise UserError(f"--shortlist={path} was created for vocabularies other than the model's; {ANEW} of this model")
     ends = np.cumsum([0, *head["bytes"]])
     arrays = [np.frombuffer(rest[a:b], "<i4") for a, b in itertools.pairwise(ends)]
     return Shortlist(**dict(zip(_ARRAYS, arrays, strict=True)), size=head["size"])
