@@ -13,7 +13,7 @@ import jax
 
 from convs2s_jax.core.guard import guard
 from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.models.convs2s.layers import sizes
+from convs2s_jax.models.convs2s.layers import layer_channels
 from convs2s_jax.models.light.layers import LightConfig
 
 SIDE = 2048
@@ -93,7 +93,7 @@ def _light(cfg: LightConfig, dim: int) -> int:
 
 def _convolutions(layers) -> float:
     total = 0
-    for layer, size in zip(layers, sizes(layers), strict=True):
+    for layer, size in zip(layers, layer_channels(layers), strict=True):
         total += layer.width * size.inputs * 2 * layer.channels
         if size.residual not in (None, layer.channels):
             total += size.residual * layer.channels

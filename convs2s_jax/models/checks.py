@@ -32,27 +32,27 @@ def check_config(cfg: Any, record: type, *, name: str = "cfg") -> None:
         raise TypeError(f"{name} is a {type(cfg).__name__}: expected {record.__name__}")
 
 
-def check_record(name: str, value: Any, made: Any, kind: str) -> None:
-    """Reject parameters or a cache of a kind other than the config's, that is, of a type that `made` does not return.
+def check_record(name: str, value: Any, factory: Any, kind: str) -> None:
+    """Reject parameters or a cache of another kind than the config's, of a type that `factory` does not return.
 
-    The type is the return annotation of `made`. If it is `Any` or missing, every type is accepted.
+    The type is the return annotation of `factory`. If it is `Any` or missing, every type is accepted.
 
     Raises:
       TypeError: another type, or an annotation that is a string or lists several types, which cannot be compared.
     """
-    annotated = getattr(made, "__annotations__", {}).get("return", Any)
+    annotated = getattr(factory, "__annotations__", {}).get("return", Any)
     if annotated is Any:
         return
     record = types.NoneType if annotated is None else typing.get_origin(annotated) or annotated
     if not isinstance(record, type) or record is types.UnionType:
         raise TypeError(
-            f"`{made.__name__}` of the kind '{kind}' is annotated to return {annotated!r}: use a single class, without "
-            "quotes and without `from __future__ import annotations`, or omit the annotation"
+            f"`{factory.__name__}` of the kind '{kind}' is annotated to return {annotated!r}: use a single class, "
+            "without quotes and without `from __future__ import annotations`, or omit the annotation"
         )
     if not isinstance(value, record):
         raise TypeError(
             f"{name} is a {type(value).__name__}: the kind '{kind}' of cfg uses a {record.__name__}; pass what "
-            f"`{made.__name__}` returns for this cfg"
+            f"`{factory.__name__}` returns for this cfg"
         )
 
 

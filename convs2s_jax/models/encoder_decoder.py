@@ -20,7 +20,7 @@ from convs2s_jax.models.checks import (
     check_vocabulary,
 )
 from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.models.execution import products_at
+from convs2s_jax.models.execution import matmul_precision_context
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.protocols import DecoderSteps
 from convs2s_jax.models.table import DECODERS, ENCODERS, FAST_DECODERS
@@ -186,7 +186,7 @@ def precompute(params: Params, cfg: ModelConfig) -> Params:
     fast = FAST_DECODERS.get(cfg.decoder.kind)
     if fast is None:
         return params
-    with products_at(cfg.matmul_precision):
+    with matmul_precision_context(cfg.matmul_precision):
         return PrecomputedParams(encoder=params.encoder, decoder=fast.precompute(params.decoder, cfg.decoder))
 
 
@@ -220,7 +220,7 @@ def encode(params: Params, cfg: ModelConfig, src: Array, *, key: Key | None = No
     kind, scale = cfg.encoder.kind, cfg.decoder.gradient_scale
     check_record("params.encoder", params.encoder, ENCODERS[kind].init, kind)
     params = with_shared_table(params, cfg)
-    with products_at(cfg.matmul_precision):
+    with matmul_precision_context(cfg.matmul_precision):
         return ENCODERS[kind].encode(
             params.encoder, cfg.encoder, src, rate=cfg.dropout, gradient_scale=scale, key=key, execution=cfg.execution
         )
@@ -234,7 +234,7 @@ def prepare(params: Params, cfg: ModelConfig, memory: Memory) -> Any:
     """
     if not isinstance(memory, Memory):
         return memory
-    with products_at(cfg.matmul_precision):
+    with matmul_precision_context(cfg.matmul_precision):
         return _decoder(params, cfg).prepare(params.decoder, cfg.decoder, memory)
 
 
@@ -245,7 +245,7 @@ def init_cache(params: Params, cfg: ModelConfig, memory: Memory, rows: int) -> T
     """
     check_params(params, Params)
     check_memory(memory, rows)
-    with products_at(cfg.matmul_precision):
+    with matmul_precision_context(cfg.matmul_precision):
         return _decoder(params, cfg).init_cache(params.decoder, cfg.decoder, prepare(params, cfg, memory), rows)
 
 
@@ -278,7 +278,7 @@ def advance_in_layers(
     decoder = _decoder(params, cfg)
     check_record("cache", cache, decoder.init_cache, cfg.decoder.kind)
     memory = prepare(params, cfg, memory)
-    with products_at(cfg.matmul_precision):
+    with matmul_precision_context(cfg.matmul_precision):
         return decoder.advance(
             params.decoder, cfg.decoder, memory, cache, tokens, rate=cfg.dropout, key=key, execution=cfg.execution
         )
@@ -291,7 +291,7 @@ def logits(params: Params, cfg: ModelConfig, features: Array, *, layer: Affine |
     """
     check_params(params, Params)
     check_features(features, cfg.decoder.features_dim(cfg.embedding_dim))
-    with products_at(cfg.matmul_precision):
+    with matmul_precision_context(cfg.matmul_precision):
         return output.logits(layer or output_layer(params, cfg, features.dtype), features)
 
 

@@ -22,7 +22,7 @@ MatmulPrecision = Literal["default", "high", "highest"]
 """Precision of products of float32 arrays, as in `jax.lax.Precision`."""
 
 
-def products_at(precision: MatmulPrecision) -> AbstractContextManager[None]:
+def matmul_precision_context(precision: MatmulPrecision) -> AbstractContextManager[None]:
     """Return a context in which products are traced with this precision; "default" keeps JAX's current setting.
 
     It covers matrix products, convolutions and their derivatives.
@@ -122,7 +122,9 @@ class ExecutionConfig:
             return "products" if scanned else "xla"
         return self.convolution
 
-    def for_gradients(self, platform: str, dtype: str, *, plain: bool = False, cut: bool = False) -> "ExecutionConfig":
+    def for_gradients(
+        self, platform: str, dtype: str, *, plain: bool = False, sharded: bool = False
+    ) -> "ExecutionConfig":
         """Return the options with defaults resolved for computing gradients on devices of this platform.
 
         Args:
@@ -130,7 +132,7 @@ class ExecutionConfig:
           dtype: dtype of the model.
           plain: whether convolutions have to be plain sums over taps, as "xla" and "products" are. These round less
             and communicate less.
-          cut: whether the mesh shards kernels in use, or each layer gathers its own. If so, loops stay, since they
+          sharded: whether the mesh shards kernels in use, or each layer gathers its own. If so, loops stay, since they
             keep the whole kernels of one layer at a time.
         """
         chosen: dict[str, Any] = {}
@@ -139,7 +141,7 @@ class ExecutionConfig:
                 chosen["convolution"] = "winograd"
             if dtype == "bfloat16" and has_fast_bfloat16_products():
                 chosen["convolution"] = "products"
-        if self.scan_layers is None and platform == "gpu" and not cut:
+        if self.scan_layers is None and platform == "gpu" and not sharded:
             chosen["scan_layers"] = 0
         if self.softmax_rows is None and platform == "gpu":
             chosen["softmax_rows"] = SOFTMAX_ROWS_OF_GPUS

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from convs2s_jax.nn import draws, struct
-from convs2s_jax.nn.gradient import add_broadcast, apart_on_cpu
+from convs2s_jax.nn.gradient import add_broadcast, materialise_on_cpu
 from convs2s_jax.nn.quantized import Quantized, product
 from convs2s_jax.nn.types import Array, Key
 
@@ -75,7 +75,7 @@ def matmul(x: Array, w: Any) -> Array:
     """
     x = x.astype(w.dtype)
     several = x.ndim > 2 and w.dtype == jnp.bfloat16 and not isinstance(w, Quantized)
-    return _of_several_axes(x, w) if several else _of_rows(x, w)
+    return _matmul_nd(x, w) if several else _matmul_2d(x, w)
 
 
 def tangent_product(x: Array, dw: Array, precision: str | None = None) -> Array:
@@ -89,10 +89,10 @@ def tangent_product(x: Array, dw: Array, precision: str | None = None) -> Array:
       dw: the tangent of a kernel.
       precision: precision of the product, as in `jax.lax.Precision`.
     """
-    return jnp.einsum("...C,DC->...D", x, apart_on_cpu(dw.T), precision=precision)
+    return jnp.einsum("...C,DC->...D", x, materialise_on_cpu(dw.T), precision=precision)
 
 
-def _of_rows(x: Array, w: Any) -> Array:
+def _matmul_2d(x: Array, w: Any) -> Array:
     """Multiply x w as two matrices. All axes of x but the last are flattened into one."""
     rows = x.reshape(-1, x.shape[-1])
     y = product(rows, w) if isinstance(w, Quantized) else rows @ w
@@ -100,16 +100,16 @@ def _of_rows(x: Array, w: Any) -> Array:
 
 
 @jax.custom_jvp
-def _of_several_axes(x: Array, w: Array) -> Array:
+def _matmul_nd(x: Array, w: Array) -> Array:
     """Multiply x w, with `tangent_product` as the derivative with respect to w."""
-    return _of_rows(x, w)
+    return _matmul_2d(x, w)
 
 
-@_of_several_axes.defjvp
+@_matmul_nd.defjvp
 def _tangent(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
     """Product rule: dy = dx w + x dw."""
     (x, w), (dx, dw) = primals, tangents
-    return _of_rows(x, w), _of_rows(dx, w) + tangent_product(x, dw)
+    return _matmul_2d(x, w), _matmul_2d(dx, w) + tangent_product(x, dw)
 
 
 def add_bias(y: Array, b: Array) -> Array:

@@ -60,7 +60,7 @@ def embed(params: Embedding, tokens: Array, start: Array) -> Array:
     """
     e = rows(params.table, tokens)
     if params.positions is not None:
-        e += rows(params.positions, places(tokens, start))
+        e += rows(params.positions, position_rows(tokens, start))
     real = (tokens != PAD)[:, :, None]
     return jnp.where(real, e, jax.lax.stop_gradient(e))  # nothing here trains row PAD
 
@@ -75,7 +75,7 @@ def rows(table: Array | ShardedParam, indices: Array) -> Array:
     return table.at[indices].get(out_sharding=P()) if shardings_in_types() else table[indices]
 
 
-def places(tokens: Array, start: Array) -> Array:
+def position_rows(tokens: Array, start: Array) -> Array:
     """Return the row of `Embedding.positions` that each token reads, [B, T]. Arguments are as in `embed`."""
     real = (tokens != PAD).astype(jnp.int32)  # there may be more tokens than 8-bit ids can count
     return (jnp.cumsum(real, axis=1) + start.astype(jnp.int32)[:, None]) * real + PAD

@@ -36,7 +36,7 @@ def _scale_tangent(scale: float, primals: tuple[Array], tangents: tuple[Array]) 
 
 
 @jax.custom_jvp
-def once(x: Array) -> Array:
+def materialise_gradient(x: Array) -> Array:
     """Identity whose gradient XLA's CPU compiler materialises once instead of recomputing it in each use.
 
     A linear map uses this gradient three times, and dropout masks would be recomputed with it each time.
@@ -44,13 +44,13 @@ def once(x: Array) -> Array:
     return x
 
 
-@once.defjvp
-def _once_tangent(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    return primals[0], apart_on_cpu(tangents[0])
+@materialise_gradient.defjvp
+def _materialised_tangent(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    return primals[0], materialise_on_cpu(tangents[0])
 
 
 @jax.jit  # so that it is traced once for each shape
-def apart_on_cpu(x: Array) -> Array:
+def materialise_on_cpu(x: Array) -> Array:
     """Return x behind a barrier on CPU, so that XLA materialises it instead of fusing its producers with its consumers.
 
     XLA's other compilers make better fusion decisions without a barrier, and need less memory traffic

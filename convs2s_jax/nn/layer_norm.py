@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from convs2s_jax.nn import struct
 from convs2s_jax.nn.affine import bias
-from convs2s_jax.nn.gradient import apart_on_cpu
+from convs2s_jax.nn.gradient import materialise_on_cpu
 from convs2s_jax.nn.types import Array, accumulation_dtype
 
 EPSILON = 1e-5
@@ -59,7 +59,7 @@ def _normalised_tangent(
     x, scale, shift = primals
     z, r = _centred(x)
     # otherwise XLA's CPU compiler would recompute the result in each of its uses
-    return apart_on_cpu(z * r * scale + shift), _linear_in_tangents(z, r, scale, *tangents)
+    return materialise_on_cpu(z * r * scale + shift), _linear_in_tangents(z, r, scale, *tangents)
 
 
 @partial(jax.checkpoint, prevent_cse=False)

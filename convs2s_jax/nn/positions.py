@@ -12,7 +12,7 @@ def sinusoidal(rows: int, dim: int) -> np.ndarray:
     """Return rows p_n = [sin(n f_0), ..., sin(n f_{E/2-1}), cos(n f_0), ...],  f_i = 10000^(-i / (E/2 - 1)) (fairseq).
 
     The paper interleaves sines and cosines, and divides by E/2 in the exponent. Row n is for position n
-    (`nn.embedding.places`). Row PAD is zero.
+    (`nn.embedding.position_rows`). Row PAD is zero.
 
     Args:
       rows: number of rows P.

@@ -101,7 +101,7 @@ def _init_separable(key: Key, width: int, _channels: int, heads: int, draw: Draw
     return Kernel(w=draw(key, (width, heads)))
 
 
-def _own(params: Kernel) -> Array:
+def _stored_taps(params: Kernel) -> Array:
     w: Array = params.w
     return w
 
@@ -127,7 +127,7 @@ def _none(_params: PredictedTaps) -> None:
 
 
 TAPS: dict[str, TapKind[Any]] = {
-    "separable": TapKind(init=_init_separable, taps=partial(_same_everywhere, _own), fixed=_own),
+    "separable": TapKind(init=_init_separable, taps=partial(_same_everywhere, _stored_taps), fixed=_stored_taps),
     "lightweight": TapKind(init=_init_lightweight, taps=partial(_same_everywhere, _normalised), fixed=_normalised),
     "dynamic": TapKind(init=_init_dynamic, taps=_dynamic, fixed=_none),
 }

@@ -10,7 +10,7 @@ from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.checks import check_config, check_pairs, check_params
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
-from convs2s_jax.models.execution import products_at
+from convs2s_jax.models.execution import matmul_precision_context
 from convs2s_jax.nn.dropout import split_key
 from convs2s_jax.nn.gradient import scan
 from convs2s_jax.nn.types import Array, Key, accumulation_dtype
@@ -88,7 +88,7 @@ def training_loss(
     It computes the gradient of the softmax layer in the forward pass (`training.softmax`). Arguments as in `loss`.
     """
     params, features = _features(params, cfg, batch, smoothing, shards, key)
-    with products_at(cfg.matmul_precision):
+    with matmul_precision_context(cfg.matmul_precision):
         layer = encoder_decoder.output_layer(params, cfg, features.dtype)
         total, nll = summed_cross_entropy(
             layer, features, batch.tgt, smoothing=smoothing, shards=shards, rows=cfg.execution.rows_of_scores

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from convs2s_jax.nn.gradient import add_broadcast, broadcast, once, scale_gradient, scan
+from convs2s_jax.nn.gradient import add_broadcast, broadcast, materialise_gradient, scale_gradient, scan
 from tests.helpers import barriers
 
 
@@ -42,12 +42,12 @@ def test_a_gradient_that_is_computed_once_is_the_same_in_both_modes():
     x = jnp.array([0.5, -2.0])
     for derivative in (jax.grad, jax.jacfwd, jax.hessian):
         expected = derivative(lambda x: function(x, lambda a: a))(x)
-        np.testing.assert_allclose(derivative(lambda x: function(x, once))(x), expected, rtol=1e-6)
+        np.testing.assert_allclose(derivative(lambda x: function(x, materialise_gradient))(x), expected, rtol=1e-6)
 
 
 def test_a_gradient_that_is_computed_once_stands_behind_a_barrier_on_cpus():
     """Without it XLA computes the product with the mask twice there; others fuse better (docs/performance-log.md)."""
-    gradient = jax.grad(lambda x: jnp.sum(once(x) ** 2))
+    gradient = jax.grad(lambda x: jnp.sum(materialise_gradient(x) ** 2))
     assert barriers(gradient, jnp.ones(2)) == {"cpu": 1, "cuda": 0, "tpu": 0}
 
 

@@ -12,7 +12,7 @@ from convs2s_jax.models.classifier import kim, pooled
 from convs2s_jax.models.classifier.kim import KimConfig
 from convs2s_jax.models.classifier.pooled import PooledConfig
 from convs2s_jax.models.encoder_decoder import cast
-from convs2s_jax.models.execution import ExecutionConfig, MatmulPrecision, products_at
+from convs2s_jax.models.execution import ExecutionConfig, MatmulPrecision, matmul_precision_context
 from convs2s_jax.models.protocols import Features, FeaturesConfigT, ParamsT
 from convs2s_jax.nn import affine, struct, weight_norm
 from convs2s_jax.nn.affine import Affine, add_bias
@@ -126,7 +126,7 @@ def logits(params: ClassifierParams, cfg: ClassifierConfig, src: Array, *, key: 
     check_tokens("src", src)
     features_key, output_key = split_key(key, 2)
     params = cast(params, cfg)
-    with products_at(cfg.matmul_precision):
+    with matmul_precision_context(cfg.matmul_precision):
         z = FEATURES[cfg.features.kind].extract(
             params.features, cfg.features, src, rate=cfg.dropout, key=features_key, execution=cfg.execution
         )

@@ -158,7 +158,7 @@ def _dense(params: Affine, _cfg: DenseConfig, _x: Array, form: DenseForm) -> Val
     return partial(convolution.dense, params, form=form)
 
 
-def _itself(params: Affine, _cfg: DenseConfig) -> Affine:
+def _already_dense(params: Affine, _cfg: DenseConfig) -> Affine:
     return params
 
 
@@ -183,7 +183,7 @@ def _factored(name: str, deviation: Callable[[int, int], float]) -> BlockConvolu
 
 
 CONVOLUTIONS: dict[str, BlockConvolution] = {
-    "dense": BlockConvolution(init=_init_dense, convolve=_dense, dense=_itself),
+    "dense": BlockConvolution(init=_init_dense, convolve=_dense, dense=_already_dense),
     "separable": _factored("separable", lambda width, _: width**-0.5),
     "lightweight": _factored("lightweight", lambda *_: 1.0),
     "dynamic": _factored("dynamic", lambda _, inputs: inputs**-0.5),

@@ -21,10 +21,10 @@ from convs2s_jax.models.convs2s.layers import (
     check_layers,
     gated,
     init_layers,
+    layer_channels,
     mark_conv_output,
     receptive_fields,
     residual,
-    sizes,
 )
 from convs2s_jax.models.convs2s.stack import apply_layers
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
@@ -206,7 +206,7 @@ def init_cache(params: ConvDecoderParams, cfg: ConvDecoderConfig, _memory: Any, 
     dtype = params.map_in.w.dtype
     histories = [
         jnp.zeros((rows, (layer.width - 1) * cfg.convolution.at(i).dilation, size.inputs), dtype)
-        for i, (layer, size) in enumerate(zip(cfg.layers, sizes(cfg.layers), strict=True))
+        for i, (layer, size) in enumerate(zip(cfg.layers, layer_channels(cfg.layers), strict=True))
     ]
     return ConvDecoderCache(length=jnp.zeros(rows, jnp.int32), histories=tuple(histories))
 

@@ -47,7 +47,7 @@ class Words:
 
     Attributes:
       tokens: [N, T], token ids.
-      places: [N, T], rows of their positions (`nn.embedding.places`).
+      places: [N, T], rows of their positions (`nn.embedding.position_rows`).
     """
 
     tokens: Array

@@ -45,7 +45,7 @@ def check_layers(layers: Sequence[ConvLayer], convolution: ConvolutionConfig) ->
     for i, layer in enumerate(layers):
         rule = f"layers[{i}].skip is {layer.skip}: only {i + 1} earlier outputs exist there; use at most {i + 1}"
         check(layer.skip <= i + 1, rule)
-    for size in sizes(layers):
+    for size in layer_channels(layers):
         convolution.check_inputs(size.inputs)
 
 
@@ -67,7 +67,7 @@ class LayerChannels(NamedTuple):
     residual: int | None
 
 
-def sizes(layers: Sequence[ConvLayer]) -> list[LayerChannels]:
+def layer_channels(layers: Sequence[ConvLayer]) -> list[LayerChannels]:
     """Return the input and residual channels of each layer. The first input has the channels of the first layer."""
     outputs = [layers[0].channels]
     result = []
@@ -105,7 +105,7 @@ def init_layers(
         return init_layer(key, layer, size, keep, own)
 
     own = [convolution.at(i) for i in range(len(layers))]
-    return init_each(init, keys, list(zip(layers, sizes(layers), own, strict=True)))
+    return init_each(init, keys, list(zip(layers, layer_channels(layers), own, strict=True)))
 
 
 def residual(outputs: Sequence[Array], layer: ConvLayer, projection: Affine | None) -> Array | None:

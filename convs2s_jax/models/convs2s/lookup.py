@@ -28,7 +28,7 @@ from convs2s_jax.models.memory import Memory
 from convs2s_jax.nn import attention, convolution, struct
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.attention import MultiStepAttention, ProjectedSource
-from convs2s_jax.nn.embedding import embed, places
+from convs2s_jax.nn.embedding import embed, position_rows
 from convs2s_jax.nn.types import Array, Key
 
 MOST_BYTES = 2**27
@@ -158,7 +158,7 @@ def advance(
         raise ValueError("precomputed parameters are for decoding without dropout: pass the key with the original ones")
     plain, tables, form = params.plain, params.tables, execution.form(False)
     g = embed(plain.embedding, tokens, cache.length).astype(plain.map_in.w.dtype)
-    words = Words(tokens=tokens, places=places(tokens, cache.length))
+    words = Words(tokens=tokens, places=position_rows(tokens, cache.length))
     convolve = CONVOLUTIONS[cfg.convolution.kind].convolve
 
     def convolved(i: int, history: Any, x: Array) -> tuple[Array, Array | Words]:

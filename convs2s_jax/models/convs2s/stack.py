@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from convs2s_jax.models.convs2s.layers import ConvLayer, sizes
+from convs2s_jax.models.convs2s.layers import ConvLayer, layer_channels
 from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.nn.convolution import DenseForm
 from convs2s_jax.nn.sharded_params import any_sharded, gather
@@ -17,7 +17,7 @@ from convs2s_jax.nn.types import Array, Tree
 Layer = Callable[[ConvLayer, DenseForm, Tree, Sequence[Array]], tuple[Array, Tree]]
 """One layer: (its entry in the list, the form of its convolution, its item, the outputs of the layers before) -> its
 output, and a tree of further results. The item contains its parameters and further inputs."""
-PlacedLayer = Callable[[Tree, Sequence[Array]], tuple[Array, Tree]]
+BoundLayer = Callable[[Tree, Sequence[Array]], tuple[Array, Tree]]
 """A `Layer` with its first two arguments bound."""
 
 
@@ -32,7 +32,7 @@ def runs(layers: Sequence[ConvLayer], marks: Sequence[Any], shortest: int) -> li
       marks: one value per layer that must also be equal within a run, such as whether the layer attends.
       shortest: runs with fewer layers are split into single layers; 0 splits all runs.
     """
-    size = sizes(layers)
+    size = layer_channels(layers)
     reached = {i - layer.skip for i, layer in enumerate(layers) if layer.skip > 1}
     result: list[range] = []
     for i, layer in enumerate(layers):
@@ -67,7 +67,7 @@ def apply_layers(
     made: list[Tree] = []
     for run in runs(layers, [jax.tree.structure(item) for item in items], cfg.shortest_loop):
         scanned = len(run) > 1
-        apply: PlacedLayer = partial(_with_gathered_kernels, partial(layer, layers[run.start], cfg.form(scanned)))
+        apply: BoundLayer = partial(_with_gathered_kernels, partial(layer, layers[run.start], cfg.form(scanned)))
         apply = cfg.with_remat(apply, scanned=scanned, sharded=any_sharded(items[run.start]), named=True)
         if scanned:
             stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(items[i] for i in run))
@@ -81,9 +81,9 @@ def apply_layers(
     return outputs[-1], made
 
 
-def _with_gathered_kernels(apply: PlacedLayer, item: Tree, outputs: Sequence[Array]) -> tuple[Array, Tree]:
+def _with_gathered_kernels(apply: BoundLayer, item: Tree, outputs: Sequence[Array]) -> tuple[Array, Tree]:
     return apply(gather(item), outputs)
 
 
-def _body(apply: PlacedLayer, x: Array, item: Tree) -> tuple[Array, Tree]:
+def _body(apply: BoundLayer, x: Array, item: Tree) -> tuple[Array, Tree]:
     return apply(item, [x])

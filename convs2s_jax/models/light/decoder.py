@@ -19,7 +19,7 @@ from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.depthwise import depthwise
 from convs2s_jax.nn.dropout import dropout, split_key
 from convs2s_jax.nn.embedding import Embedding
-from convs2s_jax.nn.gradient import once
+from convs2s_jax.nn.gradient import materialise_gradient
 from convs2s_jax.nn.layer_norm import LayerNorm
 from convs2s_jax.nn.multihead import Multihead, SourceHeads
 from convs2s_jax.nn.sharded_params import any_sharded, gather
@@ -151,7 +151,8 @@ def init(key: Key, cfg: LightDecoderConfig, *, vocabulary: int, dim: int, **_: o
 
 def prepare(params: LightDecoderParams, cfg: LightDecoderConfig, memory: Memory) -> LightMemory:
     """Project the source for the attention of each layer, once for all steps and hypotheses."""
-    keys, values = once(memory.keys), once(memory.values)  # so that the gradients of all layers are summed once
+    # so that the gradients of all layers are summed once
+    keys, values = materialise_gradient(memory.keys), materialise_gradient(memory.values)
     sources = [multihead.map_source(gather(block.attention.heads), cfg.heads, keys, values) for block in params.blocks]
     return LightMemory(sources=tuple(sources), mask=memory.mask)
 

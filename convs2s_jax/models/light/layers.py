@@ -11,9 +11,9 @@ from convs2s_jax.models.protocols import fields_after
 from convs2s_jax.nn import affine, embedding, layer_norm, struct
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.dropout import dropout, split_key
-from convs2s_jax.nn.embedding import Embedding, places
+from convs2s_jax.nn.embedding import Embedding, position_rows
 from convs2s_jax.nn.gate import glu
-from convs2s_jax.nn.gradient import once
+from convs2s_jax.nn.gradient import materialise_gradient
 from convs2s_jax.nn.layer_norm import LayerNorm
 from convs2s_jax.nn.padding import zero_padding
 from convs2s_jax.nn.positions import sinusoidal
@@ -141,7 +141,7 @@ def embed(params: Embedding, cfg: LightConfig, tokens: Array, start: Array) -> A
     E = params.table.shape[1]
     e = embedding.rows(params.table, tokens) * E**0.5
     table = jnp.asarray(sinusoidal(cfg.max_positions, E)) if params.positions is None else params.positions
-    return e + embedding.rows(table, places(tokens, start)).astype(e.dtype)
+    return e + embedding.rows(table, position_rows(tokens, start)).astype(e.dtype)
 
 
 def init_norm_after(cfg: LightConfig, dim: int) -> LayerNorm | None:
@@ -186,7 +186,7 @@ def residual(
     Dropout with `rate` is applied to the output of the sublayer `part`.
     """
     y, made = part(layer_norm.normalise(norm, x) if cfg.norm_before else x)
-    x = x + dropout(once(y), rate, key)
+    x = x + dropout(materialise_gradient(y), rate, key)
     return (x if cfg.norm_before else layer_norm.normalise(norm, x)), made
 
 
@@ -194,7 +194,7 @@ def convolve(
     params: LightConvolution,
     cfg: LightConfig,
     x: Array,
-    along: Callable[[Array, Array], tuple[Array, T]],
+    apply_taps: Callable[[Array, Array], tuple[Array, T]],
     *,
     mask: Array | None = None,
     key: Key | None = None,
@@ -205,24 +205,24 @@ def convolve(
       params: parameters of the sublayer.
       cfg: config of the encoder or decoder.
       x: [N, T, E].
-      along: (taps, z [N, T, C]) -> the convolution of z, padded as in the encoder or decoder, and a second result.
+      apply_taps: (taps, z [N, T, C]) -> the convolution of z, padded as in the encoder or decoder, and a second result.
       mask: [N, T], True at real positions; the others are set to zero.
       key: random key for dropout.
 
     Returns:
-      [N, T, E] and the second result of `along`.
+      [N, T, E] and the second result of `apply_taps`.
     """
     input_key, taps_key = split_key(key, 2)
-    z = once(linear(params.map_in, dropout(x, cfg.input_dropout, input_key)))
+    z = materialise_gradient(linear(params.map_in, dropout(x, cfg.input_dropout, input_key)))
     z = glu(z) if cfg.glu else z
     if mask is not None:
         z = zero_padding(z, mask)
     w = TAPS[cfg.convolution].taps(params.taps, z, cfg.weight_dropout, taps_key)
-    z, made = along(w, z)
+    z, made = apply_taps(w, z)
     return linear(params.map_out, z), made
 
 
 def feed_forward(params: FeedForward, cfg: LightConfig, x: Array, key: Key | None = None) -> Array:
     """Compute W_out relu(W_in x) at each position, [N, T, E]."""
-    z = jax.nn.relu(once(linear(params.map_in, x)))
+    z = jax.nn.relu(materialise_gradient(linear(params.map_in, x)))
     return linear(params.map_out, dropout(z, cfg.relu_dropout, key))

@@ -117,7 +117,7 @@ def previous(
 ) -> tuple[Array, Array, RecurrentDecoderCache]:
     """Run one loop over time for the first layer with attention, then the layers above; see the module docstring."""
     cell = layers.cells[0]
-    words, contexts = _cut(cell.input, target.e.shape[-1])
+    words, contexts = _split_input_channels(cell.input, target.e.shape[-1])
 
     def body(
         params: tuple[Affine, Affine, AttentionParams, MappedMemory], state: CellState, item: tuple[Array, Array]
@@ -150,7 +150,7 @@ def feeding(
     layers: RecurrentLayers, memory: MappedMemory, cache: RecurrentDecoderCache, target: TargetWords
 ) -> tuple[Array, Array, RecurrentDecoderCache]:
     """Run one loop over time for all layers, since the first depends on the last; see the module docstring."""
-    words, features_before = _cut(layers.cells[0].input, target.e.shape[-1])
+    words, features_before = _split_input_channels(layers.cells[0].input, target.e.shape[-1])
     ones = jnp.ones((*target.mask.shape, layers.cells[0].state.w.shape[0]), target.e.dtype)
     kept = tuple(None if k is None else jnp.swapaxes(dropout(ones, target.rate, k), 0, 1) for k in target.keys)
 
@@ -190,7 +190,7 @@ WIRINGS: dict[str, Wiring] = {
 }
 
 
-def _cut(params: Affine, dim: int) -> tuple[Affine, Affine]:
+def _split_input_channels(params: Affine, dim: int) -> tuple[Affine, Affine]:
     """Split an affine map by input channels: the first `dim` with the bias, the others without."""
     return Affine(w=params.w[:dim], b=params.b), Affine(w=params.w[dim:], b=jnp.zeros_like(params.b))
 
@@ -200,7 +200,7 @@ def _stack(
     first: int,
     states: Sequence[CellState],
     x: Array,
-    beside: Array | None,
+    extra_input: Array | None,
     target: TargetWords,
 ) -> tuple[Array, tuple[CellState, ...]]:
     """Run the layers from index `first` up, each over all positions.
@@ -210,7 +210,7 @@ def _stack(
       first: index of the lowest layer to run.
       states: states of the layers to run, before the first position.
       x: [N, T, C], the output of the layer below.
-      beside: [N, T, E], an additional input of each layer, or None.
+      extra_input: [N, T, E], an additional input of each layer, or None.
       target: mask and dropout settings.
     """
 
@@ -221,8 +221,8 @@ def _stack(
     after = []
     for i, (cell, state) in enumerate(zip(layers.cells[first:], states, strict=True), first):
         inputs = dropout(x, target.rate, target.keys[i - 1]) if i else x
-        if beside is not None:
-            inputs = jnp.concatenate([inputs, beside], axis=-1)
+        if extra_input is not None:
+            inputs = jnp.concatenate([inputs, extra_input], axis=-1)
         y, new = apply(cell, state, inputs, target.mask)
         x = x + y if layers.adds_input(i) else y
         after.append(new)

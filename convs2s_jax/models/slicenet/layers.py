@@ -18,7 +18,7 @@ from convs2s_jax.core.tokens import PAD
 from convs2s_jax.nn import convolution, factored, layer_norm, struct
 from convs2s_jax.nn.attention import context
 from convs2s_jax.nn.dropout import dropout
-from convs2s_jax.nn.embedding import places, rows
+from convs2s_jax.nn.embedding import position_rows, rows
 from convs2s_jax.nn.factored import Factored
 from convs2s_jax.nn.layer_norm import LayerNorm, normalise
 from convs2s_jax.nn.padding import zero_padding
@@ -139,11 +139,11 @@ def centred_steps(steps: Sequence[SliceNetStep], shapes: Shapes, x: Array, mask:
 
 
 def causal_steps(
-    steps: Sequence[SliceNetStep], shapes: Shapes, befores: Sequence[Array], x: Array
+    steps: Sequence[SliceNetStep], shapes: Shapes, past_inputs: Sequence[Array], x: Array
 ) -> tuple[Array, tuple[Array, ...]]:
     """Apply steps of a decoder, and return their histories after x."""
     afters = []
-    for step, (_, dilation), before in zip(steps, shapes, befores, strict=True):
+    for step, (_, dilation), before in zip(steps, shapes, past_inputs, strict=True):
         x = jax.nn.relu(x)
         y, after = convolution.causal(factored.convolution(step.conv, SEPARABLE, x, dilation), before, x)
         x = normalise(step.norm, y)
@@ -161,17 +161,23 @@ def centred_module(
 
 
 def causal_module(
-    steps: Sequence[SliceNetStep], shapes: Shapes, befores: Sequence[Array], x: Array, *, rate: float, key: Key | None
+    steps: Sequence[SliceNetStep],
+    shapes: Shapes,
+    past_inputs: Sequence[Array],
+    x: Array,
+    *,
+    rate: float,
+    key: Key | None,
 ) -> tuple[Array, tuple[Array, ...]]:
     """Apply a module of a decoder, [N, T, E] -> [N, T, E], and return the histories after x."""
-    y, early = causal_steps(steps[:2], shapes[:2], befores[:2], x)
-    z, late = causal_steps(steps[2:], shapes[2:], befores[2:], x + y)
+    y, early = causal_steps(steps[:2], shapes[:2], past_inputs[:2], x)
+    z, late = causal_steps(steps[2:], shapes[2:], past_inputs[2:], x + y)
     return dropout(x + z, rate, key), (*early, *late)
 
 
 def attend(
     params: SliceNetAttention,
-    befores: Sequence[Array],
+    past_inputs: Sequence[Array],
     x: Array,
     timing: Array,
     keys: Array,
@@ -182,7 +188,7 @@ def attend(
 
     Args:
       params: steps and normalisation.
-      befores: histories of the steps.
+      past_inputs: histories of the steps.
       x: [N, T, E]; N = B * W, the W hypotheses of a sentence adjacent.
       timing: [N, T, E].
       keys, values: [B, S, E].
@@ -191,7 +197,7 @@ def attend(
     Returns:
       LN(x + context) [N, T, E]; the weights [N, T, S] in float32; the histories after x.
     """
-    q, afters = causal_steps(params.steps, ATTENTION, befores, x + timing)
+    q, afters = causal_steps(params.steps, ATTENTION, past_inputs, x + timing)
     q = reshape(q * q.shape[-1] ** -0.5, (len(mask), -1, q.shape[-1]))
     scores_BQS = jnp.einsum("BQE,BSE->BQS", q, keys, preferred_element_type=accumulation_dtype(q.dtype))
     c, a = context(scores_BQS, values, mask)
@@ -201,7 +207,7 @@ def attend(
 def timing_of(cfg: SliceNetConfig, tokens: Array, start: Array, dim: int, dtype: jnp.dtype) -> Array:
     """Return the timing signal [B, T, E] of tokens [B, T]: sines and cosines of their positions; zero at PAD."""
     table = jnp.asarray(sinusoidal(cfg.max_positions, dim), dtype)
-    return jnp.where((tokens != PAD)[:, :, None], rows(table, places(tokens, start)), jnp.zeros((), dtype))
+    return jnp.where((tokens != PAD)[:, :, None], rows(table, position_rows(tokens, start)), jnp.zeros((), dtype))
 
 
 def reach_of(shapes: Shapes) -> int:

@@ -17,7 +17,7 @@ from convs2s_jax.nn.affine import Affine
 def test_sizes_follow_the_outputs_that_a_skip_reaches():
     """Outputs before layer i: that of the map in (8), then the layers': 8, 12, 6."""
     stack = [ConvLayer(8, 3), ConvLayer(12, 3, 2), ConvLayer(6, 1, 3), ConvLayer(6, 3, 0)]
-    assert layers.sizes(stack) == [
+    assert layers.layer_channels(stack) == [
         LayerChannels(8, 8),
         LayerChannels(8, 8),
         LayerChannels(12, 8),

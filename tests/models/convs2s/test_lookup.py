@@ -12,7 +12,7 @@ from convs2s_jax.models.convs2s import first_layer as tables
 from convs2s_jax.models.convs2s.first_layer import Words
 from convs2s_jax.nn import convolution
 from convs2s_jax.nn.affine import Affine, linear
-from convs2s_jax.nn.embedding import Embedding, embed, places
+from convs2s_jax.nn.embedding import Embedding, embed, position_rows
 from tests.helpers import drills_but
 
 V, P, E, C, D = 9, 16, 3, 4, 6
@@ -38,7 +38,7 @@ def test_what_is_looked_up_is_what_the_layer_computes(width, positions, cuts):
     for cut in cuts:
         tokens = TOKENS[:, at : at + cut]
         before = jnp.sum(TOKENS[:, :at] != PAD, axis=1)
-        words = Words(tokens=tokens, places=places(tokens, before))
+        words = Words(tokens=tokens, places=position_rows(tokens, before))
         x = linear(map_in, embed(embedding, tokens, before))
         y, past = convolution.causal(partial(convolution.dense, conv), past, x)
         ours, history = tables.causal(found, history, words)
@@ -54,7 +54,7 @@ def test_ids_and_places_beyond_the_tables_read_what_the_layer_reads(dtype):
     found = tables.init(embedding, map_in, conv)
     tokens = jnp.asarray([[5, V - 1, V, V + 9, 4], [-1, -V, -V - 5, 127, 6]], dtype)
     before = jnp.asarray([0, P - 4], jnp.int32)  # the second row goes beyond the positions
-    words = Words(tokens=tokens, places=places(tokens, before))
+    words = Words(tokens=tokens, places=position_rows(tokens, before))
     x = linear(map_in, embed(embedding, tokens, before))
     y, past = convolution.causal(partial(convolution.dense, conv), jnp.zeros((2, 1, C)), x)
     ours, history = tables.causal(found, tables.init_cache(found, 2), words)

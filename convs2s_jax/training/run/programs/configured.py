@@ -119,6 +119,6 @@ def _for_gradients(model: AnyModel, mesh: Mesh | None, parallel: Parallel, platf
         platform or (jax.default_backend() if mesh is None else mesh.devices.flat[0].platform),
         model.dtype,
         plain=tensor or model.matmul_precision != "default",
-        cut=tensor or gathers,
+        sharded=tensor or gathers,
     )
     return dataclasses.replace(model, execution=execution)
