@@ -136,7 +136,7 @@ def _finish_all(search: Search, batch: SearchBatch, found: Hypotheses, sizes: li
     batch = _run(search, batch, found.tokens.shape[-1], smaller[0] if smaller else 0)
     trail = jax.tree.map(lambda x: x[: found.tokens.shape[-1]], batch.trail)
     new = merge_groups(trace(batch.beams.finished, trail), search.structure.groups)
-    found = jax.tree.map(lambda x, y: x.at[batch.places].set(y), found, new)
+    found = jax.tree.map(lambda x, y: x.at[batch.indices].set(y), found, new)
     if not smaller:
         return found
 

@@ -12,7 +12,7 @@ from convs2s_jax.models.classifier import model as classifier
 from convs2s_jax.models.classifier.model import ClassifierConfig, ClassifierParams
 from convs2s_jax.nn.types import Array
 from convs2s_jax.search.buckets import DEFAULT_BATCHING, Batching, Bucket, batches
-from convs2s_jax.search.spread import placed, put, spread
+from convs2s_jax.search.spread import put, replicator, spread
 from convs2s_jax.search.translate import source_rows
 
 
@@ -40,7 +40,7 @@ def classify(
       An array [L] for each text, float32; it sums to 1.
     """
     room = cfg.max_source - 1
-    on = placed(params)
+    on = replicator(params)
 
     def run(group: Sequence[Bucket], mesh: Mesh | None) -> Any:
         indices = [i for bucket in group for i in bucket.padded]

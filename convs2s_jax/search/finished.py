@@ -30,7 +30,7 @@ class Finished:
     beams: Array
 
 
-def nothing(R: int, H: int) -> Finished:
+def empty_finished(R: int, H: int) -> Finished:
     """Return H free places for each of R rows."""
     none, zero = jnp.full((R, H), -jnp.inf, jnp.float32), jnp.zeros((R, H), jnp.int32)
     return Finished(none, none, zero, zero)

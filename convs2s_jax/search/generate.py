@@ -97,7 +97,7 @@ def generate(
             found = search(step, strategy, shared[1], memory, cache, request, **more)
         else:
             words = selection.words[0]
-            step = _among(_step(params, cfgs, structure, words), words)
+            step = _restrict_step(_step(params, cfgs, structure, words), words)
             found = search(step, strategy, shared[1], (*memory, selection.allowed), cache, request, **more)
             found = dataclasses.replace(found, tokens=words[found.tokens])
         if not attention:
@@ -230,7 +230,7 @@ def _step(params: Any, cfgs: Any, structure: Structure, words: Array | None = No
     return step
 
 
-def _among(step: Any, words: Array) -> Any:
+def _restrict_step(step: Any, words: Array) -> Any:
     """Wrap a step so that it reads and scores indices into `words`; `allowed` is the last entry of its memory.
 
     Args:

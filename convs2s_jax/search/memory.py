@@ -11,7 +11,7 @@ from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.spread import IN_FLIGHT
-from convs2s_jax.search.translate import longest
+from convs2s_jax.search.translate import max_output_length
 
 INDICES = 2**31
 """Continuations of a batch are indexed with 32-bit integers."""
@@ -39,7 +39,7 @@ def check_beam(
     Raises:
       UserError: the beam does not fit; the message states the largest that does.
     """
-    limit = longest(cfgs, search, 16) + 1
+    limit = max_output_length(cfgs, search, 16) + 1
     if search.beam_size <= SMALL_BEAM and limit <= LONG:
         return
     needed = bytes_per_hypothesis(params, cfgs, vocab_size=vocab_size, limit=limit)

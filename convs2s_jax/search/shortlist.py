@@ -43,7 +43,7 @@ class Shortlist:
     offsets: np.ndarray
     size: int
 
-    def of(self, source: Tokens, *others: Tokens) -> np.ndarray:
+    def words_for(self, source: Tokens, *others: Tokens) -> np.ndarray:
         """Return the words that the translation of a source [S] may use, in ascending order.
 
         They are likely, frequent and special words, and `others`.
@@ -94,7 +94,7 @@ def fixed_sizes(shortlist: Shortlist | None, rows: int) -> tuple[int, ...]:
     return union_size(max(1, part), shortlist.size), shortlist.size
 
 
-def everything(size: int) -> Shortlist:
+def full_shortlist(size: int) -> Shortlist:
     """Return the shortlist of all words of a vocabulary. A search with it uses the programs of other shortlists."""
     none = np.zeros(0, np.int32)
     return Shortlist(always=np.arange(size, dtype=np.int32), words=none, offsets=np.zeros(0, np.int32), size=size)
@@ -138,7 +138,7 @@ def select(allowed: Sequence[np.ndarray], size: int, most: int) -> Selection:
     return Selection(words=padded[None], allowed=rows[:, padded] & (np.arange(size) < len(union)))
 
 
-class Wishes(NamedTuple):
+class BatchConstraints(NamedTuple):
     """The words, prefixes and phrases of the rows of some batches, with tokens as indices into the words.
 
     Attributes:
@@ -152,7 +152,7 @@ class Wishes(NamedTuple):
     phrases: list[Sequence[Tokens]]
 
 
-def wishes_of(
+def batch_constraints_of(
     shortlist: Shortlist | None,
     plan: Sequence[Bucket],
     sources: Sequence[np.ndarray],
@@ -160,8 +160,8 @@ def wishes_of(
     phrases: Sequence[Sequence[Tokens]],
     *,
     sizes: Sequence[int] = (),
-) -> Callable[[Sequence[Bucket]], Wishes]:
-    """Return a function that computes the `Wishes` of some batches of a plan, one for each device.
+) -> Callable[[Sequence[Bucket]], BatchConstraints]:
+    """Return a function that computes the `BatchConstraints` of some batches of a plan, one for each device.
 
     Args:
       shortlist: None for all words.
@@ -172,37 +172,39 @@ def wishes_of(
         `union_size`.
     """
     if shortlist is None:
-        return lambda group: _numbered(None, group, prefixes, phrases)
-    nothing = shortlist.of(())
+        return lambda group: _constraints_of_group(None, group, prefixes, phrases)
+    nothing = shortlist.words_for(())
     given = zip(sources, prefixes, phrases, strict=True)
-    allowed = [shortlist.of(source, prefix, *wanted) for source, prefix, wanted in given]
+    allowed = [shortlist.words_for(source, prefix, *wanted) for source, prefix, wanted in given]
     chosen = union_sizes(plan, allowed, shortlist.size, among=sizes)
 
-    def selected(group: Sequence[Bucket]) -> Wishes:
+    def selected(group: Sequence[Bucket]) -> BatchConstraints:
         rows = [[nothing if i is None else allowed[i] for i in bucket.padded] for bucket in group]
         parts = [select(each, chosen[b.shape], shortlist.size) for each, b in zip(rows, group, strict=True)]
         words, masks = np.concatenate([p.words for p in parts]), np.concatenate([p.allowed for p in parts])
-        return _numbered(Selection(words=words, allowed=masks), group, prefixes, phrases)
+        return _constraints_of_group(Selection(words=words, allowed=masks), group, prefixes, phrases)
 
     return selected
 
 
-def _numbered(
+def _constraints_of_group(
     selection: Selection | None,
     group: Sequence[Bucket],
     prefixes: Sequence[Tokens],
     phrases: Sequence[Sequence[Tokens]],
-) -> Wishes:
-    """Return the `Wishes` for the rows of some batches; rows without a sentence have no prefix and no phrases."""
+) -> BatchConstraints:
+    """Return the constraints of the rows of some batches; rows without a sentence have no prefix and no phrases."""
     row_prefixes: list[Tokens] = []
     row_phrases: list[Sequence[Tokens]] = []
     for device, bucket in enumerate(group):
         words = None if selection is None else selection.words[device]
-        row_prefixes += [() if i is None else _numbers(words, prefixes[i]) for i in bucket.padded]
-        row_phrases += [() if i is None else [_numbers(words, phrase) for phrase in phrases[i]] for i in bucket.padded]
-    return Wishes(selection, row_prefixes, row_phrases)
+        row_prefixes += [() if i is None else _word_indices(words, prefixes[i]) for i in bucket.padded]
+        row_phrases += [
+            () if i is None else [_word_indices(words, phrase) for phrase in phrases[i]] for i in bucket.padded
+        ]
+    return BatchConstraints(selection, row_prefixes, row_phrases)
 
 
-def _numbers(words: np.ndarray | None, tokens: Tokens) -> Tokens:
+def _word_indices(words: np.ndarray | None, tokens: Tokens) -> Tokens:
     """Convert tokens to indices into `words` [U], which are ascending and contain them; None for all words."""
     return tokens if words is None else np.searchsorted(words, np.asarray(tokens, np.int32))

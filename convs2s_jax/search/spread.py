@@ -26,7 +26,7 @@ def put(arrays: Any, mesh: Mesh | None) -> Any:
     return jax.device_put(arrays, None if mesh is None else NamedSharding(mesh, P(AXIS)))
 
 
-def placed(members: T) -> Callable[[Mesh | None], T]:
+def replicator(members: T) -> Callable[[Mesh | None], T]:
     """Return a function mesh -> parameters, which copies them to the devices of each mesh only once."""
     copies: dict[Mesh, T] = {}
     one_at_a_time = threading.Lock()

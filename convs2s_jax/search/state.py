@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from convs2s_jax.nn import struct
-from convs2s_jax.search.finished import Finished, nothing
+from convs2s_jax.search.finished import Finished, empty_finished
 from convs2s_jax.search.hypotheses import Trail
 from convs2s_jax.search.request import Request
 from convs2s_jax.search.strategies.base import State, Strategy
@@ -52,14 +52,14 @@ class SearchBatch:
     """Sentences that are searched together.
 
     Attributes:
-      places: [B], their indices among all sentences.
+      indices: [B], their indices among all sentences.
       memory: [B, ...], constant inputs of the network's step.
       request: [R, ...], their requests.
       beams: the state of their search.
       trail: [steps, R, H], the choices of each step.
     """
 
-    places: Array
+    indices: Array
     memory: StepMemory
     request: Request
     beams: Beams
@@ -68,12 +68,12 @@ class SearchBatch:
 
 def alive(batch: SearchBatch) -> Array:
     """Return which sentences have a live hypothesis, [B]."""
-    return jnp.any(batch.beams.totals.reshape(batch.places.shape[0], -1) > -jnp.inf, axis=-1)
+    return jnp.any(batch.beams.totals.reshape(batch.indices.shape[0], -1) > -jnp.inf, axis=-1)
 
 
 def compact(batch: SearchBatch, size: int) -> SearchBatch:
     """Reduce a batch to `size` sentences: all live ones, filled up with finished ones."""
-    B = batch.places.shape[0]
+    B = batch.indices.shape[0]
     keep = jnp.argsort(~alive(batch), stable=True)[:size]
 
     def take(x: Array, axis: int = 0) -> Array:
@@ -84,9 +84,9 @@ def compact(batch: SearchBatch, size: int) -> SearchBatch:
         return jnp.take(parts, keep, axis=axis).reshape(*x.shape[:axis], size * each, *x.shape[axis + 1 :])
 
     trail = jax.tree.map(lambda x: take(x, 1), batch.trail)
-    rest = (batch.places, batch.memory, batch.request, batch.beams)
-    places, memory, request, beams = jax.tree.map(take, rest)
-    return SearchBatch(places, memory, request, beams, trail)
+    rest = (batch.indices, batch.memory, batch.request, batch.beams)
+    indices, memory, request, beams = jax.tree.map(take, rest)
+    return SearchBatch(indices, memory, request, beams, trail)
 
 
 def begin(
@@ -112,7 +112,7 @@ def begin(
         last=jnp.full((R, H), start, jnp.int32),
         totals=totals,
         cache=cache,
-        finished=nothing(R, H),
+        finished=empty_finished(R, H),
         history=jnp.zeros((R, H, steps if structure.no_repeat_ngram else 0), jnp.int32),
         state=strategy.start(request, H),
     )

@@ -30,8 +30,8 @@ from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.generate import force, generate
 from convs2s_jax.search.numbers import numbers_of
 from convs2s_jax.search.request import as_ids, check_ids, check_required_ids, request, sizes
-from convs2s_jax.search.shortlist import Shortlist, wishes_of
-from convs2s_jax.search.spread import placed, put, spread
+from convs2s_jax.search.shortlist import Shortlist, batch_constraints_of
+from convs2s_jax.search.spread import put, replicator, spread
 from convs2s_jax.search.strategies.table import strategy_of
 from convs2s_jax.search.structure import structure_of
 
@@ -107,7 +107,7 @@ def translate(
     room = min(c.max_source for c in cfgs) - 1
     cuts = [max(0, len(source) - room) for source in sources]
     lengths = [min(len(source), room) + 1 for source in sources]
-    most = [longest(cfgs, search, length) for length in lengths]
+    most = [max_output_length(cfgs, search, length) for length in lengths]
     check_required(sources, prefixes, phrases, most, reads=reads)
     if any(map(len, prefixes)) or any(map(len, phrases)):
         check_required_ids(prefixes, phrases, target_size(members[0], cfgs[0]))
@@ -125,7 +125,7 @@ def translate(
             None if drawn is None else keys.rows(drawn, indices),
             axes=largest,
         )
-        limit = longest(cfgs, search, width) + 1
+        limit = max_output_length(cfgs, search, width) + 1
         placed_members, numbers = on(mesh)
         src, asked, selection = put((src, asked, selection), mesh)
         return generate(
@@ -149,11 +149,11 @@ def translate(
         progress(count - len(real))
     plan = _numbered(batches([lengths[i] for i in real], batching), real)
     read = [source[:room] for source in sources]
-    selected = wishes_of(shortlist, plan, read, prefixes, phrases, sizes=batching.word_sizes)
+    selected = batch_constraints_of(shortlist, plan, read, prefixes, phrases, sizes=batching.word_sizes)
     if plan:
         members = tuple(_precomputed(member, c) for member, c in zip(members, cfgs, strict=True))
     # numbers are placed once, not copied to the device with each batch
-    on = placed((members, jax.device_put(numbers_of(search))))
+    on = replicator((members, jax.device_put(numbers_of(search))))
     for i, found, weights in spread(plan, run, devices, progress):
         results[i] = Translation(candidates_of(found, weights, lengths[i], nbest=nbest), cuts[i])
     return results
@@ -208,7 +208,7 @@ def score(
         return force(on(mesh), cfgs, structure, numbers, *put((src, tgt), mesh), attention=attention, mesh=mesh)
 
     structure, numbers = structure_of(search), numbers_of(search)
-    on = placed(members)
+    on = replicator(members)
     results = [Translation((UNSCORED,), max(0, len(source) - room)) for source in sources]
     plan = _numbered(batches([max(lengths[i], len(targets[i]) + 1) for i in fits], batching), fits)
     for i, found, weights in spread(plan, run, devices, progress):
@@ -216,7 +216,7 @@ def score(
     return results
 
 
-def longest(cfg: ModelConfigs, search: SearchConfig, source_length: int) -> int:
+def max_output_length(cfg: ModelConfigs, search: SearchConfig, source_length: int) -> int:
     """Return the maximum number of tokens before the end symbol; `source_length` includes the end symbol."""
     cfgs = cfg if isinstance(cfg, tuple) else (cfg,)
     return min(search.max_length(source_length), *(c.max_target - 1 for c in cfgs))

@@ -11,7 +11,7 @@ from convs2s_jax.search import keys, shortlist
 from convs2s_jax.search.buckets import NO_AXES, Batching, Sizes, widths_up_to
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.structure import structure_of
-from convs2s_jax.search.translate import longest
+from convs2s_jax.search.translate import max_output_length
 from convs2s_jax.serving import required
 from convs2s_jax.serving.required import Allowed
 from convs2s_jax.translation.lines import encode, translate
@@ -146,7 +146,7 @@ class Engine:
     def most_weights(self, search: SearchConfig, widths: Sequence[int], *, nbest: int) -> int:
         """Maximum number of attention weights in the answer for lines of these widths."""
         models = self.translator.models
-        return nbest * sum(width * (longest(models, search, width) + 1) for width in widths)
+        return nbest * sum(width * (max_output_length(models, search, width) + 1) for width in widths)
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -166,7 +166,7 @@ class Engine:
         if key.search.sampling:
             few = None  # samples are drawn from all words
         elif few is not None and not key.shortlist:
-            few = shortlist.everything(few.size)
+            few = shortlist.full_shortlist(few.size)
         return translate(
             replace(self.translator, shortlist=few),
             key.search,

@@ -10,7 +10,7 @@ from convs2s_jax.data.text_files import name_of
 from convs2s_jax.data.vocabulary import Vocabulary
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.memory import check_beam
-from convs2s_jax.search.translate import longest
+from convs2s_jax.search.translate import max_output_length
 from convs2s_jax.translation.lines import encode, encode_phrases
 from convs2s_jax.translation.loaded import LoadedModel
 
@@ -56,7 +56,7 @@ def check_fit(
                     f"{where}: the source line is empty, so its translation is empty too; leave this line empty"
                 )
             used[i] += count
-            room = longest(models, search, min(lengths[i] + 1, translator.max_source))
+            room = max_output_length(models, search, min(lengths[i] + 1, translator.max_source))
             if used[i] > room:
                 more = ", including those of its prefix" if used[i] > count else ""
                 raise UserError(

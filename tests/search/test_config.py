@@ -60,7 +60,7 @@ def test_longest_length_is_fairseqs_and_never_less_than_one_token(a, b, position
     model = SimpleNamespace(max_target=positions)
     for source in range(1, 40):
         expected = fairseqs_bound(a, b, source, positions)
-        ours = translate.longest((model,), SearchConfig(max_length_a=a, max_length_b=b), source)
+        ours = translate.max_output_length((model,), SearchConfig(max_length_a=a, max_length_b=b), source)
         assert ours == (1 if expected is None else expected)
 
 

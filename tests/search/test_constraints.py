@@ -130,7 +130,7 @@ def test_search_equals_dynamic_beam_allocation_in_loops(seed, width):
 def test_banks_take_turns():
     totals = jnp.array([[-1.0, -2.0, -3.0, -4.0, -jnp.inf, -5.0]])
     banks = jnp.array([[0, 0, 0, 1, 2, 2]])
-    assert constrained.round_the_banks(totals, banks).tolist() == [[0, 3, 5, 1, 2, 4]]
+    assert constrained.round_robin_order(totals, banks).tolist() == [[0, 3, 5, 1, 2, 4]]
 
 
 @pytest.mark.parametrize("seed", range(5))

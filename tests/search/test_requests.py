@@ -14,7 +14,7 @@ from convs2s_jax.search.buckets import Batching
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.forced import force
 from convs2s_jax.search.numbers import numbers_of
-from convs2s_jax.search.translate import longest, score, translate
+from convs2s_jax.search.translate import max_output_length, score, translate
 from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.loss import loss
 from tests.helpers import drills_but
@@ -150,7 +150,7 @@ def test_prefixes_and_phrases_are_kept(params):
 
 
 def test_what_does_not_fit_is_refused(params):
-    assert longest(MODEL, SEARCH, 3) == 5
+    assert max_output_length(MODEL, SEARCH, 3) == 5
     with pytest.raises(
         ValueError, match="sentence 1: prefix and phrases have 6 tokens, but its translation has at most 5"
     ):

@@ -49,7 +49,7 @@ def test_the_file_has_likely_frequent_and_equal_words(trained, file):
         assert len(words) <= 3 + len(same)
         assert {*same} <= {*words}
     [five] = [s for s in range(4, vocabularies.src.size) if vocabularies.src.token(s) == "5"]
-    assert "5" in [vocabularies.tgt.token(t) for t in found.of([five]).tolist()]
+    assert "5" in [vocabularies.tgt.token(t) for t in found.words_for([five]).tolist()]
 
 
 @pytest.mark.parametrize("length", [0, 1, 6, 7, 8, 100])
@@ -84,7 +84,7 @@ def test_translations_have_only_words_of_the_shortlist(desk, trained, file, quic
     few = translator.shortlist
     for result in translate(translator, SearchConfig(beam_size=2), LINES):
         source = translator.vocabularies.src.encode([result.source])[0]
-        words = {translator.vocabularies.tgt.token(t) for t in few.of(source).tolist()}
+        words = {translator.vocabularies.tgt.token(t) for t in few.words_for(source).tolist()}
         assert {*result.best.tokens} <= words
     desk.decode()
     everything = desk.read()

@@ -29,7 +29,7 @@ from convs2s_jax.search.numbers import numbers_of
 from convs2s_jax.search.request import request
 from convs2s_jax.search.strategies.table import strategy_of
 from convs2s_jax.search.structure import structure_of
-from convs2s_jax.search.translate import longest
+from convs2s_jax.search.translate import max_output_length
 from convs2s_jax.translation import translator
 from convs2s_jax.translation.trained import Steps
 from convs2s_jax.translation.translator import Translator
@@ -130,7 +130,7 @@ def _written(folder: Path, model: Translator, search: SearchConfig, order: Expor
             numbers_of(search),
             src,
             request(max_lengths),
-            limit=longest(cfg, search, src.shape[1]) + 1,
+            limit=max_output_length(cfg, search, src.shape[1]) + 1,
         )
         return found.tokens, found.scores, found.lengths
 

@@ -140,7 +140,7 @@ def choose(view: View) -> Candidates:
     earlier = jnp.tri(index.shape[1], k=-1, dtype=bool)[None]
     twice = jnp.any((index[:, :, None] == index[:, None, :]) & earlier, axis=-1)
     found = jnp.where(twice, -jnp.inf, found)
-    order = round_the_banks(found, bank(follow(progress, view.request, parents, tokens), phrases))[:, : 2 * H]
+    order = round_robin_order(found, bank(follow(progress, view.request, parents, tokens), phrases))[:, : 2 * H]
     return Candidates(*(jnp.take_along_axis(x, order, axis=-1) for x in (found, parents, tokens)))
 
 
@@ -150,7 +150,7 @@ def bank(progress: Progress, phrases: Array) -> Array:
     return jnp.sum(spelt, axis=-1)
 
 
-def round_the_banks(totals: Array, banks: Array) -> Array:
+def round_robin_order(totals: Array, banks: Array) -> Array:
     """Return the order [R, X] in which candidates get places: the best of each bank, then the second best of each, ...
 
     Args:

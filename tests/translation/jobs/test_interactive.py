@@ -90,7 +90,7 @@ def test_no_sentence_needs_a_compilation_with_a_shortlist(talk, translator, tmp_
     words = np.sort(np.random.default_rng(0).integers(4, V, (S, 12)), axis=1).reshape(-1).astype(np.int32)
     made = Shortlist(np.asarray([5], np.int32), words, np.arange(S + 1, dtype=np.int32) * 12, V)
     part = shortlist.fixed_sizes(made, 1)[0]
-    counts = [len(made.of(ids)) for ids in vocabularies.src.encode(["1", "a (b), c £5.00 at 12:30"])]
+    counts = [len(made.words_for(ids)) for ids in vocabularies.src.encode(["1", "a (b), c £5.00 at 12:30"])]
     assert counts[0] <= part < counts[1]  # else one of the two sizes is not seen
     shortlists.save(made, vocabularies, tmp_path / "shortlist")
     _check_compiled_before(talk, {"shortlist": str(tmp_path / "shortlist")})
