@@ -85,7 +85,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     targets = None
     if options.targets:
         targets = inputs.read_parallel(options.targets, lines, name=name, what="translation")
-        fit.check_targets(translator.of(found), options.targets, targets)
+        fit.check_targets(translator.from_trained(found), options.targets, targets)
     real = [i for i, line in enumerate(lines) if line.strip()]
     check(len(real) > 0, f"{name} has no line with text: there is nothing to draw; write one source on each line")
     for i in sorted({*range(len(lines))} - {*real}):

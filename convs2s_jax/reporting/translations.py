@@ -102,7 +102,7 @@ def translate(run: Run, model: Trained, options: ReportOptions, folder: Path, te
     """
     way = OTHER_LINES[options.split]
     text = trained.read_split(
-        model.cfg, model.vocabularies, options.split, model.splits, run.place, tell=tell, way_out=way
+        model.cfg, model.vocabularies, options.split, model.splits, run.place, tell=tell, remedy=way
     )
     search = search_of(run, options)
     numbers = spread(len(text), options.lines)
@@ -114,7 +114,7 @@ def translate(run: Run, model: Trained, options: ReportOptions, folder: Path, te
         tell(f"{run.name}: reusing the translations in {path}")
         return kept
     tell(f"{run.name}: translating {len(numbers)} of {len(text)} lines of the {options.split} split")
-    prepared = translators.precomputed(translators.of(model))
+    prepared = translators.precomputed(translators.from_trained(model))
     results = library.translate(
         prepared,
         search,

@@ -65,10 +65,10 @@ def make(
     )
     vocabularies = vocabulary.load(run_folder.vocabulary(workdir))
     store_copy.refresh(workdir)
-    known, way_out = position_file.known_splits(workdir), "use a run that was trained on them"
-    cfg = trained.located_corpus(cfg, "train", str(workdir), places, way_out="use another run")
+    known, remedy = position_file.known_splits(workdir), "use a run that was trained on them"
+    cfg = trained.located_corpus(cfg, "train", str(workdir), places, remedy="use another run")
     text = parallel_text.read(cfg.data, "train", recognise=dataset.recogniser(known))
-    split = trained.tokenized_training(cfg, workdir, vocabularies, text, known.get("train"), tell=tell, way_out=way_out)
+    split = trained.tokenized_training(cfg, workdir, vocabularies, text, known.get("train"), tell=tell, remedy=remedy)
     src, tgt = split.src, split.tgt
     del text, split  # the lines, which may fill the memory of the host
     rows = np.arange(0, len(src), -(-len(src) // pairs))

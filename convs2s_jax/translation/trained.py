@@ -150,7 +150,7 @@ def read_split(
     *,
     tell: Callable[[str], None],
     places: Places | None = None,
-    way_out: str = OTHER_TEXTS,
+    remedy: str = OTHER_TEXTS,
 ) -> ParallelText:
     """Read a split of a run's corpus.
 
@@ -163,18 +163,18 @@ def read_split(
       known: fingerprints of all three in the checkpoint.
       workdir: workdir of the run.
       tell: receives messages for the user.
-      places, way_out: as in `located_corpus`.
+      places, remedy: as in `located_corpus`.
 
     Raises:
       UserError: the split cannot be read, does not exist, or differs from that of the checkpoint.
     """
-    cfg = located_corpus(cfg, split, workdir, places, way_out=way_out)
+    cfg = located_corpus(cfg, split, workdir, places, remedy=remedy)
     text = parallel_text.read(cfg.data, split, optional=True, recognise=recogniser(known))
     if split != "train":
-        check_unchanged(split, fingerprint_of_text(text), known, where=workdir, way_out=way_out)
+        check_unchanged(split, fingerprint_of_text(text), known, where=workdir, way_out=remedy)
     elif known.get(split) is not None:
-        tokenized_training(cfg, Path(workdir), vocabularies, text, known[split], tell=tell, way_out=way_out)
-    check(len(text) > 0, f"the corpus of --workdir={workdir} has no {split} split: {way_out}")
+        tokenized_training(cfg, Path(workdir), vocabularies, text, known[split], tell=tell, remedy=remedy)
+    check(len(text) > 0, f"the corpus of --workdir={workdir} has no {split} split: {remedy}")
     return text
 
 
@@ -190,7 +190,7 @@ def moved(data: DataConfig, places: Places) -> DataConfig:
     return made
 
 
-def located_corpus(cfg: Config, split: str, workdir: str, places: Places | None, *, way_out: str) -> Config:
+def located_corpus(cfg: Config, split: str, workdir: str, places: Places | None, *, remedy: str) -> Config:
     """Return the configuration of a run whose corpus may have moved.
 
     Args:
@@ -198,7 +198,7 @@ def located_corpus(cfg: Config, split: str, workdir: str, places: Places | None,
       split: the split to read.
       workdir: workdir of the run.
       places: where the corpus is now; None if the command has no flags for it.
-      way_out: what the user can do instead, for messages.
+      remedy: what the user can do instead, for messages.
 
     Raises:
       UserError: the corpus does not exist.
@@ -208,7 +208,7 @@ def located_corpus(cfg: Config, split: str, workdir: str, places: Places | None,
         flags = "" if places is None else ", set its place with --config.data.dir or --config.data.files"
         raise UserError(
             f"the corpus of --workdir={workdir} is missing: '{place}' does not exist; change to the folder where its "
-            f"training was started{flags}, or {way_out}"
+            f"training was started{flags}, or {remedy}"
         )
     return cfg
 
@@ -221,7 +221,7 @@ def tokenized_training(
     known: Known,
     *,
     tell: Callable[[str], None],
-    way_out: str,
+    remedy: str,
 ) -> Split:
     """Return the token ids of a run's training text from its cache, or a temporary folder if that cannot be written.
 
@@ -229,7 +229,7 @@ def tokenized_training(
       cfg, workdir, vocabularies, text: configuration, workdir, vocabularies and training text of the run.
       known: the fingerprint in its checkpoints.
       tell: receives messages for the user.
-      way_out: what the user can do instead, for messages.
+      remedy: what the user can do instead, for messages.
 
     Raises:
       UserError: the text differs from that of the checkpoints.
@@ -241,5 +241,5 @@ def tokenized_training(
             elsewhere = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, cache_dir=folder))
             split = prepare.tokenize(elsewhere, workdir, vocabularies, text, tell)  # memory-mapped, so it stays valid
     found = fingerprint(split.src, split.tgt) if len(text) else None
-    check_unchanged("train", found, {"train": known}, where=str(workdir), way_out=way_out)
+    check_unchanged("train", found, {"train": known}, where=str(workdir), way_out=remedy)
     return split

@@ -169,7 +169,7 @@ def load(
     )
 
 
-def of(found: Trained) -> Translator:
+def from_trained(found: Trained) -> Translator:
     """Return a trained model as a translator. Raises UserError for a model of another kind."""
     cfg, fingerprints = found.cfg, (found.fingerprint,)
     return Translator(cfg, cfg.translator, found.params, found.vocabularies, (found.steps,), fingerprints, found.splits)
@@ -244,7 +244,7 @@ def _load(workdir: str, steps: Steps, dtype: Dtype | None, tell: Callable[[str],
     with store_copy.reading(workdir, tell, flag=given_as) as (folder, told):
         found = trained.restore(folder, steps, dtype, told, given_as=given_as)
     with located(f"{given_as}={workdir}"):
-        return of(found)
+        return from_trained(found)
 
 
 def _check_same(side: str, first: str, one: Vocabularies, second: str, other: Vocabularies) -> None:

@@ -19,7 +19,7 @@ from convs2s_jax.translation.jobs import labelling, output, resuming
 from convs2s_jax.translation.jobs.formats import FORMATS, Format
 from convs2s_jax.translation.jobs.job import Job, MakeJob, Tell, batching
 from convs2s_jax.translation.jobs.options import Options
-from convs2s_jax.translation.jobs.work import Work, made_of, read_work
+from convs2s_jax.translation.jobs.work import Work, dependencies_of, read_work
 from convs2s_jax.translation.lines import score, translate
 from convs2s_jax.translation.results import Result
 from convs2s_jax.translation.trained import moved
@@ -41,14 +41,14 @@ def decode(options: Options, *, tell: Tell) -> None:
     configs = [run_folder.load_config(Path(workdir), given_as=flag) for flag, workdir in options.runs]
     for (flag, workdir), cfg in zip(options.runs, configs, strict=True):
         run_folder.check_not_of_run(options.output, workdir, flag)
-        output.check_spared(
+        output.check_not_overwriting(
             options.output, corpora.files_of(moved(cfg.data, options.corpus)), f"the corpus of {flag}={workdir}"
         )
     job = JOBS[configs[0].model.kind](options, tell=tell)
-    begun = resuming.read(options.output, job.made_of) if options.resume else resuming.NOTHING
+    begun = resuming.read(options.output, job.dependencies) if options.resume else resuming.NOTHING
     total, texts = len(job.lines), job.style.read(begun.data, job.lines, 1).texts
     begin, odd = len(texts), list[int]()
-    note = resuming.recorder(options.output, job.made_of, begun, tell)
+    note = resuming.recorder(options.output, job.dependencies, begun, tell)
     if options.resume:
         what = "nothing left to do" if len(texts) == total else "continuing with the next line"
         tell(f"{options.output} already has {len(texts)} of {total} lines; {what}")
@@ -84,7 +84,7 @@ def translation(options: Options, *, tell: Tell) -> Job[Result]:
     return Job(
         name=work.name,
         lines=work.lines,
-        made_of=made_of(options, translator, search, work),
+        dependencies=dependencies_of(options, translator, search, work),
         style=style,
         window=lambda first, progress: translate_window(options, translator, search, work, style, first, progress),
         warn=lambda results: warn(work.name, results, tell),

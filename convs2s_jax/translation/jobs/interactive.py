@@ -50,7 +50,7 @@ def interact(options: Options, *, tell: Tell) -> None:
     prompt.compile()
     tell("ready: type one sentence per line; Ctrl-D ends" if sys.stdin.isatty() else "ready")
     try:
-        for number, line in enumerate(typed()):
+        for number, line in enumerate(typed_lines()):
             result = prompt.answer(number, line)
             _print(prompt.style.render(result))
             prompt.warn([result])
@@ -110,7 +110,7 @@ PROMPTS: Mapping[str, MakePrompt] = MappingProxyType(
 """The job factory for each kind of model."""
 
 
-def typed() -> Iterator[str]:
+def typed_lines() -> Iterator[str]:
     """Yield lines as they arrive, without a byte order mark. A terminal shows a prompt, with readline if available."""
     for number in itertools.count(1):
         try:

@@ -10,7 +10,7 @@ from convs2s_jax.core.config import LARGEST
 from convs2s_jax.search.buckets import Batching
 from convs2s_jax.translation.jobs.formats import Format
 from convs2s_jax.translation.jobs.options import Options
-from convs2s_jax.translation.jobs.resuming import MadeOf
+from convs2s_jax.translation.jobs.resuming import Dependencies
 
 Tell = Callable[[str], None]
 
@@ -48,7 +48,7 @@ class Job(NamedTuple, Generic[R]):
     Attributes:
       name: name of the source, for messages.
       lines: source lines.
-      made_of: everything that the bytes of the output depend on (`resuming.MadeOf`).
+      dependencies: everything that the bytes of the output depend on (`resuming.Dependencies`).
       style: how results are written and read back.
       window: (first, progress) -> results of the next lines, starting at line `first`. It calls `progress` with the
         number of lines done since the previous call.
@@ -58,7 +58,7 @@ class Job(NamedTuple, Generic[R]):
 
     name: str
     lines: Sequence[str]
-    made_of: MadeOf
+    dependencies: Dependencies
     style: Format[R]
     window: Callable[[int, Callable[[int], None]], Sequence[R]]
     warn: Callable[[Sequence[R]], None]

@@ -47,7 +47,7 @@ class Classifier:
         return [self.vocabularies.tgt.token(i) for i in range(len(SPECIAL), self.vocabularies.tgt.size)]
 
 
-def of(found: Trained) -> Classifier:
+def from_trained(found: Trained) -> Classifier:
     """Return a trained model as a classifier.
 
     Raises:
@@ -72,7 +72,7 @@ def label(
     """Return all labels of each line with their probabilities, the most probable first; one result per line, in order.
 
     Args:
-      classifier: from `of`.
+      classifier: from `from_trained`.
       lines: text; an empty line gets labels too.
       first: number of the first line.
       batching, devices, progress: as in `lines.translate`.
@@ -107,7 +107,7 @@ def job(options: Options, *, tell: Tell) -> Job[Labelled]:
     """
     _check(options)
     run = trained.restore(Path(options.workdir[0]), options.checkpoint, options.dtype, tell)
-    classifier = of(run)
+    classifier = from_trained(run)
     if options.split:
         text = inputs.read_split(options, run, tell)
         name, lines, right = str(options.split), text.src, text.tgt
@@ -130,7 +130,7 @@ def job(options: Options, *, tell: Tell) -> Job[Labelled]:
     return Job(
         name=name,
         lines=lines,
-        made_of={
+        dependencies={
             "--checkpoint": run.steps,
             "--dtype": run.cfg.model.dtype,
             **resuming.flags_of(options, resuming.FLAGS),
@@ -151,7 +151,7 @@ def prompt(options: Options, *, tell: Tell, width: int) -> Prompt[Labelled]:
       UserError: as in `job`.
     """
     _check(options)
-    classifier = of(trained.restore(Path(options.workdir[0]), options.checkpoint, options.dtype, tell))
+    classifier = from_trained(trained.restore(Path(options.workdir[0]), options.checkpoint, options.dtype, tell))
 
     def answer(number: int, line: str) -> Labelled:
         return label(classifier, [line], first=number, batching=Batching(size=1, min_width=width))[0]

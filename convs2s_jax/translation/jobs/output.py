@@ -35,7 +35,7 @@ def check_writable(name: str) -> None:
         raise UserError(f"--output={name} cannot be written: {error.strerror}; choose another file") from error
 
 
-def check_spared(name: str, files: Iterable[str], whose: str) -> None:
+def check_not_overwriting(name: str, files: Iterable[str], whose: str) -> None:
     """Raise UserError if the output is one of these files, under any name; `whose` describes them in the message."""
     target = Path(name)
     if name == "-" or not target.is_file():

@@ -45,7 +45,7 @@ def localised(options: Options, tell: Tell) -> Iterator[tuple[Options, Tell]]:
             lm=copies.workdir("lm", options.lm),
             output=copies.output(options.output, resume=options.resume),
         )
-        yield found, lambda sentence: tell(copies.in_words_of_the_user(sentence))
+        yield found, lambda sentence: tell(copies.with_addresses(sentence))
 
 
 class _Copies:
@@ -79,7 +79,7 @@ class _Copies:
         self._stack.enter_context(store_copy.named(path, address))
         return str(path)
 
-    def in_words_of_the_user(self, sentence: str) -> str:
+    def with_addresses(self, sentence: str) -> str:
         """Return a message with the paths of copies replaced by the addresses."""
         for path, address in self._names.items():
             sentence = sentence.replace(path, address)

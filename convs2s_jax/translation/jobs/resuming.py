@@ -25,11 +25,11 @@ FLAGS = ("format", "batch_size", "batch_tokens", "window")
 _UNRECORDED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
 """Error numbers if no file can be created beside the output."""
 
-MadeOf = Mapping[str, Any]
+Dependencies = Mapping[str, Any]
 """Everything that the bytes of an output depend on: flags ("--beam_size") with their values, contents with digests."""
 
 
-class Begun(NamedTuple):
+class FinishedPart(NamedTuple):
     """The finished part of an output.
 
     Attributes:
@@ -41,7 +41,7 @@ class Begun(NamedTuple):
     data: bytes
 
 
-NOTHING = Begun(0, b"")
+NOTHING = FinishedPart(0, b"")
 
 
 def record_of(output: str) -> Path | None:
@@ -65,12 +65,12 @@ def flags_of(options: Any, names: Iterable[str]) -> dict[str, Any]:
     return {f"--{name}": getattr(options, name) for name in names}
 
 
-def read(output: str, made_of: MadeOf) -> Begun:
+def read(output: str, dependencies: Dependencies) -> FinishedPart:
     """Return what an interrupted command left in its output, provided that it was the same command.
 
     Args:
       output: name of the output file.
-      made_of: what the output of this command depends on.
+      dependencies: what the output of this command depends on.
 
     Raises:
       UserError: the output is a pipe or device, has no intact record, is that of another command, or was changed.
@@ -83,22 +83,22 @@ def read(output: str, made_of: MadeOf) -> Begun:
     if not path.exists() or not path.stat().st_size:
         return NOTHING
     found = _read_record(output, record)
-    _check_same(output, found["made_of"], made_of)
+    _check_same(output, found["made_of"], dependencies)
     data = path.read_bytes()
     lines, size = found["lines"], found["size"]
     if len(data) < size or checksums.checksum(data[:size]) != found["content"]:
         raise UserError(f"--resume: the first {size} bytes of {output} have changed since they were written; {ANEW}")
-    return Begun(lines, data[:size])
+    return FinishedPart(lines, data[:size])
 
 
 def recorder(
-    output: str, made_of: MadeOf, begun: Begun, tell: Callable[[str], None]
+    output: str, dependencies: Dependencies, begun: FinishedPart, tell: Callable[[str], None]
 ) -> Callable[[Sequence[bytes]], None]:
     """Return a function that records results, one per line, once they are in the output file.
 
     Args:
       output: name of the output file.
-      made_of: what the output depends on.
+      dependencies: what the output depends on.
       begun: the finished part of the output.
       tell: receives a message if no record can be kept beside the output.
 
@@ -117,7 +117,13 @@ def recorder(
             lines, size = lines + 1, size + len(result)
         if record is None:
             return
-        content = {"version": VERSION, "made_of": made_of, "lines": lines, "size": size, "content": state.hexdigest()}
+        content = {
+            "version": VERSION,
+            "made_of": dependencies,
+            "lines": lines,
+            "size": size,
+            "content": state.hexdigest(),
+        }
         try:
             files.replace_file(record, json.dumps(checksums.seal(content), indent=1, ensure_ascii=False) + "\n")
         except OSError as error:
@@ -146,7 +152,7 @@ def _read_record(output: str, record: Path) -> dict[str, Any]:
     return found
 
 
-def _check_same(output: str, before: MadeOf, now: MadeOf) -> None:
+def _check_same(output: str, before: Dependencies, now: Dependencies) -> None:
     """Reject the output of another command; the message states the first difference."""
     now = json.loads(json.dumps(now))  # tuples become lists, as in the record
     for name in [*now, *(name for name in before if name not in now)]:

@@ -91,7 +91,9 @@ def read_work(options: Options, translator: Translator, search: SearchConfig, te
     )
 
 
-def made_of(options: Options, translator: Translator, search: SearchConfig, work: Work) -> resuming.MadeOf:
+def dependencies_of(
+    options: Options, translator: Translator, search: SearchConfig, work: Work
+) -> resuming.Dependencies:
     """Return everything that the bytes of the output depend on: flags, model and texts."""
     constraints, dictionary, shortlist = work.constraints, work.dictionary, translator.shortlist
     texts = {

@@ -81,7 +81,7 @@ def test_one_line_in_gives_one_label_with_its_probability(desk):
 def test_json_has_all_labels_and_they_are_the_softmax_of_the_model(desk, workdir):
     records = [json.loads(line) for line in desk.decode(format="json", batch_size=2).splitlines()]
     found = trained.restore(workdir, (), None, print)
-    names = labelling.of(found).labels
+    names = labelling.from_trained(found).labels
     assert len(names) == 18
     for i, record in enumerate(records):
         assert (record["line"], record["source"]) == (i, LINES[i])

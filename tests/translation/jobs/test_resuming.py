@@ -292,16 +292,16 @@ json_values = st.recursive(
 )
 @given(content=st.binary(max_size=60) | json_values.map(lambda value: json.dumps(value).encode()), flip=st.integers(0))
 def test_any_bytes_as_a_record_are_a_sentence_or_the_record(tmp_path, content, flip):
-    output, made_of = str(tmp_path / "out"), {"--beam_size": 2, "the input": "0f"}
+    output, dependencies = str(tmp_path / "out"), {"--beam_size": 2, "the input": "0f"}
     (tmp_path / "out").write_bytes(b"one\ntwo\n")
-    resuming.recorder(output, made_of, resuming.NOTHING, print)([b"one\n", b"two\n"])
-    assert resuming.read(output, made_of) == (2, b"one\ntwo\n")
+    resuming.recorder(output, dependencies, resuming.NOTHING, print)([b"one\n", b"two\n"])
+    assert resuming.read(output, dependencies) == (2, b"one\ntwo\n")
     record = tmp_path / RECORD
     intact = bytearray(record.read_bytes())
     intact[flip // 8 % len(intact)] ^= 1 << flip % 8
     for data in (content, bytes(intact)):
         record.write_bytes(data)
         try:
-            assert resuming.read(output, made_of) == (2, b"one\ntwo\n")
+            assert resuming.read(output, dependencies) == (2, b"one\ntwo\n")
         except UserError as error:
             assert str(error).startswith(f"--resume: {record}")  # noqa: PT017
