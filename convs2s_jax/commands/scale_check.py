@@ -73,7 +73,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
 
 def _measured(options: CheckOptions, batches: Batches, cfg: Config) -> tuple[plan.Plan, list[checking.Measured]]:
     """Return the plan for the local devices, and the measurements on them."""
-    devices = checking.at_hand(options.devices)
+    devices = checking.attached_topology(options.devices)
     sizes = sizes_of(cfg, batches.vocabulary, batches.labels)
     made = planned(cfg, devices, batches, sizes)
     check(not made.refused, f"the update does not fit: {made.refused}")

@@ -58,7 +58,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     sizes = sizes_of(cfg, batches.vocabulary, batches.labels)
     made = planned(cfg, devices, batches, sizes)
     if options.baseline and not made.refused:
-        single = topology.named(topology.alone(options.topology))
+        single = topology.named(topology.single_device(options.topology))
         made = plan.compared(made, plan.one_chip(cfg, made, single, sizes=sizes))
     print(tables.of_plan(made))  # noqa: T201
     write_json(options.json, plan.as_json(made))

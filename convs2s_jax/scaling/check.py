@@ -68,7 +68,7 @@ class Measured(NamedTuple):
         return self.median / self.planned - 1 if self.planned else 0.0
 
 
-def at_hand(count: int | None = None) -> Topology:
+def attached_topology(count: int | None = None) -> Topology:
     """Return the attached devices of all processes, or the first `count` of them. Memory is what JAX may use.
 
     Raises:

@@ -193,7 +193,7 @@ def _groups(operation: Operation, devices: int) -> list[list[int]]:
     )
     if named:
         axes, shape, order, chosen = named.groups()
-        return _along(axes, chosen, None if shape is None else _numbers(shape, order).ravel())
+        return _named_axis_groups(axes, chosen, None if shape is None else _numbers(shape, order).ravel())
     return [list(range(devices))]
 
 
@@ -203,7 +203,7 @@ def _numbers(shape: str, order: str | None) -> np.ndarray:
     return numbers.transpose(_ints(order)) if order else numbers
 
 
-def _along(axes: str, chosen: str, numbers: np.ndarray | None) -> list[list[int]]:
+def _named_axis_groups(axes: str, chosen: str, numbers: np.ndarray | None) -> list[list[int]]:
     """Return groups along the chosen named axes, such as "'a'=4,'b'=2" and "'b'"; "'a':(2)4" is a part of a, within 2.
 
     `numbers` are the devices in the order of the axes; None for 0, 1, ...

@@ -61,7 +61,7 @@ def facts(cfg: Config | None, place: str) -> Facts:
         },
         "devices": dict(Counter(device.device_kind for device in local)),
         "slices": sorted(set(slice_numbers(local))),
-        "workdir": workdir.tried(place) if place else None,
+        "workdir": workdir.probe(place) if place else None,
         "data": data,
         "unread": unread,
         "product_rate": rates.product_rate(mesh, "float32"),
@@ -99,7 +99,7 @@ def findings(seen: Sequence[Facts], bandwidth: float | None) -> list[Finding]:
 
 
 def _differences(
-    seen: Sequence[Facts], what: str, value: Callable[[Facts], str], way_out: str, *, told: bool = True
+    seen: Sequence[Facts], what: str, value: Callable[[Facts], str], remedy: str, *, told: bool = True
 ) -> list[Finding]:
     """Return a sentence about a value that should be the same in all processes."""
     first = value(seen[0])
@@ -109,7 +109,7 @@ def _differences(
     return [
         Finding(
             f"{what}: process {odd[0]['process']} has {value(odd[0])}, process {seen[0]['process']} has {first}"
-            f"{f' ({len(odd)} differ)' if len(odd) > 1 else ''}; {way_out}",
+            f"{f' ({len(odd)} differ)' if len(odd) > 1 else ''}; {remedy}",
             wrong=True,
         )
     ]

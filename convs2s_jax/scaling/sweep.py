@@ -17,7 +17,7 @@ from convs2s_jax.core.config import build, check, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import read_json, replace_file
 from convs2s_jax.scaling import plan, provenance, topology
-from convs2s_jax.scaling.topology import sizes
+from convs2s_jax.scaling.topology import device_count
 from convs2s_jax.training.mesh import AXES, MeshConfig, shape
 from convs2s_jax.training.run.config import Config
 
@@ -74,7 +74,7 @@ class Case:
     @property
     def available(self) -> int:
         """Number of devices of the topology over all slices."""
-        return self.slices * sizes(self.topology)
+        return self.slices * device_count(self.topology)
 
 
 def cases(
@@ -95,7 +95,15 @@ def cases(
     asked = [_mesh(text) for text in meshes]
     batches = [(each, False) for each in tokens] + [(each, True) for each in tokens_per_chip]
     found = [
-        Case(topology=t, slices=s, mesh=_fitted(m, s * sizes(t)), parallel=way, tokens=number, each=each, length=length)
+        Case(
+            topology=t,
+            slices=s,
+            mesh=_fitted(m, s * device_count(t)),
+            parallel=way,
+            tokens=number,
+            each=each,
+            length=length,
+        )
         for t, s, m, way, (number, each) in itertools.product(topologies, slices, asked, ways, batches)
     ]
     return list(dict.fromkeys(found))

@@ -97,14 +97,14 @@ def named(name: str, *, slices: int = 1) -> Topology:
     return Topology(name=name, chip=chip, devices=tuple(virtual(count, name)), exact=False)
 
 
-def alone(name: str) -> str:
+def single_device(name: str) -> str:
     """Return the name of one device of a topology, such as "v5e:1x1" for "v5e:16x16"."""
     kind, _, _ = name.partition(":")
     chip = CHIPS.get(kind)
     return f"{kind}:{'x'.join(['1'] * chip.axes) if chip and chip.axes else 1}"
 
 
-def sizes(name: str) -> int:
+def device_count(name: str) -> int:
     """Return the number of devices of a topology, without looking for them. Raises UserError for an invalid name."""
     _check_chip(name)
     _, _, shape = name.partition(":")
@@ -128,7 +128,7 @@ def virtual_devices(names: Sequence[str]) -> int:
     kinds = {name: CHIPS.get(name.partition(":")[0]) for name in names}
     compiled = gpus.has_compiler()
     needing = (name for name, chip in kinds.items() if chip is None or not (chip.axes or compiled))
-    return max(map(sizes, needing), default=0)
+    return max(map(device_count, needing), default=0)
 
 
 def reserve(count: int) -> None:

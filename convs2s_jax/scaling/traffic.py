@@ -111,16 +111,16 @@ def _bytes(program: Program, computation: Mapping[str, Operation], operation: Op
         sizes = [(pair, min(buffer.bytes for buffer in pair)) for pair in pairs]
         return sum(size for pair, size in sizes for buffer in pair if buffer.space == 0)
     if kind in PARTS:
-        return _far(operation.results) + min(_far(operation.results), _far(operands[0]))
+        return _hbm_bytes(operation.results) + min(_hbm_bytes(operation.results), _hbm_bytes(operands[0]))
     if kind == "dynamic-update-slice":
-        return 2 * _far(operands[1])
+        return 2 * _hbm_bytes(operands[1])
     if kind != "fusion":
-        return _far(operation.results) + sum(_far(operand) for operand in operands)
+        return _hbm_bytes(operation.results) + sum(_hbm_bytes(operand) for operand in operands)
     inner = program.computations[operation.called("calls")]
     parameters = {item.rest.split(")")[0]: item.name for item in inner.values() if item.kind == "parameter"}
     passed, made = _passed_on(operation, inner)
     read = sum(
-        min(_far(operand), _read(inner, parameters[str(i)], operand))
+        min(_hbm_bytes(operand), _read(inner, parameters[str(i)], operand))
         for i, operand in enumerate(operands)
         if i not in passed
     )
@@ -152,7 +152,7 @@ def _passed_on(fusion: Operation, inner: Mapping[str, Operation]) -> tuple[set[i
     return {int(operand) for _, operand in same}, {int(result or 0) for result, _ in same}
 
 
-def _far(buffers: tuple[Buffer, ...]) -> int:
+def _hbm_bytes(buffers: tuple[Buffer, ...]) -> int:
     """Return the bytes of the arrays that are in the device's main memory."""
     return sum(buffer.bytes for buffer in buffers if buffer.space == 0)
 

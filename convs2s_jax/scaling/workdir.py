@@ -16,7 +16,7 @@ from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.stores import staging
 
 
-def tried(workdir: str) -> dict[str, Any]:
+def probe(workdir: str) -> dict[str, Any]:
     """Return what this process finds at a workdir. All processes call it together.
 
     Args:

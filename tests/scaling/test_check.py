@@ -13,7 +13,7 @@ import pytest
 from convs2s_jax.commands import scale, scale_batches
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.scaling import check, tables
-from convs2s_jax.scaling.check import Measured, at_hand
+from convs2s_jax.scaling.check import Measured, attached_topology
 from convs2s_jax.scaling.chips import CHIPS
 from convs2s_jax.training.sharding import replicated
 from convs2s_jax.training.step import TrainState
@@ -148,7 +148,7 @@ def test_help_is_printed(arguments, capsys):
 
 def test_more_devices_than_there_are_are_refused():
     with pytest.raises(UserError, match=r"^--devices=9: only 8 are attached; use fewer"):
-        at_hand(9)
+        attached_topology(9)
 
 
 @pytest.mark.parametrize(("limits", "memory"), [((9e9, 8e9), 8e9), ((None, None), CHIPS["h100"].memory)])
@@ -158,7 +158,7 @@ def test_memory_is_what_the_runtime_may_use(limits, memory, monkeypatch):
     elsewhere = SimpleNamespace(process_index=1, device_kind=H100)  # no process can ask the devices of another
     monkeypatch.setattr(jax, "devices", lambda: [*found, elsewhere])
     monkeypatch.setattr(jax, "device_count", lambda: 3)
-    assert at_hand().chip == dataclasses.replace(CHIPS["h100"], memory=memory)
+    assert attached_topology().chip == dataclasses.replace(CHIPS["h100"], memory=memory)
 
 
 def stats(limit):
@@ -167,6 +167,6 @@ def stats(limit):
 
 def test_several_processes_use_all_their_devices(monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    assert len(at_hand(8).devices) == len(at_hand().devices) == 8
+    assert len(attached_topology(8).devices) == len(attached_topology().devices) == 8
     with pytest.raises(UserError, match=r"^--devices=4: several processes use all of their 8 devices; omit the flag"):
-        at_hand(4)
+        attached_topology(4)
