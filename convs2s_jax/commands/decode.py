@@ -14,7 +14,7 @@ from convs2s_jax.core.config import convert
 from convs2s_jax.core.errors import UserError, did_you_mean
 from convs2s_jax.core.fields import fields_of
 from convs2s_jax.core.guard import sigterm_interrupts
-from convs2s_jax.core.literals import written
+from convs2s_jax.core.literals import literal_with_spelling
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.translation.jobs.options import Options
 
@@ -73,7 +73,7 @@ def _overridden(search: dict[str, Any], overrides: Overrides) -> dict[str, Any]:
             )
         if name not in kinds:
             raise UserError(f"--config.{path}: there is no field '{name}'{did_you_mean(name, kinds)}")
-        found[name] = convert(kinds[name], written(text), f"--config.{path}")
+        found[name] = convert(kinds[name], literal_with_spelling(text), f"--config.{path}")
         if search.get(name, found[name]) != found[name]:
             raise UserError(
                 f"--{name} is {search[name]} and --config.{path} is {found[name]}: both set the same field; use one"

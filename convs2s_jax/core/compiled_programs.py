@@ -50,7 +50,10 @@ def keep(environment: Mapping[str, str], folder: Path | None = None) -> Path | N
         own = whole / processor()
         whole.mkdir(mode=0o700, parents=True, exist_ok=True)  # code in it is executed, so nobody else may write there
         own.mkdir(mode=0o700, exist_ok=True)
-        if not (ours(whole) and ours(own)) or shutil.disk_usage(own).free < FREE:
+        if (
+            not (is_writable_only_by_user(whole) and is_writable_only_by_user(own))
+            or shutil.disk_usage(own).free < FREE
+        ):
             return None
         if folder is None:
             shrink(whole, MOST)
@@ -66,7 +69,7 @@ def folder_of(environment: Mapping[str, str]) -> Path:
     return (caches if caches.is_absolute() else Path.home() / ".cache") / "convs2s_jax"
 
 
-def ours(folder: Path) -> bool:
+def is_writable_only_by_user(folder: Path) -> bool:
     """Whether this user, and nobody else, may write into the folder."""
     about = folder.stat()
     return about.st_uid == os.getuid() and not about.st_mode & 0o022 and os.access(folder, os.W_OK | os.X_OK)

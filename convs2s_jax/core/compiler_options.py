@@ -14,7 +14,7 @@ LITTLE_OPTIMISATION: Mapping[str, Any] = {"xla_backend_optimization_level": 1}
 """For programs that run once. Level 0 compiles even faster, but rounds differently and runs five times as long."""
 
 
-def quick(version: str = jax.__version__) -> dict[str, Any]:
+def fast_compile_options(version: str = jax.__version__) -> dict[str, Any]:
     """Return options for programs that run often and have many small operations, such as a search.
 
     With them, programs run as fast and compile in less time.
@@ -68,9 +68,12 @@ class OnCpu:
 
 
 def jit_quickly(**options: Any) -> Callable[[Callable[..., Any]], OnCpu]:
-    """Decorate with `jax.jit`, using `quick()` on CPU. `options` are passed to `jax.jit`. XLA_FLAGS are read here."""
+    """Decorate with `jax.jit(**options)`, with `fast_compile_options` on CPU. XLA_FLAGS are read here."""
 
     def compiled(function: Callable[..., Any]) -> OnCpu:
-        return OnCpu(jax.jit(function, **options), jax.jit(function, compiler_options=unless_set(quick()), **options))
+        return OnCpu(
+            jax.jit(function, **options),
+            jax.jit(function, compiler_options=unless_set(fast_compile_options()), **options),
+        )
 
     return compiled

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, Union
 
 from convs2s_jax.core.errors import UserError, did_you_mean, shortened, shown
-from convs2s_jax.core.literals import REPEATED, WrittenFloat, WrittenInt, literal, written
+from convs2s_jax.core.literals import REPEATED, WrittenFloat, WrittenInt, literal, literal_with_spelling
 
 T = TypeVar("T")
 
@@ -136,7 +136,7 @@ def override(values: Any, path: str, text: str, where: str = "config") -> dict[s
         raise UserError(f"{where}.{path}: {where} is {shown(values)}, which has no fields; set {where} as a whole")
     values = values or {}
     head, _, rest = path.partition(".")
-    inner = override(values.get(head), rest, text, f"{where}.{head}") if rest else written(text)
+    inner = override(values.get(head), rest, text, f"{where}.{head}") if rest else literal_with_spelling(text)
     return {**values, head: inner}
 
 

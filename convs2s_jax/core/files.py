@@ -130,7 +130,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
     If the block raises an error, the temporary file is removed and `path` stays unchanged.
     """
-    part = _beside(path)
+    part = _temporary_path(path)
     try:
         yield part
         os.replace(part, path)
@@ -168,7 +168,7 @@ def _remove_abandoned(part: Path) -> None:
 def _locked(path: Path) -> tuple[Path, BinaryIO]:
     """Create a file next to `path` and lock it if flock is available; try again if another process removes it."""
     while True:
-        part = _beside(path, _LOCKED)
+        part = _temporary_path(path, _LOCKED)
         file = part.open("xb")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -190,7 +190,7 @@ def new_folder(path: Path, *, parents: bool = True) -> Iterator[Path]:
       path: final path of the folder.
       parents: whether to create missing parent folders.
     """
-    part = _beside(path)
+    part = _temporary_path(path)
     try:
         part.mkdir(parents=parents)
         yield part
@@ -198,7 +198,7 @@ def new_folder(path: Path, *, parents: bool = True) -> Iterator[Path]:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _beside(path: Path, ending: str = "") -> Path:
+def _temporary_path(path: Path, ending: str = "") -> Path:
     """Return a unique name of permitted length in the same folder, and therefore on the same file system."""
     unique = uuid.uuid4().hex + ending
     name = os.fsencode(path.name)[: _NAME - len(unique) - 2]

@@ -35,7 +35,7 @@ def guard(
     memory: str = MORE_MEMORY,
     leave: Callable[[int], NoReturn] = sys.exit,
 ) -> None:
-    """Run a program. Errors that `explained` knows print one sentence and exit with 2, interrupts with 130.
+    """Run a program. Errors that `user_message` knows print one sentence and exit with 2, interrupts with 130.
 
     Args:
       action: the program.
@@ -55,7 +55,7 @@ def guard(
         streams.discard_unwritable()
         sys.exit(141)  # the reader of our output exited, for example `head`
     except Exception as error:
-        sentence = explained(error, memory=memory)
+        sentence = user_message(error, memory=memory)
         if sentence is None:
             raise
         with contextlib.suppress(OSError):
@@ -122,7 +122,7 @@ def send_again(number: int) -> None:
     started.set()
 
 
-def explained(error: Exception, *, memory: str = MORE_MEMORY) -> str | None:
+def user_message(error: Exception, *, memory: str = MORE_MEMORY) -> str | None:
     """Return the message for a user error, an unusable file, a full disk or memory that ran out.
 
     `memory` is the advice for the last case. Returns None for an error in the program, whose traceback is useful.

@@ -31,7 +31,7 @@ class WrittenFloat(float):
     text: str
 
 
-def written(text: str) -> Any:
+def literal_with_spelling(text: str) -> Any:
     """Parse like `literal`, but keep the spelling of numbers: the names 2024_01 and 1.10 are not 202401 and 1.1."""
     value = literal(text)
     kind = {int: WrittenInt, float: WrittenFloat}.get(type(value))

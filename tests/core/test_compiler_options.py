@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from convs2s_jax.core.compiler_options import LITTLE_OPTIMISATION, OnCpu, jit_quickly, quick, unless_set
+from convs2s_jax.core.compiler_options import LITTLE_OPTIMISATION, OnCpu, fast_compile_options, jit_quickly, unless_set
 
 X = jnp.linspace(-2.0, 2.0, 12).reshape(3, 4)
 
@@ -13,16 +13,16 @@ def mean_gate(x, power):
     return jnp.sort((jax.nn.sigmoid(x) @ x.T) ** power, axis=-1).sum(axis=0)
 
 
-@pytest.mark.parametrize("options", [LITTLE_OPTIMISATION, quick()], ids=["little", "quick"])
+@pytest.mark.parametrize("options", [LITTLE_OPTIMISATION, fast_compile_options()], ids=["little", "quick"])
 def test_this_jax_takes_the_options_and_the_numbers_stay(options):
-    """A jax that refuses one of them says "No such compile option": leave it out of `quick` for that version."""
+    """A jax that refuses one of them says "No such compile option": `fast_compile_options` leaves it out there."""
     found = jax.jit(mean_gate, static_argnums=1, compiler_options=dict(options))(X, 2)
     np.testing.assert_allclose(found, mean_gate(X, 2), rtol=1e-6)
 
 
 def test_the_older_emitter_is_for_one_version_only():
-    assert "xla_cpu_use_fusion_emitters" in quick("0.10.2")
-    assert quick("0.12.0") == dict(LITTLE_OPTIMISATION) == quick("0.100.0")
+    assert "xla_cpu_use_fusion_emitters" in fast_compile_options("0.10.2")
+    assert fast_compile_options("0.12.0") == dict(LITTLE_OPTIMISATION) == fast_compile_options("0.100.0")
 
 
 def test_flags_of_the_user_have_priority():

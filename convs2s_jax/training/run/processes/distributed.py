@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, first_line
-from convs2s_jax.core.guard import INTERRUPTED, explained
+from convs2s_jax.core.guard import INTERRUPTED, user_message
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training import dispatch, sharding
 from convs2s_jax.training.run.processes.holder import LOST
@@ -242,7 +242,7 @@ def guarded(work: Callable[[], None]) -> None:
     try:
         work()
     except Exception as error:
-        if explained(error) is not None or not jax.distributed.is_initialized():
+        if user_message(error) is not None or not jax.distributed.is_initialized():
             raise
         if is_loss(error):
             tell_loss(first_line(error))

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from convs2s_jax.core.compiler_options import OnCpu, quick, unless_set
+from convs2s_jax.core.compiler_options import OnCpu, fast_compile_options, unless_set
 from convs2s_jax.nn.draws import BatchedInit
 from convs2s_jax.nn.types import Array, Key, Tree
 from convs2s_jax.training import dispatch
@@ -19,7 +19,7 @@ from convs2s_jax.training.run.programs.configured import state_of
 from convs2s_jax.training.run.tasks.task_table import task_of
 from convs2s_jax.training.step import TrainState
 
-FOR_KEYS = {**quick(), "xla_backend_optimization_level": 0}
+FOR_KEYS = {**fast_compile_options(), "xla_backend_optimization_level": 0}
 """XLA options for the program of the keys, which has integers only and runs once."""
 
 
