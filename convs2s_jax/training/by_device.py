@@ -2,10 +2,10 @@
 
 With `tensor`, devices along that axis compute those of the same rows together, and XLA's partitioner divides the work.
 
-`summed` reduces them over the devices, layer by layer in the backward pass. `unreduced` leaves them on each device, so
-that those of several batches can be accumulated before `reduced` sums the total over devices. That needs only one
-reduction per update, but meanwhile an array as large as all gradients on each device. If `fsdp` shards the state,
-gradients are reduced over `fsdp` immediately, and only the sum over `data` is deferred.
+`reduced_gradients` reduces them over the devices, layer by layer in the backward pass. `unreduced_gradients` leaves
+them on each device, so that those of several batches can be accumulated before `reduce_over_data` sums the total over
+devices. That needs only one reduction per update, but meanwhile an array as large as all gradients on each device. If
+`fsdp` shards the state, gradients are reduced over `fsdp` immediately, and only the sum over `data` is deferred.
 """
 
 from collections.abc import Sequence
@@ -24,11 +24,11 @@ from convs2s_jax.training.mesh import ROWS, ShardingRule, row_shards
 from convs2s_jax.training.step import BatchT, Loss, SumsT, merged_gradients
 
 T = TypeVar("T")
-LATE = "data"
+DEFERRED_AXIS = "data"
 """The mesh axis over which gradients may wait to be summed."""
 
 
-def summed(
+def reduced_gradients(
     loss: Loss[BatchT, SumsT],
     merged: Tree,
     batch: BatchT,
@@ -48,12 +48,12 @@ def summed(
       exchange: the dtype of the gradient reduction, and when kernels are gathered.
       rules: of `sharding.shardings`.
     """
-    ways = exchanges.of_parameters(merged, mesh, exchange, rules=rules)
+    ways = exchanges.param_collectives(merged, mesh, exchange, rules=rules)
     specs = exchanges.specs(ways)
 
     def local(merged: Tree, batch: BatchT, key: Key | None, first: Array) -> tuple[Tree, SumsT]:
         def sharded_loss(params: Tree, batch: BatchT, key: Key | None) -> SumsT:
-            return loss(exchanges.exchanged(params, ways), batch, key)
+            return loss(exchanges.as_sharded_params(params, ways), batch, key)
 
         grads, sums = merged_gradients(sharded_loss, merged, batch, first=first[0], key=key)
         return grads, lax.psum(sums, ROWS)
@@ -66,7 +66,7 @@ def summed(
     return exchanges.joined(grads, ways), sums
 
 
-def unreduced(
+def unreduced_gradients(
     loss: Loss[BatchT, SumsT],
     merged: Tree,
     batch: BatchT,
@@ -75,17 +75,17 @@ def unreduced(
     exchange: Exchange,
     rules: Sequence[ShardingRule] = (),
 ) -> tuple[Tree, SumsT]:
-    """As `summed`, without the sum over `data`: results have a leading axis with an entry for each device along it.
+    """As `reduced_gradients`, without the sum over `data`: results have a leading axis, an entry per device along it.
 
     Gradients are `exchanges.grouped`, so that they are sharded over `tensor` and over `fsdp` alike.
     """
-    at_once = tuple(axis for axis in ROWS if axis != LATE)
-    ways = exchanges.of_parameters(merged, mesh, exchange, at_once, rules=rules)
+    at_once = tuple(axis for axis in ROWS if axis != DEFERRED_AXIS)
+    ways = exchanges.param_collectives(merged, mesh, exchange, at_once, rules=rules)
     specs = exchanges.specs(ways)
 
     def local(merged: Tree, batch: BatchT, key: Key | None, first: Array) -> tuple[Tree, SumsT]:
         def sharded_loss(slots: Tree, batch: BatchT, key: Key | None) -> SumsT:
-            return loss(exchanges.exchanged_into_slots(merged, slots, ways), batch, key)
+            return loss(exchanges.as_sharded_params_with_slots(merged, slots, ways), batch, key)
 
         slots = exchanges.slots(merged, ways)
         grads, sums = merged_gradients(sharded_loss, slots, batch, first=first[0], key=key)
@@ -96,29 +96,29 @@ def unreduced(
         mesh=mesh,
         axis_names=_named(mesh),
         in_specs=(specs, P(ROWS), P(), P(ROWS)),
-        out_specs=(_unreduced_specs(specs, mesh), P(LATE)),
+        out_specs=(_unreduced_specs(specs, mesh), P(DEFERRED_AXIS)),
         check_vma=False,
     )
     found: tuple[Tree, SumsT] = each(exchanges.grouped(merged, ways), batch, key, _first_rows(batch, mesh))
     return found
 
 
-def reduced(
+def reduce_over_data(
     total: tuple[Tree, SumsT], merged: Tree, mesh: Mesh, exchange: Exchange, rules: Sequence[ShardingRule] = ()
 ) -> tuple[Tree, SumsT]:
-    """Sum over `data` what `unreduced` returned, or the total of several such results; `merged` gives the shapes."""
-    ways = exchanges.of_parameters(merged, mesh, exchange, (LATE,), rules=rules)
+    """Sum over `data` what `unreduced_gradients` returned, or a total of such results; `merged` gives the shapes."""
+    ways = exchanges.param_collectives(merged, mesh, exchange, (DEFERRED_AXIS,), rules=rules)
     specs = exchanges.specs(ways)
 
     def local(total: tuple[Tree, SumsT]) -> tuple[Tree, SumsT]:
         grads, sums = jax.tree.map(lambda x: x[0], total)
-        return jax.tree.map(lambda way, grad: way.scatter_grouped(grad), ways, grads), lax.psum(sums, LATE)
+        return jax.tree.map(lambda way, grad: way.scatter_grouped(grad), ways, grads), lax.psum(sums, DEFERRED_AXIS)
 
     each = jax.shard_map(
         local,
         mesh=mesh,
         axis_names=_named(mesh),
-        in_specs=((_unreduced_specs(specs, mesh), P(LATE)),),
+        in_specs=((_unreduced_specs(specs, mesh), P(DEFERRED_AXIS)),),
         out_specs=(specs, P()),
         check_vma=False,
     )
@@ -130,7 +130,9 @@ def _unreduced_specs(specs: Tree, mesh: Mesh) -> Tree:
     """The specs of unreduced gradients: what `data` shards is unsharded on each device along it."""
     cut = sharding.state_axis(mesh)
     return jax.tree.map(
-        lambda spec: P(LATE) if cut == LATE else P(LATE, *spec), specs, is_leaf=lambda x: isinstance(x, P)
+        lambda spec: P(DEFERRED_AXIS) if cut == DEFERRED_AXIS else P(DEFERRED_AXIS, *spec),
+        specs,
+        is_leaf=lambda x: isinstance(x, P),
     )
 
 

@@ -10,10 +10,10 @@ from jax.sharding import Mesh
 from convs2s_jax.core.config import check
 from convs2s_jax.nn.types import Array, Key, Tree
 from convs2s_jax.training import dispatch, sharding
-from convs2s_jax.training.exchanges import Exchanged
+from convs2s_jax.training.exchanges import ParamCollectives
 from convs2s_jax.training.gathering import Exchange
 from convs2s_jax.training.mesh import ShardingRule
-from convs2s_jax.training.step import BatchT, Finish, Loss, Step, SumsT, added, gradients
+from convs2s_jax.training.step import BatchT, Finish, Loss, Step, SumsT, gradients, tree_add
 
 
 def steps(
@@ -48,13 +48,13 @@ def steps(
         return gradients(loss, params, batch, first=begin, key=key)
 
     def reduced(total: tuple[Tree, SumsT]) -> tuple[Tree, SumsT]:
-        way = Exchanged("data", None, exchange.dtype, ("data",))
+        way = ParamCollectives("data", None, exchange.dtype, ("data",))
         return jax.tree.map(way.scatter, total[0]), lax.psum(total[1], "data")
 
     cut_compiled, finish_compiled = dispatch.jit(cut), dispatch.jit(finish, donate_argnums=0)  # the same everywhere
     if exchange.reduce_once_per_update:
         own = each(local, in_axes=(None, 0, None), out_axes=0)
-        more = each(added, in_axes=0, out_axes=0, donate_argnums=0)
+        more = each(tree_add, in_axes=0, out_axes=0, donate_argnums=0)
         exchanged = each(reduced, in_axes=0, out_axes=None)
 
         def first(params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
@@ -69,7 +69,7 @@ def steps(
     summed_compiled = each(
         lambda params, batch, key: reduced(local(params, batch, key)), in_axes=(None, 0, None), out_axes=None
     )
-    add_compiled = dispatch.jit(added, donate_argnums=0)
+    add_compiled = dispatch.jit(tree_add, donate_argnums=0)
 
     def first_summed(params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
         return public(summed_compiled(params, cut_compiled(batch), key))

@@ -31,7 +31,7 @@ from convs2s_jax.training.mesh import ROWS, ShardingRule
 
 
 @dataclass(frozen=True)
-class Exchanged:
+class ParamCollectives:
     """The collectives of one parameter.
 
     Attributes:
@@ -114,11 +114,11 @@ class Exchanged:
         before, after = value.shape[: self.dim], value.shape[self.dim + 2 :]
         return value.reshape(*before, self.groups * value.shape[self.dim + 1], *after)
 
-    def for_layers(self, made: Callable[["Exchanged"], Gather]) -> Gather:
-        """What `made` builds from this, with halves side by side if layers need them so."""
+    def for_layers(self, build: Callable[["ParamCollectives"], Gather]) -> Gather:
+        """What `build` makes of this, with halves side by side if layers need them so."""
         if self.halves is None or self.use is None:
-            return made(self)
-        return Paired(self.halves, made(replace(self, use=P(*self.use, None), halves=None)))
+            return build(self)
+        return Paired(self.halves, build(replace(self, use=P(*self.use, None), halves=None)))
 
 
 @dataclass(frozen=True)
@@ -129,11 +129,11 @@ class IntoSlot:
       exchange: the other collectives: the gather, and sums over `fsdp`.
     """
 
-    exchange: Exchanged
+    exchange: ParamCollectives
 
     def __call__(self, value: tuple[Array, Array], dtype: Any) -> Array:
         """The full array in this dtype."""
-        return _gathered_beside(*value, self.exchange, dtype)
+        return _gather_with_slot(*value, self.exchange, dtype)
 
 
 def on_each_part(function: Callable[[Array], Array], value: Array, spec: P | None) -> Array:
@@ -149,7 +149,7 @@ def on_each_part(function: Callable[[Array], Array], value: Array, spec: P | Non
     return result
 
 
-def of_parameters(
+def param_collectives(
     merged: Tree, mesh: Mesh, exchange: Exchange, over: tuple[str, ...] = ROWS, *, rules: Sequence[ShardingRule] = ()
 ) -> Tree:
     """Return the named collectives of each merged parameter.
@@ -163,7 +163,7 @@ def of_parameters(
     """
     axis, early = sharding.state_axis(mesh), is_early(mesh, exchange)
 
-    def way(path: tuple[Any, ...], value: Array) -> Exchanged:
+    def way(path: tuple[Any, ...], value: Array) -> ParamCollectives:
         name = path_of(path)
         use, own = (sharding.spec(name, value.shape, mesh, cut=cut, rules=rules) for cut in (None, axis))
         places = [dim for dim, entry in enumerate(own) if axis in sharding.axes_of(entry)]
@@ -173,13 +173,13 @@ def of_parameters(
         dim = places[0] if places else None
         both = dim is not None and halves is None and "tensor" in sharding.axes_of(own[dim])
         groups = mesh.shape["tensor"] if both else 1
-        return Exchanged(axis, dim, exchange.dtype, over, lies, halves, early, groups, promoted)
+        return ParamCollectives(axis, dim, exchange.dtype, over, lies, halves, early, groups, promoted)
 
     return jax.tree_util.tree_map_with_path(way, merged)
 
 
 def grouped(params: Tree, ways: Tree) -> Tree:
-    """Merged parameters as they are passed to the `shard_map`; `ways` as `of_parameters` returns them."""
+    """Merged parameters as they are passed to the `shard_map`; `ways` as `param_collectives` returns them."""
     return jax.tree.map(lambda way, value: way.grouped(value), ways, params)
 
 
@@ -193,19 +193,19 @@ def specs(ways: Tree) -> Tree:
     return jax.tree.map(lambda way: way.spec, ways)
 
 
-def exchanged(params: Tree, ways: Tree) -> Tree:
+def as_sharded_params(params: Tree, ways: Tree) -> Tree:
     """Grouped parameters as `ShardedParam`s."""
 
-    def sharded(value: Array, way: Exchanged) -> ShardedParam:
+    def sharded(value: Array, way: ParamCollectives) -> ShardedParam:
         return ShardedParam(value, way.for_layers(lambda own: own), value.dtype, way.early)
 
     return jax.tree.map(sharded, params, ways)
 
 
-def exchanged_into_slots(params: Tree, slots: Tree, ways: Tree) -> Tree:
-    """As `exchanged`, with gradients in the slots, which `slots` creates."""
+def as_sharded_params_with_slots(params: Tree, slots: Tree, ways: Tree) -> Tree:
+    """As `as_sharded_params`, with gradients in the slots, which `slots` creates."""
 
-    def sharded(value: Array, slot: Array, way: Exchanged) -> ShardedParam:
+    def sharded(value: Array, slot: Array, way: ParamCollectives) -> ShardedParam:
         return ShardedParam((value, slot), way.for_layers(IntoSlot), value.dtype, way.early)
 
     return jax.tree.map(sharded, params, slots, ways)
@@ -214,7 +214,7 @@ def exchanged_into_slots(params: Tree, slots: Tree, ways: Tree) -> Tree:
 def slots(params: Tree, ways: Tree) -> Tree:
     """Zeros in the shapes of gradients that are summed over the axes `over` of these ways only."""
 
-    def zeros(value: Array, way: Exchanged) -> Array:
+    def zeros(value: Array, way: ParamCollectives) -> Array:
         shape = list(value.shape)
         if way.grouped_dim is not None and way.axis not in way.over:
             shape[way.grouped_dim] *= lax.axis_size(way.axis)
@@ -224,17 +224,17 @@ def slots(params: Tree, ways: Tree) -> Tree:
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def _gathered_beside(value: Array, slot: Array, way: Exchanged, dtype: Any) -> Array:
+def _gather_with_slot(value: Array, slot: Array, way: ParamCollectives, dtype: Any) -> Array:
     del slot  # takes the gradient
     return way.gather(value.astype(dtype))
 
 
-def _forward_beside(value: Array, slot: Array, way: Exchanged, dtype: Any) -> tuple[Array, Array]:
-    return _gathered_beside(value, slot, way, dtype), jnp.zeros((0,), slot.dtype)
+def _gather_with_slot_fwd(value: Array, slot: Array, way: ParamCollectives, dtype: Any) -> tuple[Array, Array]:
+    return _gather_with_slot(value, slot, way, dtype), jnp.zeros((0,), slot.dtype)
 
 
-def _backward_beside(way: Exchanged, _dtype: Any, like: Array, gradient: Array) -> tuple[None, Array]:
+def _gather_with_slot_bwd(way: ParamCollectives, _dtype: Any, like: Array, gradient: Array) -> tuple[None, Array]:
     return None, way.scatter(gradient.astype(accumulation_dtype(gradient.dtype))).astype(like.dtype)
 
 
-_gathered_beside.defvjp(_forward_beside, _backward_beside)
+_gather_with_slot.defvjp(_gather_with_slot_fwd, _gather_with_slot_bwd)

@@ -31,11 +31,11 @@ from convs2s_jax.training.step import (
     StepSums,
     SumsT,
     TrainState,
-    added,
     apply_gradients,
     gradients,
+    gradients_through_merge,
     merged_gradients,
-    through_kernels,
+    tree_add,
 )
 
 
@@ -136,7 +136,9 @@ def _shard_map(
         return _accumulating_step(loss, finish, mesh, exchange, rules)
 
     def first(params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
-        return through_kernels(params, lambda merged: by_device.summed(loss, merged, batch, key, mesh, exchange, rules))
+        return gradients_through_merge(
+            params, lambda merged: by_device.reduced_gradients(loss, merged, batch, key, mesh, exchange, rules)
+        )
 
     return _sharded_state_step(first, finish, mesh, rules)
 
@@ -173,7 +175,7 @@ def _explicit(
 
     def first(params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
         made = explicit.typed(of_merged, mesh, rules)
-        return through_kernels(params, lambda merged: made(merged, batch, key))
+        return gradients_through_merge(params, lambda merged: made(merged, batch, key))
 
     return _sharded_state_step(first, finish, mesh, rules)
 
@@ -184,15 +186,17 @@ def _accumulating_step(
     """Accumulate gradients of merged parameters on each device until `finish` sums them over `data`."""
 
     def first(params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
-        return by_device.unreduced(loss, weight_norm.merge(params), batch, key, mesh, exchange, rules)
+        return by_device.unreduced_gradients(loss, weight_norm.merge(params), batch, key, mesh, exchange, rules)
 
     def add(total: tuple[Tree, SumsT], params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
-        return added(total, first(params, batch, key))
+        return tree_add(total, first(params, batch, key))
 
     def finish_reduced(
         state: TrainState, total: tuple[Tree, SumsT], rate: Array | None
     ) -> tuple[TrainState, StepSums[SumsT]]:
-        grads = through_kernels(state.params, lambda merged: by_device.reduced(total, merged, mesh, exchange, rules))
+        grads = gradients_through_merge(
+            state.params, lambda merged: by_device.reduce_over_data(total, merged, mesh, exchange, rules)
+        )
         after, report = finish(state, grads, rate)
         return lax.with_sharding_constraint(after, sharding.shardings(after, mesh, rules=rules)), report
 
@@ -219,7 +223,7 @@ def _sharded_state_step(
         return placed(grads), sums
 
     def add(total: tuple[Tree, SumsT], params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
-        return added(total, first(params, batch, key))
+        return tree_add(total, first(params, batch, key))
 
     def finish_placed(
         state: TrainState, total: tuple[Tree, SumsT], rate: Array | None

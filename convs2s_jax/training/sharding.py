@@ -86,7 +86,7 @@ def spec(
     """
     if not shape:
         return P()
-    number, stem, rule = given(name, rules), stem_of(name), built_in(name)
+    number, stem, rule = config_rule_index(name, rules), stem_of(name), built_in(name)
     axes_of_rule = rules[number].axes if number is not None else rule[1] if rule else ()
     if name.startswith("optimizer/") and len(axes_of_rule) != len(shape):
         return P()  # not an array like the parameter: factors of one, as in adafactor, or the optimiser's own
@@ -132,7 +132,7 @@ def in_halves(name: str, shape: tuple[int, ...], mesh: Mesh | AbstractMesh, rule
     """
     size, stem = mesh.shape["tensor"], stem_of(name)
     both = (f"{stem[:-1]}{end}" for end in "wb")  # a kernel and its bias are sharded alike
-    named = any(_ends(stem, path) for path in HALVES) and all(given(each, rules) is None for each in both)
+    named = any(_ends(stem, path) for path in HALVES) and all(config_rule_index(each, rules) is None for each in both)
     return named and not name.endswith("/g") and size > 1 and halves.fits(shape[-1], size)
 
 
@@ -160,7 +160,7 @@ def built_in(name: str) -> tuple[str, tuple[str | None, ...]] | None:
     return next((rule for rule in RULES if _ends(stem_of(name), rule[0])), None)
 
 
-def given(name: str, rules: Sequence[ShardingRule]) -> int | None:
+def config_rule_index(name: str, rules: Sequence[ShardingRule]) -> int | None:
     """Index of the first of these rules that matches a parameter, None if none does."""
     matching = (number for number, rule in enumerate(rules) if _ends(stem_of(name), stem_of(rule.path)))
     return next(matching, None)
@@ -179,7 +179,7 @@ def check_rules(params: Tree, rules: Sequence[ShardingRule]) -> None:
       UserError: a rule matches no parameter, or has another number of axes, or shards what stays whole.
     """
     arrays = [(path_of(path), leaf.shape) for path, leaf in jax.tree_util.tree_leaves_with_path(params)]
-    numbers = [given(name, rules) for name, _ in arrays]
+    numbers = [config_rule_index(name, rules) for name, _ in arrays]
     for number, rule in enumerate(rules):
         where = f"mesh.rules[{number}]"
         check(

@@ -92,13 +92,13 @@ def gradients(
       ValueError: the leaves of the batch do not have the same number of rows.
       TypeError: the loss returned no sums.
     """
-    return through_kernels(params, lambda merged: merged_gradients(loss, merged, batch, first=first, key=key))
+    return gradients_through_merge(params, lambda merged: merged_gradients(loss, merged, batch, first=first, key=key))
 
 
-def through_kernels(params: Tree, made: Callable[[Tree], tuple[Tree, SumsT]]) -> tuple[Tree, SumsT]:
-    """Return gradients with respect to trained parameters, and sums; `made` returns both for merged parameters."""
+def gradients_through_merge(params: Tree, compute: Callable[[Tree], tuple[Tree, SumsT]]) -> tuple[Tree, SumsT]:
+    """Return gradients with respect to trained parameters, and sums; `compute` returns both for merged parameters."""
     merged, pull = jax.vjp(weight_norm.merge, params)
-    grads, sums = made(merged)
+    grads, sums = compute(merged)
     return pull(grads)[0], sums
 
 
@@ -181,7 +181,7 @@ Finish = Callable[[TrainState, tuple[Tree, SumsT], Array | None], tuple[TrainSta
 """`Step.finish` before it is compiled."""
 
 
-def added(total: Tree, more: Tree) -> Tree:
+def tree_add(total: Tree, more: Tree) -> Tree:
     """The sum of two trees, leaf by leaf."""
     return jax.tree.map(jnp.add, total, more)
 
