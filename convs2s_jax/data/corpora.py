@@ -92,12 +92,12 @@ def _pair_in_folder(cfg: DataConfig, split: str) -> tuple[tuple[str, str], ...]:
             raise UserError(f"{other} has no counterpart: neither {plain} nor {zipped} exists{_unread(plain)}")
 
 
-def _only(tried: tuple[str, str], way_out: str = "") -> str | None:
+def _only(tried: tuple[str, str], remedy: str = "") -> str | None:
     """Return the plain or the gzipped file, whichever exists. UserError if both do, since they may differ."""
     found = [file for file in tried if _exists(file)]
     check(
         len(found) < 2,
-        f"{tried[0]} and {tried[1]} both exist, but only one can be read: remove or rename the other{way_out}",
+        f"{tried[0]} and {tried[1]} both exist, but only one can be read: remove or rename the other{remedy}",
     )
     return found[0] if found else None
 

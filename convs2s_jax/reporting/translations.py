@@ -82,7 +82,7 @@ def restored(run: Run, tell: Tell) -> Trained:
     model = run.cfg.translator
     if not model.reads_source:
         raise UserError("it is a language model, which does not translate")
-    if not run_folder.begun(run.workdir):
+    if not run_folder.has_checkpoint(run.workdir):
         raise UserError("it has no checkpoint yet")
     return trained.restore(run.workdir, (), None, tell)
 

@@ -171,7 +171,7 @@ def read_split(
     cfg = located_corpus(cfg, split, workdir, places, remedy=remedy)
     text = parallel_text.read(cfg.data, split, optional=True, recognise=recogniser(known))
     if split != "train":
-        check_unchanged(split, fingerprint_of_text(text), known, where=workdir, way_out=remedy)
+        check_unchanged(split, fingerprint_of_text(text), known, where=workdir, remedy=remedy)
     elif known.get(split) is not None:
         tokenized_training(cfg, Path(workdir), vocabularies, text, known[split], tell=tell, remedy=remedy)
     check(len(text) > 0, f"the corpus of --workdir={workdir} has no {split} split: {remedy}")
@@ -241,5 +241,5 @@ def tokenized_training(
             elsewhere = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, cache_dir=folder))
             split = prepare.tokenize(elsewhere, workdir, vocabularies, text, tell)  # memory-mapped, so it stays valid
     found = fingerprint(split.src, split.tgt) if len(text) else None
-    check_unchanged("train", found, {"train": known}, where=str(workdir), way_out=remedy)
+    check_unchanged("train", found, {"train": known}, where=str(workdir), remedy=remedy)
     return split

@@ -122,7 +122,7 @@ def default_threads(mesh: Mesh) -> int:
     GPUs of several processes exchange measurements while they compile, so all must compile in the same order: 0 too.
     """
     platform = mesh.devices.flat[0].platform
-    if platform == "cpu" or (platform != "tpu" and distributed.several()):
+    if platform == "cpu" or (platform != "tpu" and distributed.is_multi_process()):
         return 0
     return min(8, max(2, (os.cpu_count() or 1) // 2))
 

@@ -25,7 +25,7 @@ from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.processes.interrupts import Interrupts, StoppedBeforeUpdateError
 from convs2s_jax.training.run.reports.device_memory import device_memory
 from convs2s_jax.training.run.reports.update_window import Window
-from convs2s_jax.training.run.session import Position, Session, save, score_test, validate, way_out
+from convs2s_jax.training.run.session import Position, Session, divergence_advice, save, score_test, validate
 from convs2s_jax.training.run.shared_programs import forget
 from convs2s_jax.training.run.stores.staging import opened
 from convs2s_jax.training.step import TrainState, fold_in, update
@@ -45,7 +45,7 @@ def train(cfg: Config, workdir: Path | str, interrupts: Interrupts | None = None
       UserError: bad data or configuration, a checkpoint that cannot be written or read, a loss that is not finite.
     """
     interrupts = interrupts or Interrupts()
-    if distributed.several():
+    if distributed.is_multi_process():
         forget()  # processes must compile together, but an earlier run may have left them with different programs
     with suppress(StoppedBeforeUpdateError), interrupts, ExitStack() as stack:
         session, state, position = open_run(cfg, stack.enter_context(opened(workdir)), interrupts, stack)
@@ -92,7 +92,7 @@ def _window(session: Session, state: TrainState, position: Position) -> Window:
     return Window(
         names=paths(state.params),
         skip=session.run.cfg.training.skip_bad_steps,
-        way_out=partial(way_out, session),
+        remedy=partial(divergence_advice, session),
         tell=session.reports.tell,
         clock=session.clock,
         peak=session.peak,
@@ -141,7 +141,7 @@ def _epoch(
     padding = padding_on(session.mesh, epoch)
     pending, root = [], jax.random.fold_in(jax.random.key(run.cfg.seed), 1)
     for prepared in loader.load(epoch, make, start=position.batch):
-        session.clock.was("input", prepared.waited)
+        session.clock.reassign("input", prepared.waited)
         pending.append(prepared.batch)
         last = prepared.index + 1 == len(epoch.batches)
         if len(pending) < run.cfg.data.batch.accumulate and not last:

@@ -214,7 +214,7 @@ def _begin(
         else:
             key = jax.random.fold_in(jax.random.key(run.cfg.seed), 0)
             begin = partial(state_program(programs, mesh, **sizes), key)
-        if ahead.enabled and not distributed.several():  # several GPU processes must compile in the same order
+        if ahead.enabled and not distributed.is_multi_process():  # several GPU processes must compile in the same order
             ahead.request(requests(run, mesh, run.first_uses))
         state = begin()
         position, damaged = Position(schedule=schedule.start(run.cfg.training.schedule)), list[Path]()
@@ -247,7 +247,7 @@ def _measured_otherwise(run: Run) -> bool:
 def _commit(run: Run, damaged: list[Path]) -> None:
     """Write what has passed the checks: the configuration and new vocabularies. Rename damaged checkpoints."""
     run_folder.write_config(run.workdir, run_folder.with_origin(run.workdir, run.cfg))
-    if not run_folder.begun(run.workdir):
+    if not run_folder.has_checkpoint(run.workdir):
         vocabulary.save(run.vocabularies, run_folder.vocabulary(run.workdir))
         shutil.rmtree(run_folder.learned_vocabularies(run.workdir), ignore_errors=True)
     for place in damaged:
@@ -259,7 +259,7 @@ def _devices(cfg: Config, mesh: Mesh) -> str:
     """Describe the devices for the user, with the versions of the libraries that compute on them."""
     axes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items() if size > 1)
     kind, count = mesh.devices.flat[0].device_kind, mesh.devices.size
-    where = f" in {jax.process_count()} processes" if distributed.several() else ""
+    where = f" in {jax.process_count()} processes" if distributed.is_multi_process() else ""
     over = f"; {cfg.parallel} over {axes}" if axes else ""
     return f"devices: {count} x {kind}{where}{over} ({versions('jax', 'jaxlib', 'flax')})"
 

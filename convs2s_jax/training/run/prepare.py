@@ -113,7 +113,7 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
 def _check(cfg: Config, workdir: Path) -> None:
     """Raise UserError for whatever can be checked before any text is read."""
     scoring.check_metrics(cfg.training.metrics, cfg.training.bleu_tokenize)
-    if not run_folder.begun(workdir):
+    if not run_folder.has_checkpoint(workdir):
         corpora.check_places(cfg.data)
         _check_rate(cfg.training.schedule)
 

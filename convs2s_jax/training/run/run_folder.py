@@ -96,7 +96,7 @@ def _is_step(name: str) -> bool:
     return name.isascii() and name.isdigit()
 
 
-def begun(workdir: Path) -> bool:
+def has_checkpoint(workdir: Path) -> bool:
     """Whether there is a checkpoint. Before the first one, the configuration and the vocabularies may still change."""
     return bool(finished(checkpoints(workdir)))
 
@@ -169,7 +169,7 @@ def check_config(workdir: Path, cfg: Config) -> None:
     Raises:
       UserError: a field differs that may not change; the message names the first five.
     """
-    if begun(workdir):
+    if has_checkpoint(workdir):
         path = workdir / "config.json"
         if not os.path.lexists(path):
             raise UserError(f"{path} is missing, but checkpoints here need it: restore it, or use another workdir")
@@ -190,7 +190,7 @@ def check_config(workdir: Path, cfg: Config) -> None:
 
 def with_origin(workdir: Path, cfg: Config) -> Config:
     """The configuration with the `ORIGIN` fields that a run in the workdir was started with, even if left out now."""
-    if not begun(workdir):
+    if not has_checkpoint(workdir):
         return cfg
     there = load_config(workdir)
     words = dataclasses.replace(cfg.data.vocabulary, dir=there.data.vocabulary.dir)

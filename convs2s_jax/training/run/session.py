@@ -217,7 +217,7 @@ def save(
 def _save(session: Session, state: TrainState, position: Position, scores: Scores | None, scheduled: bool) -> None:
     run = session.run
     if not validation.all_finite(state.params):
-        raise UserError(f"step {position.step}: a parameter is not finite. {way_out(session)}")
+        raise UserError(f"step {position.step}: a parameter is not finite. {divergence_advice(session)}")
     record = dataclasses.asdict(position) | {
         "data": run.fingerprint,
         "held_out": dict(run.held_out),
@@ -243,10 +243,10 @@ def check_data(run: Run, saved: dict[str, Any]) -> None:
         )
     for name, found in run.held_out.items():
         known = saved.get("held_out", {})
-        check_unchanged(name, found, known, where=str(run.workdir), way_out="start over in another workdir")
+        check_unchanged(name, found, known, where=str(run.workdir), remedy="start over in another workdir")
 
 
-def way_out(session: Session) -> str:
+def divergence_advice(session: Session) -> str:
     """Return advice for a loss that is not finite; waits for a checkpoint that is being written.
 
     A run keeps its configuration, so another learning rate requires another run. That run may start from the best

@@ -43,7 +43,7 @@ def _of_run(
     cfg: Config, workdir: Path, text: TrainingText, tell: Callable[[str], None], *, learn: bool
 ) -> Vocabularies:
     folder = run_folder.vocabulary(workdir)
-    if run_folder.begun(workdir):
+    if run_folder.has_checkpoint(workdir):
         if not folder.is_dir():
             raise UserError(f"{folder} is missing, but checkpoints here need it: restore it, or use another workdir")
         return vocabulary.load(folder)

@@ -76,7 +76,7 @@ class _Copies:
             return address
         path = self._stack.enter_context(_written_back(address, resume=resume))
         self._names[str(path)] = address
-        self._stack.enter_context(store_copy.named(path, address))
+        self._stack.enter_context(store_copy.address_in_errors(path, address))
         return str(path)
 
     def with_addresses(self, sentence: str) -> str:

@@ -335,5 +335,5 @@ def test_there_and_back_by_the_command_line(file, tmp_path):
     again = called_bridge("import", f"--checkpoint={file}", f"--dicts={tmp_path}", f"--workdir={run}")
     assert again.returncode == 2
     assert "already exists" in again.stderr
-    assert run_folder.begun(run)
+    assert run_folder.has_checkpoint(run)
     assert isinstance(vocabulary.load(run_folder.vocabulary(run)), Vocabularies)

@@ -332,7 +332,7 @@ def test_a_run_that_is_interrupted_before_its_first_update_saves_nothing_and_may
             patch.setattr(module, name, interrupted(getattr(module, name)))
             train(tiny.config(**options(folder, data__hold_out=0.1)), workdir)
         assert "SIGTERM: stopped before the first update; there was nothing to save" in capsys.readouterr().err
-        assert not run_folder.begun(workdir)
+        assert not run_folder.has_checkpoint(workdir)
     train(tiny.config(**options(folder, data__hold_out=0.1, training__clip=0.2)), workdir)
     assert load(workdir, tell=print).steps == ((3,),)
 

@@ -78,5 +78,5 @@ def test_a_signal_before_the_first_update_ends_a_run_on_a_large_corpus_in_second
         process.popen.kill()
         process.popen.wait()
     said = process.told.count(f"{name}: stopped before the first update; there was nothing to save\n")
-    right = (status, said, run_folder.begun(workdir), "Traceback" in process.told) == (0, 1, False, False)
+    right = (status, said, run_folder.has_checkpoint(workdir), "Traceback" in process.told) == (0, 1, False, False)
     tally(tries=1, losses=int(not right or seconds > BOUND))

@@ -87,7 +87,7 @@ class Checkpoints(ocp.CheckpointManager):
         return False
 
 
-class Elsewhere(Checkpoints):
+class NullCheckpoints(Checkpoints):
     """Replaces the manager on a process that writes nothing: the primary process has all checkpoints."""
 
     def __init__(self) -> None:
@@ -148,7 +148,7 @@ def manager(
     If processes have no `shared` folder, only the primary one writes checkpoints.
     """
     if not (shared or distributed.is_primary()):
-        return Elsewhere()
+        return NullCheckpoints()
     if not read_only:
         if distributed.is_primary():
             _bring_back(folder)
@@ -177,7 +177,7 @@ def save(
     Raises:
       UserError: this or the previous checkpoint could not be written, for example because the disk is full.
     """
-    if isinstance(checkpoints, Elsewhere):
+    if isinstance(checkpoints, NullCheckpoints):
         return
     wait(checkpoints)
     step = int(state.step)
@@ -240,7 +240,7 @@ def _writing(checkpoints: ocp.CheckpointManager, step: int) -> Iterator[None]:
 
 def wait(checkpoints: Checkpoints) -> None:
     """Wait until everything is on disk. Raises UserError if it could not be written."""
-    if not isinstance(checkpoints, Elsewhere):
+    if not isinstance(checkpoints, NullCheckpoints):
         with _writing(checkpoints, checkpoints.writing):
             checkpoints.wait_until_finished()
 
@@ -250,7 +250,7 @@ def check(checkpoints: Checkpoints) -> None:
 
     If only one of several processes failed, Orbax waits for it, and the next save raises the error.
     """
-    if not isinstance(checkpoints, Elsewhere) and not checkpoints.is_saving_in_progress():
+    if not isinstance(checkpoints, NullCheckpoints) and not checkpoints.is_saving_in_progress():
         wait(checkpoints)
 
 

@@ -182,7 +182,7 @@ def _first_intact(
         found, why = _attempt(lambda: _items(places[step], items, check))  # noqa: B023
         if found is not None:
             return found
-        if not distributed.all_of(not is_replaced(places[step], before[step])):
+        if not distributed.true_on_all(not is_replaced(places[step], before[step])):
             raise ReplacedError
         tell(f"the checkpoint of step {step} is damaged ({why})")
     return None
@@ -207,7 +207,7 @@ def _everywhere(read: Callable[[], T]) -> T:
         refused = error
     except Exception as error:  # a damaged file; libraries raise all kinds of errors
         why = first_line(error)
-    if not distributed.all_of(found is not None):
+    if not distributed.true_on_all(found is not None):
         raise refused or ValueError(why or "another process cannot read its shards")
     assert found is not None
     return found
@@ -256,7 +256,7 @@ def _arrays(place: Path, item: str, abstract: Tree, position: dict[str, Any]) ->
 
 def _read_arrays(folder: Path, placed: dict[str, jax.ShapeDtypeStruct]) -> Tree:
     """An item in the structure it has on disk, dictionaries and lists. `placed` describes each array, by its path."""
-    store_copy.complete(folder)
+    store_copy.fetch_item(folder)
     handler = ocp.StandardCheckpointHandler()
     with finishing():
         folder = folder.absolute()  # Orbax requires an absolute path

@@ -66,7 +66,7 @@ def recogniser(known: Mapping[str, Known]) -> Recognise:
     return lambda valid: known.get("valid") is None or known["valid"] == fingerprint_of_text(valid)
 
 
-def check_unchanged(name: str, found: Known, known: Mapping[str, Known], *, where: str, way_out: str) -> None:
+def check_unchanged(name: str, found: Known, known: Mapping[str, Known], *, where: str, remedy: str) -> None:
     """Check that a split is the one whose fingerprint a checkpoint stores.
 
     Args:
@@ -75,7 +75,7 @@ def check_unchanged(name: str, found: Known, known: Mapping[str, Known], *, wher
       known: fingerprints by name. A split that was missing (None), or that an earlier version did not store, may be
         any.
       where: the workdir, for the message.
-      way_out: what the user can do, besides restoring the data.
+      remedy: what the user can do, besides restoring the data.
 
     Raises:
       UserError: the split has changed.
@@ -83,4 +83,4 @@ def check_unchanged(name: str, found: Known, known: Mapping[str, Known], *, wher
     if known.get(name) not in (None, found):
         what = {"train": "training", "valid": "validation", "test": "test"}[name]
         how = "have changed since its last checkpoint" if found else "are missing, but its last checkpoint had them"
-        raise UserError(f"the {what} data of --workdir={where} {how}: restore them, or {way_out}")
+        raise UserError(f"the {what} data of --workdir={where} {how}: restore them, or {remedy}")

@@ -58,7 +58,7 @@ def held(workdir: Path, name: str) -> Iterator[None]:
         os.close(descriptor)
 
 
-def may_be_held(workdir: Path, name: str) -> bool:
+def is_claimed(workdir: Path, name: str) -> bool:
     """Whether the highest claim was not given back."""
     return _newest(workdir, name).content != OVER
 

@@ -41,7 +41,7 @@ def locked(workdir: Path) -> Iterator[None]:
 
 def may_be_locked(workdir: Path) -> bool:
     """Whether a process may hold the lock. False if none does; also True if its holder was killed."""
-    return (workdir / NAME).exists() or lease.may_be_held(workdir, NAME)
+    return (workdir / NAME).exists() or lease.is_claimed(workdir, NAME)
 
 
 def _flock(workdir: Path) -> int | None:

@@ -37,7 +37,7 @@ SIGNS = ("unavailable", "aborted", "deadline_exceeded", "gloo", "nccl", "connect
 """Words in the error messages of all network layers that indicate the loss of another process."""
 
 
-def several() -> bool:
+def is_multi_process() -> bool:
     """Whether this training has more than one process."""
     return jax.process_count() > 1
 
@@ -54,7 +54,7 @@ def barrier(name: str, *, patience: int = PATIENCE) -> None:
       name: unique within a run.
       patience: timeout in seconds.
     """
-    if several():
+    if is_multi_process():
         everyone = set(range(jax.process_count()))
         ocp.multihost.sync_global_processes(f"convs2s_jax: {name}", timeout=patience, processes=everyone)
 
@@ -85,12 +85,12 @@ def primary_only(name: str, work: Callable[[], T]) -> T | None:
 
 def is_one_folder(folder: Path) -> bool:
     """Whether all processes see the same folder."""
-    if not several():
+    if not is_multi_process():
         return True
     token = int(multihost_utils.broadcast_one_to_all(np.uint32(secrets.randbits(32))))
     path = folder / f".met-{token}"
     primary_only(f"{path.name} written", lambda: path.write_text(""))
-    same = all_of(path.exists())
+    same = true_on_all(path.exists())
     if is_primary():
         path.unlink()
     return same
@@ -102,7 +102,7 @@ def sharing(folder: Path) -> list[int]:
     Raises:
       OSError: the folder cannot be written or read. It must exist.
     """
-    if not several():
+    if not is_multi_process():
         return [0]
     token = int(multihost_utils.broadcast_one_to_all(np.uint32(secrets.randbits(32))))
     own = folder / f".met-{token}-{jax.process_index()}"
@@ -126,20 +126,20 @@ def agree_on_folder(folder: Path) -> None:
 
 def agree(what: str, value: int) -> None:
     """Raise UserError on all processes unless all have the same value, in [0, 2^32)."""
-    if several():
+    if is_multi_process():
         values = multihost_utils.process_allgather(np.uint32(value))
         odd = [i for i, other in enumerate(values) if other != values[0]]
         check(not odd, f"process {odd[0] if odd else 0} has a different {what} from process 0: all must be the same")
 
 
-def all_of(flag: bool) -> bool:
+def true_on_all(flag: bool) -> bool:
     """Whether the flag is True on all processes."""
-    return bool(np.all(multihost_utils.process_allgather(np.array(flag)))) if several() else flag
+    return bool(np.all(multihost_utils.process_allgather(np.array(flag)))) if is_multi_process() else flag
 
 
 def from_primary(flag: bool) -> bool:
     """The flag of process 0."""
-    return bool(multihost_utils.broadcast_one_to_all(np.array(flag))) if several() else flag
+    return bool(multihost_utils.broadcast_one_to_all(np.array(flag))) if is_multi_process() else flag
 
 
 def local(mesh: Mesh, tree: Tree) -> Tree:
@@ -170,13 +170,13 @@ def local_rounds(count: int) -> list[range]:
     Between two pieces, processes can ask whether a signal arrived.
     """
     share, largest = local_share(count), -(-count // jax.process_count())
-    size = ROUND if several() else max(count, 1)
+    size = ROUND if is_multi_process() else max(count, 1)
     return [share[begin : begin + size] for begin in range(0, largest, size)]
 
 
 def collect(lines: Sequence[str], count: int, *, name: str) -> list[str]:
     """Gather all `count` lines, in order, from each process's `local_share`. `name` is as in `barrier`."""
-    if not several():
+    if not is_multi_process():
         return list(lines)
     barrier(name)
     text = np.frombuffer(json.dumps(list(lines)).encode(), np.uint8)
@@ -194,7 +194,7 @@ def reached_signal(call: int) -> bool:
     Args:
       call: number of this call, from 1. No number may be skipped: the service compares it with the one agreed on.
     """
-    return several() and multihost_utils.reached_preemption_sync_point(call)
+    return is_multi_process() and multihost_utils.reached_preemption_sync_point(call)
 
 
 def pass_on() -> None:
@@ -225,7 +225,7 @@ def leave(status: int) -> NoReturn:
 def is_loss(error: BaseException) -> bool:
     """Whether an error means that another process was lost."""
     text = str(error).lower()
-    return several() and isinstance(error, RuntimeError) and any(sign in text for sign in SIGNS)
+    return is_multi_process() and isinstance(error, RuntimeError) and any(sign in text for sign in SIGNS)
 
 
 def tell_loss(how: str) -> None:

@@ -68,7 +68,7 @@ class Interrupts:
 
     def __enter__(self) -> "Interrupts":
         self._hook_before, sys.unraisablehook = sys.unraisablehook, self._once_more
-        if not distributed.several():
+        if not distributed.is_multi_process():
             self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
         else:
             self._before = {signal.SIGINT: signal.signal(signal.SIGINT, self._pass_on)}

@@ -118,7 +118,7 @@ def join(processes: Processes) -> Peers | None:
         raise UserError(f"{who} did not find the others {where} ({reason})") from error
     jax.devices()
     distributed.barrier("joined")  # no process may exit while another is still connecting
-    if not distributed.several():
+    if not distributed.is_multi_process():
         return None
     return peers.connect(processes.heartbeat_timeout, None if address is None else address.rpartition(":")[0])
 

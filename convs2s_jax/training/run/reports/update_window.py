@@ -42,7 +42,7 @@ class Window:
         *,
         names: Sequence[str],
         skip: int,
-        way_out: Callable[[], str],
+        remedy: Callable[[], str],
         tell: Callable[[str], None],
         clock: WallClock,
         peak: float | None = None,
@@ -54,13 +54,13 @@ class Window:
           names: paths of the parameters, in the order of `StepSums.finite`.
           skip: maximum number of updates in a row that may be skipped because their loss or gradient is not finite; 0
             for none. The update itself has left the parameters unchanged.
-          way_out: returns what to do after a loss that is not finite, a sentence without its full stop.
+          remedy: returns what to do after a loss that is not finite, a sentence without its full stop.
           tell: called with a sentence for each skipped update.
           clock: of the run; updates are its "compute".
           peak: floating-point operations per second that the devices can do; None if unknown.
           skipped: updates in a row that were skipped just before, when the run is continued.
         """
-        self._names, self._skip, self._way_out, self._tell = names, skip, way_out, tell
+        self._names, self._skip, self._remedy, self._tell = names, skip, remedy, tell
         self._clock, self._peak = clock, peak
         self._pending: list[Update] = []
         self._known: set[tuple[bool, tuple[int, ...]]] = set()
@@ -164,4 +164,4 @@ class Window:
         if self._in_a_row <= self._skip:
             return self._tell(f"{what}; skipped, {self._in_a_row} in a row of at most {self._skip}")
         before = f" after {self._skip} skipped updates" if self._skip else ""
-        raise UserError(f"{what}{before}. {self._way_out()}")
+        raise UserError(f"{what}{before}. {self._remedy()}")

@@ -37,7 +37,7 @@ class WallClock:
         finally:
             self._switch(outer)
 
-    def was(self, activity: Activity, seconds: float) -> None:
+    def reassign(self, activity: Activity, seconds: float) -> None:
         """Move the last seconds from the current activity to another one."""
         self._spent[activity] += seconds
         self._spent[self._now] -= seconds

@@ -18,7 +18,7 @@ from convs2s_jax.training.run.locks import store_lock
 from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.stores import mirror, stored_programs
 from convs2s_jax.training.run.stores.mirror import Mirror
-from convs2s_jax.training.run.stores.store_copy import named
+from convs2s_jax.training.run.stores.store_copy import address_in_errors
 from convs2s_jax.training.step import TrainState
 
 
@@ -84,11 +84,11 @@ def opened(workdir: Path | str) -> Iterator[Workdir]:
     address = address.rstrip("/")
     folder = folder_of(address, os.environ)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(named(folder, address))
+        stack.enter_context(address_in_errors(folder, address))
         found = distributed.primary_only("fetched", lambda: stack.enter_context(_held(address, folder)))
         _made_everywhere(address, folder)
         together = distributed.sharing(folder)
-        shared = distributed.all_of(len(together) == jax.process_count())
+        shared = distributed.true_on_all(len(together) == jax.process_count())
         first = together[0] == jax.process_index()
         fetches = first and not distributed.is_primary()
         if not shared:
@@ -156,7 +156,7 @@ def _made_everywhere(address: str, folder: Path) -> None:
 
 def _agree(refused: UserError | None, address: str) -> None:
     """Raise UserError on all processes if one has an error."""
-    if not distributed.all_of(refused is None):
+    if not distributed.true_on_all(refused is None):
         raise refused or UserError(f"--workdir={address} cannot be copied by another process, which reports why")
 
 

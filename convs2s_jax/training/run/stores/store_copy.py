@@ -34,7 +34,7 @@ def opened(workdir: Path | str, *, flag: str = "--workdir", reports: bool = Fals
         yield Path(workdir)
         return
     address = str(workdir).rstrip("/")
-    with tempfile.TemporaryDirectory(prefix="convs2s_jax-") as name, named(Path(name), address):
+    with tempfile.TemporaryDirectory(prefix="convs2s_jax-") as name, address_in_errors(Path(name), address):
         folder = Path(name)
         try:
             beginnings = ("vocab/", "samples/") if reports else ("vocab/",)
@@ -77,7 +77,7 @@ def read_file(path: str, *, flag: str) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="convs2s_jax-") as folder:
         copy = Path(folder) / (path.rpartition("/")[2] or "file")
-        with named(copy, path):
+        with address_in_errors(copy, path):
             try:
                 copy.write_bytes(stores.read(path))
             except FileNotFoundError as error:
@@ -88,7 +88,7 @@ def read_file(path: str, *, flag: str) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def named(folder: Path, address: str) -> Iterator[None]:
+def address_in_errors(folder: Path, address: str) -> Iterator[None]:
     """Replace the path of the local copy with the address in error messages."""
     try:
         yield
@@ -127,7 +127,7 @@ def refresh(workdir: Path) -> None:
             mark.write_bytes(position)
 
 
-def complete(item: Path) -> None:
+def fetch_item(item: Path) -> None:
     """Fetch an item of a checkpoint, a folder, unless it exists, or its workdir is not a copy.
 
     Raises:

@@ -50,15 +50,15 @@ def test_an_environment_that_is_no_number_is_refused():
 
 def test_a_single_process_is_its_own_primary_and_agrees_with_itself(tmp_path):
     rendezvous.join(Processes())
-    assert not distributed.several()
+    assert not distributed.is_multi_process()
     assert distributed.is_primary()
     assert distributed.primary_first("work", lambda: 5) == 5
     assert distributed.primary_only("work", lambda: 5) == 5
     distributed.agree_on_folder(tmp_path)
     assert not any(tmp_path.iterdir())
     distributed.agree("corpus", 7)
-    assert distributed.all_of(True)
-    assert not distributed.all_of(False)
+    assert distributed.true_on_all(True)
+    assert not distributed.true_on_all(False)
     assert list(distributed.local_share(3)) == [0, 1, 2]
     assert distributed.collect(["a", "b"], 2, name="work") == ["a", "b"]
     assert not distributed.reached_signal(1)
@@ -109,7 +109,7 @@ def test_who_finds_no_others_says_so(tmp_path, arguments, status, sentence):
     ids=str,
 )
 def test_a_lost_process_is_told_from_other_errors(error, lost, monkeypatch):
-    monkeypatch.setattr(distributed, "several", lambda: True)
+    monkeypatch.setattr(distributed, "is_multi_process", lambda: True)
     assert distributed.is_loss(error) == lost
 
 

@@ -42,7 +42,7 @@ def opened(told=None, skip=0, clock=None, peak=None):
     way_out = "Use a lower learning rate or clip"
     told, clock = [] if told is None else told, clock or WallClock()
     return Window(
-        names=["encoder/w", "decoder/w"], skip=skip, way_out=lambda: way_out, tell=told.append, clock=clock, peak=peak
+        names=["encoder/w", "decoder/w"], skip=skip, remedy=lambda: way_out, tell=told.append, clock=clock, peak=peak
     )
 
 
@@ -74,7 +74,7 @@ def test_speeds_are_of_the_time_of_updates_and_their_input_alone(time):
     with clock.during("compute"):
         window.add(1, 0.25, sums(30.0, 10), 300.0)
         time.pass_by(8.0)
-        clock.was("input", 2.0)
+        clock.reassign("input", 2.0)
         with clock.during("validation"):
             time.pass_by(90.0)
             with clock.during("checkpoint"):

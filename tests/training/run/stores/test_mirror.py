@@ -261,7 +261,7 @@ def test_a_reader_fetches_only_the_parameters_that_it_reads(bucket, copy):  # no
 def test_a_reader_goes_on_where_training_deletes_what_it_reads(bucket, copy, monkeypatch):  # noqa: F811
     mine = mirrored(copy)
     mine.push()
-    complete, told = store_copy.complete, []
+    complete, told = store_copy.fetch_item, []
 
     def late(item):
         if (copy / "checkpoints" / "20").exists():
@@ -273,7 +273,7 @@ def test_a_reader_goes_on_where_training_deletes_what_it_reads(bucket, copy, mon
             mine.push()
         complete(item)
 
-    monkeypatch.setattr(store_copy, "complete", late)
+    monkeypatch.setattr(store_copy, "fetch_item", late)
     with store_copy.opened(RUN) as folder:
         asked = {"step": None, "metric": "loss", "check": ACCEPT, "tell": told.append}
         params, found = restoring.restore_params(folder / "checkpoints", ABSTRACT.params, **asked)
