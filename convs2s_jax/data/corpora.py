@@ -75,7 +75,9 @@ def _pair_in_folder(cfg: DataConfig, split: str) -> tuple[tuple[str, str], ...]:
     if not _has_folder(cfg):
         return ()
     sides = (cfg.src or cfg.tgt, cfg.tgt)
-    found = [_only(_tried(cfg, split, side), f", or list the right one in data.files.{split}") for side in sides]
+    found = [
+        _existing_file(_tried(cfg, split, side), f", or list the right one in data.files.{split}") for side in sides
+    ]
     match found:
         case [None, None]:
             return ()
@@ -89,10 +91,12 @@ def _pair_in_folder(cfg: DataConfig, split: str) -> tuple[tuple[str, str], ...]:
         case _:
             side, other = (cfg.src, found[1]) if found[0] is None else (cfg.tgt, found[0])
             plain, zipped = _tried(cfg, split, side)
-            raise UserError(f"{other} has no counterpart: neither {plain} nor {zipped} exists{_unread(plain)}")
+            raise UserError(
+                f"{other} has no counterpart: neither {plain} nor {zipped} exists{_compression_hint(plain)}"
+            )
 
 
-def _only(tried: tuple[str, str], remedy: str = "") -> str | None:
+def _existing_file(tried: tuple[str, str], remedy: str = "") -> str | None:
     """Return the plain or the gzipped file, whichever exists. UserError if both do, since they may differ."""
     found = [file for file in tried if _exists(file)]
     check(
@@ -102,7 +106,7 @@ def _only(tried: tuple[str, str], remedy: str = "") -> str | None:
     return found[0] if found else None
 
 
-def _unread(*plain: str) -> str:
+def _compression_hint(*plain: str) -> str:
     """Return advice about the first file with one of these names in an unsupported compression, or ""."""
     found = [compressed(f"{name}{end}", how) for name in plain for end, how in ENDINGS.items() if _exists(name + end)]
     return f"; {found[0]}" if found else ""
@@ -155,7 +159,7 @@ def _read_tsv(cfg: DataConfig, split: str) -> LinePairs | None:
 
 def _tsv(cfg: DataConfig, split: str) -> str | None:
     """Return DIR/SPLIT.tsv, plain or gzipped, or None if it does not exist."""
-    return _only(_tried_tsv(cfg, split)) if _has_folder(cfg) else None
+    return _existing_file(_tried_tsv(cfg, split)) if _has_folder(cfg) else None
 
 
 def _tried_tsv(cfg: DataConfig, split: str) -> tuple[str, str]:
@@ -273,14 +277,14 @@ def _no_files(cfg: DataConfig, split: str) -> str:
     there = sorted(name.removesuffix(".gz") for name in _names(cfg.dir) if not name.endswith(tuple(ENDINGS)))
     others = [name for name in there if not name.startswith(tuple(f"{one}." for one in SPLITS if one != split))]
     names = ", ".join(f"{name}[.gz]" for name in plain)
-    return f"there is no {names}{_unread(*plain) or did_you_mean(f'{split}.{sides[0]}', others)}"
+    return f"there is no {names}{_compression_hint(*plain) or did_you_mean(f'{split}.{sides[0]}', others)}"
 
 
 def _no_tsv(cfg: DataConfig, split: str) -> str:
     if not cfg.dir:
         return "data.dir is empty: set it to the folder of the files"
     plain, zipped = _tried_tsv(cfg, split)
-    return f"there is no {plain} and no {zipped}{_unread(plain)}"
+    return f"there is no {plain} and no {zipped}{_compression_hint(plain)}"
 
 
 def _no_split(cfg: DataConfig, split: str) -> str:

@@ -78,7 +78,7 @@ def learn(
     for _ in range(iterations - 1):
         mass = np.zeros(len(lexicon.keys))
         for events in _events(src, tgt, np.asarray(rows), target_size):
-            equal = _equal(events.keys)  # looking up sorted keys is several times as fast
+            equal = _group_keys(events.keys)  # looking up sorted keys is several times as fast
             place = np.minimum(np.searchsorted(lexicon.keys, equal.keys), len(lexicon.keys) - 1)
             kept = lexicon.keys[place] == equal.keys
             p = np.empty(len(events.keys))
@@ -125,7 +125,7 @@ def _merged(parts: Sequence[tuple[np.ndarray, np.ndarray]], target_size: int) ->
     return keys[kept], mass[kept]
 
 
-class Equal(NamedTuple):
+class KeyGroups(NamedTuple):
     """Keys in ascending order, with equal keys grouped.
 
     Attributes:
@@ -139,11 +139,11 @@ class Equal(NamedTuple):
     keys: np.ndarray
 
 
-def _equal(keys: np.ndarray) -> Equal:
+def _group_keys(keys: np.ndarray) -> KeyGroups:
     order = _order(keys)
     ascending = keys[order]
     starts = np.flatnonzero(np.diff(ascending, prepend=-1))
-    return Equal(order, starts, ascending[starts])
+    return KeyGroups(order, starts, ascending[starts])
 
 
 def _order(keys: np.ndarray) -> np.ndarray:
@@ -156,7 +156,7 @@ def _order(keys: np.ndarray) -> np.ndarray:
 
 def _summed(keys: np.ndarray, mass: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the unique keys, ascending, with the sums of their masses."""
-    equal = _equal(keys)
+    equal = _group_keys(keys)
     return equal.keys, np.add.reduceat(mass[equal.order], equal.starts)
 
 

@@ -114,7 +114,7 @@ class Epochs(Generic[E]):
         self._make, self._last = make, last
         self._next: tuple[int, Future[E]] | None = None
 
-    def of(self, epoch: int) -> E:
+    def get(self, epoch: int) -> E:
         """Return the data of an epoch and start to prepare the next one. An error in `make` is raised here."""
         begun, self._next = self._next, None
         plan = begun[1].result() if begun and begun[0] == epoch else self._make(epoch)
@@ -128,7 +128,7 @@ class Epochs(Generic[E]):
         def work() -> None:
             try:
                 future.set_result(self._make(epoch))
-            except BaseException as error:  # raised again by `of`
+            except BaseException as error:  # raised again by `get`
                 future.set_exception(error)
 
         threading.Thread(target=work, name=f"epoch {epoch}", daemon=True).start()

@@ -141,7 +141,7 @@ def test_the_plan_of_the_next_epoch_is_made_while_one_is_used():
 
     plans = loader.Epochs(make, last=4)
     for epoch in (2, 3, 4):  # a resumed run begins anywhere
-        assert len(plans.of(epoch).batches) == epoch
+        assert len(plans.get(epoch).batches) == epoch
         if epoch < 4:
             assert made[epoch + 1].wait(60)
             assert by[epoch + 1] is not threading.current_thread()
@@ -155,6 +155,6 @@ def test_error_in_a_plan_is_raised_where_its_epoch_begins():
         return plan_of(1)
 
     plans = loader.Epochs(make)
-    plans.of(1)
+    plans.get(1)
     with pytest.raises(Broken, match="plan"):
-        plans.of(2)
+        plans.get(2)

@@ -128,7 +128,7 @@ def _epoch(
     """Run the updates up to the end of the epoch or of training."""
     run, cfg = session.run, session.run.cfg.training
     with session.clock.during("input"):
-        split, epoch = epochs.of(position.epoch)
+        split, epoch = epochs.get(position.epoch)
         if run.cfg.data.subword_sampling:
             distributed.agree(f"segmentation in epoch {position.epoch}", fingerprint(split.src, split.tgt))
 
