@@ -98,7 +98,7 @@ def _checked(
     """The record of a file whose layout may be wrong anywhere."""
     try:
         history = (content.get("optimizer_history") or [{}])[-1]
-        momentum, why = _momentum(content.get("last_optimizer_state"), history, family.afresh(tensors))
+        momentum, why = _momentum(content.get("last_optimizer_state"), history, family.momentum_obstacle(tensors))
         return Checkpoint(
             where=f"--checkpoint={path}",
             args=args,
@@ -165,13 +165,13 @@ def save(
     files.write(content, path)
 
 
-def _momentum(state: Any, history: Mapping[str, Any], afresh: str) -> tuple[Momentum | None, str]:
+def _momentum(state: Any, history: Mapping[str, Any], momentum_obstacle: str) -> tuple[Momentum | None, str]:
     if not state:
         return None, "it contains no optimiser state"
     if history.get("optimizer_name", "FairseqNAG") != "FairseqNAG":
         return None, f"its optimiser is {shown(history['optimizer_name'])}; only NAG's momentum is carried over"
-    if afresh:
-        return None, afresh
+    if momentum_obstacle:
+        return None, momentum_obstacle
     group, states = state["param_groups"][0], state["state"]
     if not states:
         return None, "its optimiser has made no updates"

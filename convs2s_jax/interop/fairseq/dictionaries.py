@@ -44,7 +44,7 @@ def read(folder: Path, languages: Sequence[str], models: Paths, codes: Paths = (
     return Vocabularies(*sides)
 
 
-def is_cut_by_the_user(vocabularies: Vocabularies) -> bool:
+def needs_external_bpe(vocabularies: Vocabularies) -> bool:
     """Whether the user has to split input with subword-nmt and join the output."""
     return any(isinstance(one, WordList) and is_marked(one) for one in (vocabularies.src, vocabularies.tgt))
 

@@ -24,7 +24,7 @@ class Family(NamedTuple):
       args: converts a config to fairseq's arguments.
       params: converts (config, fairseq's state dict) to the trained form of the parameters.
       state_dict: converts (config, parameters) to fairseq's whole state dict.
-      afresh: the reason that the momentum of a checkpoint cannot be imported, or "".
+      momentum_obstacle: the reason that the momentum of a checkpoint cannot be imported, or "".
       carries_momentum: whether the momentum of fairseq's NAG is imported and exported.
       unread: names of tensors that fairseq stores but does not use.
       others: prefixes of architecture names that are not encoder-decoders.
@@ -37,7 +37,7 @@ class Family(NamedTuple):
     args: Callable[[ModelConfig], dict[str, Any]]
     params: Callable[[ModelConfig, Mapping[str, Any]], Params]
     state_dict: Callable[[ModelConfig, Params], dict[str, np.ndarray]]
-    afresh: Callable[[Mapping[str, Any]], str]
+    momentum_obstacle: Callable[[Mapping[str, Any]], str]
     carries_momentum: bool
     unread: re.Pattern[str]
     others: tuple[str, ...]
@@ -52,7 +52,7 @@ FAMILIES: dict[str, Family] = {
         args=arguments.args_from_config,
         params=parameters.params_from_state_dict,
         state_dict=parameters.whole_state_dict,
-        afresh=parameters.afresh,
+        momentum_obstacle=parameters.momentum_obstacle,
         carries_momentum=True,
         unread=re.compile(r"(?!)"),
         others=("fconv_lm", "fconv_self_att"),
@@ -65,7 +65,7 @@ FAMILIES: dict[str, Family] = {
         args=light_arguments.args_from_config,
         params=light_parameters.params_from_state_dict,
         state_dict=light_parameters.whole_state_dict,
-        afresh=lambda _: "only the momentum of fconv models is carried over",
+        momentum_obstacle=lambda _: "only the momentum of fconv models is carried over",
         carries_momentum=False,
         unread=light_parameters.UNREAD,
         others=("lightconv_lm",),

@@ -19,7 +19,7 @@ from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.interop.fairseq import dictionaries, momentum
 from convs2s_jax.interop.fairseq.checkpoint import Checkpoint, load
 from convs2s_jax.interop.fairseq.families import config_from_args, params_from_state_dict
-from convs2s_jax.interop.fairseq.parameters import check_directions, renewed
+from convs2s_jax.interop.fairseq.parameters import as_version_2, check_directions
 from convs2s_jax.interop.fairseq.recipe import Recipe, recipe
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.average import average
@@ -163,12 +163,12 @@ def _convert(found: Checkpoint, order: Import, tell: Callable[[str], None]) -> _
                 "both sides; it can translate but cannot be trained further"
             )
         vocabularies = one or vocabularies
-    params = renewed(params)
+    params = as_version_2(params)
     tell(
         f"{order.dicts}: dict.{source}.txt and dict.{target}.txt have no checksums, so damage from before this import "
         "goes unnoticed"
     )
-    if dictionaries.is_cut_by_the_user(vocabularies):
+    if dictionaries.needs_external_bpe(vocabularies):
         tell(
             f"{order.dicts}: dictionary entries end in {MARK}, so the model reads and writes text split with "
             "subword-nmt; for plain text, import with --bpe_codes=FILE, or join its output with "

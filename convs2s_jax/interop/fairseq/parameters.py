@@ -90,7 +90,7 @@ def whole_state_dict(cfg: ModelConfig, params: Params) -> dict[str, np.ndarray]:
     return {name: tensors[name] for name in sorted(tensors, key=_place)}
 
 
-def renewed(params: Params) -> Params:
+def as_version_2(params: Params) -> Params:
     """Convert kernels to the form of version 2, with one length for each output channel.
 
     Decoder convolutions of version-1 checkpoints are merged and split again. Other kernels are unchanged, bit for bit.
@@ -126,7 +126,7 @@ def check_directions(params: Tree) -> None:
             )
 
 
-def afresh(tensors: Mapping[str, Any]) -> str:
+def momentum_obstacle(tensors: Mapping[str, Any]) -> str:
     """The reason that momentum cannot be imported, if kernels are not split as in version 2; else ""."""
     current = _version(tensors) >= 2 and "encoder.fc1.weight_v" in tensors
     return "" if current else "its weight normalisation has a different form from the one trained here"

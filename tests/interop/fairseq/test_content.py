@@ -221,7 +221,7 @@ def test_an_output_channel_of_zeros_stays_zero_where_weight_norm_was_removed(nam
         removed[key] = np.array(value)
     removed["encoder.fc1.weight"][3] = 0
     removed["decoder.convolutions.0.weight"][..., 3] = 0
-    params = parameters.renewed(fairseq.params_from_state_dict(cfg, removed))
+    params = parameters.as_version_2(fairseq.params_from_state_dict(cfg, removed))
     parameters.check_directions(params)
     found = fairseq.state_dict(weight_norm.merge(params))
     assert not np.any(found["encoder.fc1.weight"][3])
