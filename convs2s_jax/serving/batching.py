@@ -111,7 +111,7 @@ class Batcher:
                 return []
             oldest = self._waiting[0]
             rest = self._patience(oldest, time.monotonic())
-            enough = len(self._waiting) >= min(self._enough(), self.rows(oldest.key))
+            enough = len(self._waiting) >= min(self._target_size(), self.rows(oldest.key))
             if enough or (rest <= 0 and await self._caught_up()):
                 return self._take()
             self._arrival.clear()
@@ -137,7 +137,7 @@ class Batcher:
             await asyncio.sleep(0)
         return self._came == before
 
-    def _enough(self) -> int:
+    def _target_size(self) -> int:
         """Number of lines that make up a batch without waiting: half of the recent maximum, or all if those were few.
 
         Clients that immediately send another line then keep two batches of equal size in progress. Without this rule

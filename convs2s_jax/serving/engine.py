@@ -78,7 +78,7 @@ class Engine:
     max_tokens: int
     allow: tuple[Allowed, ...] = ()
 
-    def asked(self, changes: Mapping[str, Any], *, nbest: int = 1) -> SearchConfig:
+    def search_for(self, changes: Mapping[str, Any], *, nbest: int = 1) -> SearchConfig:
         """The search options of a request.
 
         Raises:

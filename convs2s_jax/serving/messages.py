@@ -74,7 +74,7 @@ class TranslationRequest(BaseModel):
         return sum(len(text) for _, texts in self.texts for text in texts)
 
     @property
-    def looks(self) -> bool:
+    def needs_attention(self) -> bool:
         """Whether the attention is needed."""
         return self.alignment or self.attention or self.replace_unk
 

@@ -27,7 +27,7 @@ def serve(options: ServeOptions, *, tell: Callable[[str], None]) -> None:
       UserError: the address or the model cannot be used.
       Exception: a program could not be compiled, for example for lack of memory.
     """
-    with contextlib.closing(bound(options.host, options.port)) as listener:
+    with contextlib.closing(listening_socket(options.host, options.port)) as listener:
         model = loading.load(options, tell=tell)
         failures: list[BaseException] = []
 
@@ -71,7 +71,7 @@ def _progress(tell: Callable[[str], None]) -> Callable[[int, int], None]:
     return progress
 
 
-def bound(host: str, port: int) -> socket.socket:
+def listening_socket(host: str, port: int) -> socket.socket:
     """Return a socket that is bound to an address and listens.
 
     Raises:

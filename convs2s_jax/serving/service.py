@@ -123,12 +123,12 @@ class Service:
         for name, texts in asked.texts:
             _check_lines(name, texts)
         check(
-            engine.translator.attends or not asked.looks,
+            engine.translator.attends or not asked.needs_attention,
             "this model has no attention; remove alignment, attention and replace_unk",
         )
         own = engine.translator.shortlist is not None
         check(own or not asked.shortlist, "shortlist is true, but this server has no shortlist; remove it")
-        search = engine.asked(asked.changes, nbest=asked.nbest)
+        search = engine.search_for(asked.changes, nbest=asked.nbest)
         drawn = search.sampling
         check(asked.seed is None or drawn, "seed has no effect without sampling; remove it")
         check(
@@ -138,7 +138,7 @@ class Service:
         short = own and asked.shortlist is not False and not drawn
         constraints = asked.constraints and [[one for one in phrases if one.strip()] for phrases in asked.constraints]
         axes = engine.room_for(search, lines, prefix=asked.prefix, constraints=constraints)
-        key = Key(search, asked.replace_unk, asked.looks, short, axes)
+        key = Key(search, asked.replace_unk, asked.needs_attention, short, axes)
         required = zip(asked.prefix or [""] * len(lines), constraints or [[]] * len(lines), strict=True)
         requests = [
             LineRequest(line, asked.nbest, *more, draw=(asked.seed or 0, number))

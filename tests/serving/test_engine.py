@@ -54,7 +54,7 @@ def test_nothing_is_compiled_once_the_server_is_ready(workdir, allow):
     axes = engine.room_for(engine.search, ["5"], prefix=None, constraints=[["5"]]) if allow else None
     with CompileCounter() as counter:
         for attention in (False, True):
-            key = Key(engine.asked({"length_penalty": 0.7}), attention=attention)
+            key = Key(engine.search_for({"length_penalty": 0.7}), attention=attention)
             for count in (1, 2, 3):
                 for width in engine.widths:
                     engine.run(key, width, lines[:count])
@@ -187,7 +187,7 @@ def test_samples_are_those_of_decoding_whatever_shares_the_batch(drawing):
     """Samples of a request depend on its seed and on the number of the line in it; they compile nothing."""
     compiled = list(drawing.compile())
     assert len(compiled) == len(list(drawing.shapes()))
-    lines, search = ["5 kilowatts", "at 12:30"], drawing.asked({"sampling": True, "temperature": 1.5})
+    lines, search = ["5 kilowatts", "at 12:30"], drawing.search_for({"sampling": True, "temperature": 1.5})
     assert search.sampling
     expected = {
         seed: translate(drawing.translator, search, lines, nbest=2, key=jax.random.key(seed)) for seed in (0, 7)
@@ -210,11 +210,11 @@ def test_samples_are_those_of_decoding_whatever_shares_the_batch(drawing):
 def test_samples_are_compiled_beforehand_and_drawn_freely(drawing):
     kinds = {(key.search.sampling, key.axes.prefix > 0) for key, _, _ in drawing.shapes()}
     assert kinds == {(False, False), (False, True), (True, False)}
-    search = drawing.asked({"sampling": True})
+    search = drawing.search_for({"sampling": True})
     with pytest.raises(UserError, match="sampling cannot be combined with prefix or constraints"):
         drawing.room_for(search, ["5"], prefix=["a"], constraints=None)
     with pytest.raises(UserError, match="it must be started with --allow=sampling"):
-        dataclasses.replace(drawing, allow=()).asked({"sampling": True})
+        dataclasses.replace(drawing, allow=()).search_for({"sampling": True})
 
 
 @pytest.mark.parametrize(
@@ -250,11 +250,11 @@ def test_a_search_that_no_server_can_have_is_refused(workdir, search, sentence):
 
 def test_a_request_cannot_ask_for_what_changes_nothing(engine):
     plain = dataclasses.replace(engine, search=dataclasses.replace(engine.search, normalize=False))
-    assert plain.asked({"temperature": 0.7}).temperature == 0.7
+    assert plain.search_for({"temperature": 0.7}).temperature == 0.7
     with pytest.raises(
         UserError, match=r"^length_penalty has no effect, since this server does not normalise scores by length"
     ):
-        plain.asked({"length_penalty": 0.7})
+        plain.search_for({"length_penalty": 0.7})
 
 
 def test_translations_are_those_of_decoding(workdir):

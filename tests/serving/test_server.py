@@ -18,25 +18,25 @@ import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.serving.options import ServeOptions
-from convs2s_jax.serving.server import _progress, address_of, bound
+from convs2s_jax.serving.server import _progress, address_of, listening_socket
 
 ARCHIVE = Path(__file__).parents[1] / "reference" / "workdirs" / "convs2s.tar.xz"
 COMMAND = [sys.executable, "-c", "from convs2s_jax.commands.convs2s import console; console()", "serve"]
 
 
 def test_an_address_in_use_or_of_another_machine_is_refused():
-    with bound("127.0.0.1", 0) as listener:
+    with listening_socket("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
         assert address_of(listener) == f"http://127.0.0.1:{port}"
         with pytest.raises(UserError, match=f"--port={port} is already in use by another program"):
-            bound("127.0.0.1", port)
+            listening_socket("127.0.0.1", port)
     with pytest.raises(UserError, match=r"--host=192.0.2.1 --port=0 cannot be used: .*; choose another address"):
-        bound("192.0.2.1", 0)
+        listening_socket("192.0.2.1", 0)
     with pytest.raises(UserError, match="--host=no such host: "):
-        bound("no such host", 0)
+        listening_socket("no such host", 0)
     for odd in ("my..host", "a" * 70 + ".b"):
         with pytest.raises(UserError, match=f"--host={odd}: not a valid host name; use an address of this machine"):
-            bound(odd, 0)
+            listening_socket(odd, 0)
 
 
 def test_the_beam_of_a_server_is_said_once():
