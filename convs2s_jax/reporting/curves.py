@@ -87,7 +87,7 @@ def curves(runs: Sequence[Run], *, most: int = MOST) -> list[Curve]:
             for split in ("train", "valid", "test"):
                 own = [
                     Point(run.name, split, record["step"], record[field] * quantity.scale)
-                    for record in run.of(split)
+                    for record in run.reports_of(split)
                     if isinstance(record.get(field), (int, float))
                 ]
                 kept = thinned(own, most)

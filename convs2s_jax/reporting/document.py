@@ -107,7 +107,7 @@ def output_name(runs: Sequence[Run]) -> str:
 
 def label_section(runs: Sequence[Run]) -> Section | None:
     """F1 of each label on the test set, in percent, for the runs that classify; None if there are no scores."""
-    tests = {run.name: test for run in runs if (test := summary.tested(run)) and any(map(_label, test))}
+    tests = {run.name: test for run in runs if (test := summary.report_on_test_set(run)) and any(map(_label, test))}
     if not tests:
         return None
     labels = dict.fromkeys(label for test in tests.values() for field in test if (label := _label(field)))

@@ -65,7 +65,7 @@ class Run:
         """Where the run is: its path or its address."""
         return self.address or str(self.workdir)
 
-    def of(self, split: str) -> list[Mapping[str, Any]]:
+    def reports_of(self, split: str) -> list[Mapping[str, Any]]:
         """The reports of a split."""
         return [record for record in self.records if record["split"] == split]
 

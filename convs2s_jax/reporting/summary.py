@@ -37,9 +37,9 @@ def paragraph(run: Run) -> str:
             f"The {most} validation {_title(metric)} is {known[step][metric]:.4g}, at step {step:,}"
             f"{_scores(known[step], metric)}."
         )
-    elif run.of("train"):
+    elif run.reports_of("train"):
         sentences.append("No validation has been reported.")
-    if test := tested(run):
+    if test := report_on_test_set(run):
         sentences.append(
             f"On the test set, the loss at step {test['step']:,} is {test['loss']:.4g}{_scores(test, LOSS)}."
         )
@@ -53,16 +53,16 @@ def best_step(run: Run) -> int | None:
     known = _validations(run)
     found = {
         record["step"]: Validation(known[record["step"]], bool(record.get("scheduled", True)))
-        for record in run.of("valid")
+        for record in run.reports_of("valid")
     }
     # a validation that was not scheduled counts at the end of the run
     steps = {record["step"] for record in run.records}
     return best_of(found, steps, counting(known.values(), run.cfg.training.best_metric))
 
 
-def tested(run: Run) -> Mapping[str, Any] | None:
+def report_on_test_set(run: Run) -> Mapping[str, Any] | None:
     """The test set report at the step of the best validation, or else the last one; None without any."""
-    reports = [record for record in run.of("test") if record.get("loss") is not None]
+    reports = [record for record in run.reports_of("test") if record.get("loss") is not None]
     own = [record for record in reports if record["step"] == best_step(run)]
     return next(iter([*own[-1:], *reports[-1:]]), None)
 
@@ -145,7 +145,7 @@ def _validations(run: Run) -> dict[int, dict[str, float]]:
     """The scores of each validation, by step."""
     return {
         record["step"]: {name: record[name] for name in QUANTITIES if record.get(name) is not None}
-        for record in run.of("valid")
+        for record in run.reports_of("valid")
     }
 
 
