@@ -128,7 +128,7 @@ class TrainingConfig:
         check(self.skip_bad_steps >= 0, f"skip_bad_steps is {self.skip_bad_steps}: use 0 (none) or more")
         check(
             re.fullmatch("(0*[1-9][0-9]{0,8}:0*[1-9][0-9]{0,8})?", self.profile, re.ASCII) is not None,
-            f"profile is '{self.profile}': use STEP:STEPS, two whole numbers of at least 1, such as 100:5",
+            f"profile is '{self.profile}': use STEP:STEPS, two integers of at least 1, such as 100:5",
         )
         for tracker in self.trackers:
             check(tracker in TRACKERS, f"trackers contains '{tracker}'{did_you_mean(tracker, TRACKERS)}")

@@ -133,7 +133,7 @@ def test_languages_have_to_be_known(values, tmp_path):
 
 def test_arguments_of_odd_types_are_named(values, tmp_path):
     values["args"].seed = "seven"
-    refused(examples.save(tmp_path, values), tmp_path / "run", "checkpoint.pt: seed is 'seven'; expected a whole")
+    refused(examples.save(tmp_path, values), tmp_path / "run", "checkpoint.pt: seed is 'seven'; expected an integer")
 
 
 def test_a_workdir_that_is_taken(file, tmp_path):

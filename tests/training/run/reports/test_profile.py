@@ -76,6 +76,6 @@ def test_a_run_leaves_a_trace_that_names_its_programs_and_the_same_parameters(tm
     "text", ["5", "5:", ":5", "0:5", "5:0", "-1:5", "5:3:1", "a:b", "1.5:2", "5 : 3", "9999999999:1", "٣:1"]
 )
 def test_another_form_is_refused(text):
-    message = f"^profile is '{text}': use STEP:STEPS, two whole numbers of at least 1, such as 100:5$"
+    message = f"^profile is '{text}': use STEP:STEPS, two integers of at least 1, such as 100:5$"
     with pytest.raises(UserError, match=message):
         TrainingConfig(profile=text)
