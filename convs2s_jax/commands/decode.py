@@ -13,7 +13,6 @@ from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import convert
 from convs2s_jax.core.errors import UserError, did_you_mean
 from convs2s_jax.core.fields import fields_of
-from convs2s_jax.core.guard import sigterm_interrupts
 from convs2s_jax.core.literals import literal_with_spelling
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.translation.jobs.options import Options
@@ -89,7 +88,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     from convs2s_jax.translation.jobs import decoding, interactive, remote
 
     compiled_programs.keep(os.environ)
-    with sigterm_interrupts(), remote.localised(given, tell) as (local, say):
+    with remote.localised(given, tell) as (local, say):
         if local.interactive:
             interactive.interact(local, tell=say)
         else:

@@ -84,6 +84,7 @@ COMMAND = Command(
     about=ABOUT,
     groups=(Group("Options", CheckOptions), Group("Batches", Batches), Group("Several processes", Processes)),
     main=main,
+    own_signals=True,
     memory=SMALLER_BATCHES,
 )
 

@@ -68,6 +68,7 @@ COMMAND = Command(
     about=ABOUT,
     groups=(Group("Options", DoctorOptions), Group("Several processes", Processes)),
     main=main,
+    own_signals=True,
     stores=("workdir",),
 )
 

@@ -90,6 +90,7 @@ COMMAND = Command(
     about=ABOUT + reference.OUTLINE,
     groups=(Group("Options", TrainOptions), Group("Several processes", Processes)),
     main=main,
+    own_signals=True,
     topics={"config": reference.text},
     stores=("workdir",),
     memory=SMALLER_BATCHES,

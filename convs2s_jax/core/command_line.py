@@ -1,5 +1,6 @@
 """Command lines: flags from the fields of records, help, configuration files and overrides."""
 
+import contextlib
 import faulthandler
 import runpy
 import sys
@@ -17,7 +18,7 @@ from convs2s_jax.core import checksums, places, presets
 from convs2s_jax.core.config import override, read_text
 from convs2s_jax.core.errors import UserError, did_you_mean
 from convs2s_jax.core.fields import Field, fields_of, type_text
-from convs2s_jax.core.guard import MORE_MEMORY, guard, silence_libraries
+from convs2s_jax.core.guard import MORE_MEMORY, guard, sigterm_interrupts, silence_libraries
 
 T = TypeVar("T")
 
@@ -61,6 +62,7 @@ class Command(NamedTuple):
       topics: name -> function that returns the text of `--help=NAME`.
       stores: flags whose files and folders may be in an object store.
       memory: advice for the error message when memory runs out.
+      own_signals: whether the command handles SIGTERM itself; if not, SIGTERM ends it like Ctrl-C.
     """
 
     about: str
@@ -70,6 +72,7 @@ class Command(NamedTuple):
     topics: Mapping[str, Callable[[], str]] = MappingProxyType({})
     stores: tuple[str, ...] = ()
     memory: str = MORE_MEMORY
+    own_signals: bool = False
 
 
 def run(
@@ -94,7 +97,8 @@ def run(
             faulthandler.enable()
         flags.FLAGS.mark_as_parsed()  # library flags keep their defaults
         silence_libraries()
-        command.main(values, overrides)
+        with contextlib.nullcontext() if command.own_signals else sigterm_interrupts():
+            command.main(values, overrides)
 
     guard(main, program=program, memory=command.memory, leave=leave)
 

@@ -72,6 +72,8 @@ class TerminatedError(KeyboardInterrupt):
 def sigterm_interrupts() -> Iterator[None]:
     """Handle SIGTERM like Ctrl-C within the block, so that temporary copies are deleted and results written back.
 
+    A handler that is already set stays, as does an ignored signal. Outside the main thread nothing changes.
+
     Raises:
       TerminatedError: SIGTERM was received.
     """
@@ -79,11 +81,15 @@ def sigterm_interrupts() -> Iterator[None]:
     def terminate(_number: int, _frame: FrameType | None) -> NoReturn:
         raise TerminatedError
 
-    before = signal.signal(signal.SIGTERM, terminate)
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, terminate)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def silence_libraries() -> None:

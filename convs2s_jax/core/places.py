@@ -22,13 +22,16 @@ def check_place(name: str, value: Any, *, stores: bool) -> None:
 
     Args:
       name: of the flag or field, such as --output or data.dir.
-      value: a string or a (nested) list or tuple of strings; other values are accepted.
+      value: a string, a Path, or a (nested) list or tuple of them; other values are accepted.
       stores: whether it may be in an object store.
 
     Raises:
       UserError: an address has an unsupported scheme, or no bucket.
     """
-    if isinstance(value, str):
+    if isinstance(value, Path):
+        joined = re.match(f"({'|'.join(STORES)}):/", str(value))  # a Path has no double slashes
+        check(joined is None, f"{name} is {value}: pass an address as a string, since a Path drops a slash")
+    elif isinstance(value, str):
         scheme = scheme_of(value)
         supported = STORES if stores else ()
         others = f", or {' or '.join(f'{store}://' for store in supported)}" if supported else ""

@@ -84,7 +84,7 @@ def read_all(workdirs: Sequence[str], folders: Sequence[Path]) -> list[Run]:
     Raises:
       UserError: a run does not exist, or its configuration cannot be read.
     """
-    addresses = [workdir if scheme_of(workdir) else "" for workdir in workdirs]
+    addresses = [workdir.rstrip("/") if scheme_of(workdir) else "" for workdir in workdirs]
     return [read(*one) for one in zip(folders, names(workdirs), addresses, strict=True)]
 
 

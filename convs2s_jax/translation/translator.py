@@ -145,9 +145,10 @@ def load(
       UserError: there is no workdir; a configuration, vocabulary or complete checkpoint is missing; a vocabulary
         belongs to another model; or the members of an ensemble have different vocabularies.
     """
-    places = [str(each) for each in ([workdirs] if isinstance(workdirs, Path | str) else workdirs)]
-    check(len(places) > 0, f"{given_as} is empty; pass a workdir, or several for an ensemble")
-    check_place(given_as, places, stores=True)
+    given = [workdirs] if isinstance(workdirs, Path | str) else list(workdirs)
+    check(len(given) > 0, f"{given_as} is empty; pass a workdir, or several for an ensemble")
+    check_place(given_as, given, stores=True)
+    places = [str(each) for each in given]
     members = [_load(place, steps, dtype, tell, given_as) for place in places]
     first = members[0]
     for place, member in zip(places[1:], members[1:], strict=True):

@@ -6,12 +6,13 @@ import os
 import signal
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from absl import logging
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.core.guard import INTERRUPTED, guard, silence_libraries
+from convs2s_jax.core.guard import INTERRUPTED, TerminatedError, guard, sigterm_interrupts, silence_libraries
 
 
 def of_program(error):
@@ -52,6 +53,30 @@ def test_what_the_machine_lacks_ends_in_one_sentence(error, sentence, capsys):
 def test_an_error_of_the_program_keeps_its_traceback(error):
     with pytest.raises(type(error)):
         guard(of_program(error), program="p")
+
+
+def test_sigterm_interrupts_in_the_main_thread_unless_it_is_handled_or_ignored():
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    with sigterm_interrupts():
+        with pytest.raises(TerminatedError):
+            signal.raise_signal(signal.SIGTERM)
+        with sigterm_interrupts(), pytest.raises(TerminatedError):
+            signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with sigterm_interrupts():
+            signal.raise_signal(signal.SIGTERM)
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def elsewhere():
+        with sigterm_interrupts():
+            return True
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(elsewhere).result()
 
 
 def test_an_interrupt_within_a_finaliser_ends_the_program(monkeypatch, request):

@@ -1,5 +1,7 @@
 """Addresses such as gs://bucket where a path belongs: refused by one sentence, before anything is written."""
 
+from pathlib import Path
+
 import pytest
 
 from convs2s_jax.commands import (
@@ -77,6 +79,13 @@ def test_no_field_takes_an_address_that_is_not_supported(field, values):
 def test_an_address_in_a_store_has_a_bucket(place):
     with pytest.raises(UserError, match=r"^--workdir is \S+: use (gs|s3)://BUCKET/NAME$"):
         check_place("--workdir", place, stores=True)
+
+
+def test_an_address_is_not_a_path():
+    for value in (Path("gs://a/b"), [Path("runs/a"), Path("s3://a/b")]):
+        with pytest.raises(UserError, match=r"^--workdir is (gs|s3):/a/b: pass an address as a string"):
+            check_place("--workdir", value, stores=True)
+    check_place("--workdir", [Path("runs/gs:/a"), Path("/gs:/a")], stores=True)
 
 
 @pytest.mark.parametrize(

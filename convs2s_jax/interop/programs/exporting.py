@@ -18,6 +18,7 @@ from safetensors.numpy import save_file
 from convs2s_jax.core.config import build, check, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import new_folder
+from convs2s_jax.core.places import scheme_of
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.table import FAST_DECODERS
@@ -73,7 +74,7 @@ def export_programs(order: Export, tell: Callable[[str], None]) -> None:
     if order.output.exists():
         raise UserError(f"--output={order.output} already exists; choose another folder or delete it")
     check(
-        "," not in str(order.workdir) or Path(order.workdir).exists(),
+        "," not in str(order.workdir) or scheme_of(str(order.workdir)) != "" or Path(order.workdir).exists(),
         f"--workdir={order.workdir} lists several folders, but an ensemble cannot be exported; specify one of them",
     )
     model = translator.load(order.workdir, steps=order.steps, tell=tell)

@@ -16,6 +16,7 @@ from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.stores import store_copy
 
 FIELD = "training.finetune_from"
+STILL_TRAINING = "all must be the same; if that run is still training, run the command again after it has ended"
 FREE = ("dropout", "dtype", "matmul_precision", "max_length")
 """Suffixes of model fields that do not change the meaning of the parameters; neither does `execution`."""
 
@@ -59,7 +60,8 @@ def parameters(cfg: Config, known: Vocabularies, abstract: Tree, tell: Callable[
         params, position = restoring.restore_params(
             folder, abstract, step=None, metric=metric, check=trained, tell=told
         )
-        distributed.agree(f"checkpoint of {FIELD}", digest_of_record({"params": position["digests"]["params"]}))
+        digest = digest_of_record({"params": position["digests"]["params"]})
+        distributed.agree(f"checkpoint of {FIELD}", digest, remedy=STILL_TRAINING)
         told(f"fine-tuning: parameters of step {position['step']} of {workdir}")
     return params
 

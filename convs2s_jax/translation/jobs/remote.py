@@ -18,6 +18,7 @@ from convs2s_jax.training.run.stores import store_copy
 from convs2s_jax.translation.jobs import resuming
 from convs2s_jax.translation.jobs.job import Tell
 from convs2s_jax.translation.jobs.options import Options
+from convs2s_jax.translation.jobs.output import held_interrupts
 
 FILES = ("input", "prefix", "constraints", "score", "unk_dictionary", "shortlist")
 """Options for a single file to read; --reference accepts several."""
@@ -35,7 +36,7 @@ def localised(options: Options, tell: Tell) -> Iterator[tuple[Options, Tell]]:
     for flag, workdir in options.runs:
         run_folder.check_not_of_run(options.output, workdir, flag)
     with contextlib.ExitStack() as stack:
-        copies = _Copies(stack)
+        copies = _Copies(stack, tell)
         files: dict[str, Any] = {name: copies.file(name, getattr(options, name)) for name in FILES}
         found = replace(
             options,
@@ -51,8 +52,8 @@ def localised(options: Options, tell: Tell) -> Iterator[tuple[Options, Tell]]:
 class _Copies:
     """Local copies, which exist while the stack is open."""
 
-    def __init__(self, stack: contextlib.ExitStack) -> None:
-        self._stack, self._names = stack, dict[str, str]()
+    def __init__(self, stack: contextlib.ExitStack, tell: Tell) -> None:
+        self._stack, self._tell, self._names = stack, tell, dict[str, str]()
 
     def file(self, flag: str, address: str) -> str:
         """Return the path of a file to read."""
@@ -74,7 +75,7 @@ class _Copies:
         """Return the path of the output file."""
         if not scheme_of(address):
             return address
-        path = self._stack.enter_context(_written_back(address, resume=resume))
+        path = self._stack.enter_context(_written_back(address, self._tell, resume=resume))
         self._names[str(path)] = address
         self._stack.enter_context(store_copy.address_in_errors(path, address))
         return str(path)
@@ -87,7 +88,7 @@ class _Copies:
 
 
 @contextlib.contextmanager
-def _written_back(address: str, *, resume: bool) -> Iterator[Path]:
+def _written_back(address: str, tell: Tell, *, resume: bool) -> Iterator[Path]:
     """Yield a local file that is written back to a store, periodically and at the end, even after an error."""
     stores.check_object("--output", address)
     folder = Path(tempfile.mkdtemp(prefix="convs2s_jax-"))
@@ -108,15 +109,19 @@ def _written_back(address: str, *, resume: bool) -> Iterator[Path]:
     try:
         yield path
     finally:
-        stop.set()
-        thread.join()
-        try:
-            output.push()
-        except OSError as error:
-            raise UserError(
-                f"--output={address} cannot be written: {error.strerror}; the results so far are in {folder}"
-            ) from error
-        shutil.rmtree(folder, ignore_errors=True)
+        with held_interrupts():  # a second one ends the upload
+            stop.set()
+            thread.join()
+            try:
+                output.push()
+            except OSError as error:
+                raise UserError(
+                    f"--output={address} cannot be written: {error.strerror}; the results so far are in {folder}"
+                ) from error
+            except KeyboardInterrupt:
+                tell(f"--output={address} is not complete; the results so far are in {folder}")
+                raise
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Output:

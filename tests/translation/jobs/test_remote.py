@@ -1,9 +1,13 @@
 """Decoding with files in object stores, and a training there; `make drills` tries the real protocols."""
 
+import signal
+from pathlib import Path
+
 import pytest
 
 from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.guard import sigterm_interrupts
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.stores import store_copy
 from convs2s_jax.translation import shortlists
@@ -49,6 +53,36 @@ def test_a_training_in_a_store_has_the_bits_of_a_local_one(bucket, trained):  # 
     assert {name: array.tobytes() for name, array in there.items()} == {n: a.tobytes() for n, a in own.items()}
     assert not [name for name in stores.names("gs://bucket/run") if name.startswith(("lock", "cache"))]
     assert b"stopped at step 3" in stores.read("gs://bucket/run/train.log")  # written at the very end
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_a_signal_waits_for_the_last_upload_and_a_second_one_tells_the_folder(signals, bucket, monkeypatch):  # noqa: F811
+    told, places, left, write = [], [], [signals], stores.write
+
+    def interrupted(address, content):
+        while left[0]:
+            left[0] -= 1
+            signal.raise_signal(signal.SIGTERM)
+        write(address, content)
+
+    def work():
+        options = Options(workdir=("a",), output="gs://bucket/out")
+        with sigterm_interrupts(), remote.localised(options, told.append) as (local, _):
+            places.append(Path(local.output))
+            places[0].write_bytes(b"done\n")
+            Path(f"{local.output}{SUFFIX}").write_bytes(b"{}")
+            monkeypatch.setattr(stores, "write", interrupted)
+
+    stores.write("gs://bucket/other", b"")
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    [path] = places
+    if signals == 1:
+        assert stores.read("gs://bucket/out") == b"done\n"
+        assert (told, path.parent.exists()) == ([], False)
+    else:
+        assert told == [f"--output=gs://bucket/out is not complete; the results so far are in {path.parent}"]
+        assert path.read_bytes() == b"done\n"
 
 
 def test_a_shortlist_of_a_run_in_a_store_is_of_its_training_text(bucket, trained, monkeypatch):  # noqa: F811

@@ -124,12 +124,12 @@ def agree_on_folder(folder: Path) -> None:
     )
 
 
-def agree(what: str, value: int) -> None:
-    """Raise UserError on all processes unless all have the same value, in [0, 2^32)."""
+def agree(what: str, value: int, *, remedy: str = "all must be the same") -> None:
+    """Raise UserError on all processes, with the remedy, unless all have the same value, in [0, 2^32)."""
     if is_multi_process():
         values = multihost_utils.process_allgather(np.uint32(value))
         odd = [i for i, other in enumerate(values) if other != values[0]]
-        check(not odd, f"process {odd[0] if odd else 0} has a different {what} from process 0: all must be the same")
+        check(not odd, f"process {odd[0] if odd else 0} has a different {what} from process 0: {remedy}")
 
 
 def true_on_all(flag: bool) -> bool:

@@ -10,7 +10,9 @@ from pathlib import Path
 
 from convs2s_jax.core import files, stores
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.guard import NO_ROOM
 from convs2s_jax.core.places import scheme_of
+from convs2s_jax.training.run.reports import metrics_file
 from convs2s_jax.training.run.run_folder import DAMAGED
 from convs2s_jax.training.run.stores import mirror
 
@@ -38,12 +40,12 @@ def opened(workdir: Path | str, *, flag: str = "--workdir", reports: bool = Fals
         folder = Path(name)
         try:
             beginnings = ("vocab/", "samples/") if reports else ("vocab/",)
-            files_read = mirror.READ_BACK if reports else ("config.json",)
+            files_read = ("config.json", metrics_file.NAME, "train.log") if reports else ("config.json",)
             there = stores.names(address)
             wanted = [name for name in there if name in files_read or name.startswith(beginnings)]
             stores.in_parallel(lambda name: mirror.copy(address, folder, name), wanted)
         except OSError as error:
-            raise stores.unusable(flag, address, error) from error
+            raise _unusable(flag, address, error) from error
         if not wanted:
             raise UserError(f"{flag}={address}: there is no such folder")
         (folder / ORIGIN).write_text(f"{flag}\n{address}", encoding="utf-8")
@@ -57,8 +59,9 @@ def reading(
     workdir: Path | str, tell: Callable[[str], None], *, flag: str = "--workdir"
 ) -> Iterator[tuple[Path, Callable[[str], None]]]:
     """`opened`, with a `tell` that replaces the path of the copy with the workdir as it was given."""
+    address = str(workdir).rstrip("/")
     with opened(workdir, flag=flag) as folder:
-        yield folder, lambda sentence: tell(sentence.replace(str(folder), str(workdir).rstrip("/")))
+        yield folder, (lambda sentence: tell(sentence.replace(str(folder), address))) if scheme_of(address) else tell
 
 
 @contextlib.contextmanager
@@ -83,7 +86,7 @@ def read_file(path: str, *, flag: str) -> Iterator[Path]:
             except FileNotFoundError as error:
                 raise UserError(f"{flag}={path}: there is no such object") from error
             except OSError as error:
-                raise stores.unusable(flag, path, error) from error
+                raise _unusable(flag, path, error) from error
             yield copy
 
 
@@ -114,17 +117,17 @@ def refresh(workdir: Path) -> None:
             if mirror.MARK in names and not step.endswith(DAMAGED)
             if (position := mirror.read_position(address, step)) is not None
         }
+        local = workdir / mirror.CHECKPOINTS
+        for place in local.iterdir() if local.is_dir() else ():
+            if there.get(place.name) != mirror.position_of(place):
+                shutil.rmtree(place)
+        for step, position in there.items():
+            mark = local / step / mirror.MARK
+            if not mark.exists():
+                mark.parent.mkdir(parents=True)
+                mark.write_bytes(position)
     except OSError as error:
-        raise stores.unusable(flag, address, error) from error
-    local = workdir / mirror.CHECKPOINTS
-    for place in local.iterdir() if local.is_dir() else ():
-        if there.get(place.name) != mirror.position_of(place):
-            shutil.rmtree(place)
-    for step, position in there.items():
-        mark = local / step / mirror.MARK
-        if not mark.exists():
-            mark.parent.mkdir(parents=True)
-            mark.write_bytes(position)
+        raise _unusable(flag, address, error) from error
 
 
 def fetch_item(item: Path) -> None:
@@ -150,7 +153,15 @@ def fetch_item(item: Path) -> None:
         shutil.rmtree(place)
         raise
     except OSError as error:
-        raise stores.unusable(flag, address, error) from error
+        raise _unusable(flag, address, error) from error
+
+
+def _unusable(flag: str, address: str, error: OSError) -> UserError:
+    """The error for an address that cannot be copied: the local disk is full, or the store cannot be used."""
+    if error.errno in NO_ROOM:
+        place = tempfile.gettempdir()
+        return UserError(f"{flag}={address}: no space for a temporary copy in {place}; free disk space, or set TMPDIR")
+    return stores.unusable(flag, address, error)
 
 
 def _origin(workdir: Path) -> tuple[str, str]:
