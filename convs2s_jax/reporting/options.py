@@ -48,7 +48,7 @@ class ReportOptions:
             value = getattr(self, name)
             check(value >= least, f"--{name} is {value}; use {least} or more")
         output = Path(self.output).resolve()
-        for workdir in filter(lambda each: not scheme_of(each), self.workdir):
+        for workdir in (each for each in self.workdir if not scheme_of(each)):
             inside = Path(workdir).resolve()
             check(
                 inside != output and inside not in output.parents,

@@ -20,8 +20,6 @@ from convs2s_jax.training.run.locks import lock, store_lock
 from convs2s_jax.training.run.processes.holder import Holder
 from convs2s_jax.training.run.reports import metrics_file
 
-LOG = "train.log"
-
 
 @dataclass(frozen=True)
 class Sample:
@@ -90,12 +88,13 @@ def read_all(workdirs: Sequence[str], folders: Sequence[Path]) -> list[Run]:
 
 def read(workdir: Path, name: str, address: str = "") -> Run:
     """Read a run; errors as in `read_all`."""
+    place = address or str(workdir)
     cfg = run_folder.load_config(workdir)
     problems: list[str] = []
     derived = _derived(workdir)
     of_training = [] if derived else problems  # a derived workdir has no training reports
     records = _records(workdir, of_training)
-    found = _log(workdir / LOG, of_training)
+    found = _log(workdir / run_folder.LOG, of_training)
     return Run(
         name=name,
         workdir=workdir,
@@ -103,8 +102,8 @@ def read(workdir: Path, name: str, address: str = "") -> Run:
         records=tuple(records),
         log=found,
         samples=_samples(workdir / "samples", problems),
-        problems=tuple(problem.replace(str(workdir), address or str(workdir)) for problem in problems),
-        trainer=_trainer(address or str(workdir)),
+        problems=tuple(problem.replace(str(workdir), place) for problem in problems),
+        trainer=_trainer(place),
         derived=derived,
         address=address,
     )
@@ -113,7 +112,7 @@ def read(workdir: Path, name: str, address: str = "") -> Run:
 def _derived(workdir: Path) -> str:
     """Describe a workdir created by `convs2s average` or an import, without training; "" for others."""
     places = [*run_folder.finished(run_folder.checkpoints(workdir)).values()]
-    trained = len(places) > 1 or any((workdir / name).exists() for name in (LOG, metrics_file.NAME))
+    trained = len(places) > 1 or any((workdir / name).exists() for name in (run_folder.LOG, metrics_file.NAME))
     for place in places[-1:]:
         with contextlib.suppress(DamagedError, ValueError, OSError):
             position = position_file.read(place)

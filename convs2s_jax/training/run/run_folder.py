@@ -54,8 +54,10 @@ and the paths of the data (the content is compared)."""
 ORIGIN = ("data.vocabulary.dir", "training.finetune_from")
 """Fields that are only read when a run starts. It may continue without them; another value requires another run."""
 
+LOG = "train.log"
+"""File in a workdir with the messages of its training."""
 FILES = (
-    *("config.json", "vocab", "checkpoints", "metrics.jsonl", "metrics.jsonl.damaged", "train.log", "tensorboard"),
+    *("config.json", "vocab", "checkpoints", "metrics.jsonl", "metrics.jsonl.damaged", LOG, "tensorboard"),
     *("samples", "profile", "cache", "tracker_id", "mlflow.db", "wandb", "lock"),
 )
 """Names of the files and folders that a run writes into its workdir."""

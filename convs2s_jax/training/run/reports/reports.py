@@ -18,6 +18,7 @@ from convs2s_jax.training.run.processes.interrupts import EndedAtOnceError
 from convs2s_jax.training.run.reports import metrics_file
 from convs2s_jax.training.run.reports.events import Events
 from convs2s_jax.training.run.reports.trackers import Trackers
+from convs2s_jax.training.run.run_folder import LOG
 
 
 def perplexity(loss: float) -> float:
@@ -75,7 +76,7 @@ class Reports:
         self._workdir = workdir
         damaged = metrics_file.keep_up_to(workdir, step, validated=validated)
         self._metrics = open_to_append(workdir / metrics_file.NAME)
-        self._log = open_to_append(workdir / "train.log")
+        self._log = open_to_append(workdir / LOG)
         self._log.writelines(told)
         self._log.flush()
         self._events = Events(workdir / "tensorboard", step=step)

@@ -20,7 +20,7 @@ from convs2s_jax.core.checksums import DamagedError, parsed
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run.processes.interrupts import EndedAtOnceError
 from convs2s_jax.training.run.reports import metrics_file, trackers
-from convs2s_jax.training.run.run_folder import BEFORE, DAMAGED
+from convs2s_jax.training.run.run_folder import BEFORE, DAMAGED, LOG
 from convs2s_jax.training.run.stores import written_back
 from convs2s_jax.training.run.stores.stored_programs import FOLDER, StoredPrograms
 
@@ -29,7 +29,7 @@ PERIOD = 5.0
 PATIENCE = 600.0
 """Seconds for which writing back is retried before a run fails."""
 CHECKPOINTS, MARK = "checkpoints", "position/metadata"
-READ_BACK = ("config.json", metrics_file.NAME, metrics_file.DAMAGED, "train.log", trackers.DATABASE, trackers.RUN_ID)
+READ_BACK = ("config.json", metrics_file.NAME, metrics_file.DAMAGED, LOG, trackers.DATABASE, trackers.RUN_ID)
 """Files that a continued run needs, besides vocabularies and checkpoints."""
 LOCAL = ("cache", CHECKPOINTS, FOLDER)
 """Folders that are not written back with the other files: tokenised text stays local, checkpoints have an order, and

@@ -13,7 +13,7 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.guard import NO_ROOM
 from convs2s_jax.core.places import scheme_of
 from convs2s_jax.training.run.reports import metrics_file
-from convs2s_jax.training.run.run_folder import DAMAGED
+from convs2s_jax.training.run.run_folder import DAMAGED, LOG
 from convs2s_jax.training.run.stores import mirror
 
 ORIGIN = ".origin"
@@ -40,7 +40,7 @@ def opened(workdir: Path | str, *, flag: str = "--workdir", reports: bool = Fals
         folder = Path(name)
         try:
             beginnings = ("vocab/", "samples/") if reports else ("vocab/",)
-            files_read = ("config.json", metrics_file.NAME, "train.log") if reports else ("config.json",)
+            files_read = ("config.json", metrics_file.NAME, LOG) if reports else ("config.json",)
             there = stores.names(address)
             wanted = [name for name in there if name in files_read or name.startswith(beginnings)]
             stores.in_parallel(lambda name: mirror.copy(address, folder, name), wanted)
