@@ -35,7 +35,7 @@ class AttentionOptions:
         Default: the best checkpoint on validation.
       input: file with one source sentence per line; - for standard input.
       targets: file with the translation of each line. Without it, the lines are translated first.
-      output: folder for the pictures; file names are line numbers.
+      output: folder for the pictures, or its address; file names are line numbers.
       formats: file formats, from png, svg and pdf.
       layers: panels to draw: all (each layer and the mean), mean, or layer numbers.
     """
@@ -66,7 +66,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     command_line.refuse_overrides(overrides, "a picture")
     extras.check_installed("drawing attention", ("matplotlib",), "report")
     # imported here because this takes a second, and --help and flag errors should not wait for it
-    from convs2s_jax.core import compiled_programs
+    from convs2s_jax.core import compiled_programs, local_copies
     from convs2s_jax.data.text_files import name_of, read_lines
     from convs2s_jax.training.run import run_folder
     from convs2s_jax.training.run.stores import store_copy
@@ -81,43 +81,49 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
         found = trained.restore(workdir, options.checkpoint, None, told)
     attention_figure.check_layers(found.cfg.translator.decoder.attention_names, options.layers)
     name = name_of(options.input)
-    lines = read_lines(options.input)
+    with local_copies.incoming("--input", options.input) as path:
+        lines = read_lines(str(path))
     targets = None
     if options.targets:
-        targets = inputs.read_parallel(options.targets, lines, name=name, what="translation")
+        with local_copies.incoming("--targets", options.targets) as path:
+            targets = inputs.read_parallel(str(path), lines, name=name, what="translation")
         fit.check_targets(translator.from_trained(found), options.targets, targets)
     real = [i for i, line in enumerate(lines) if line.strip()]
     check(len(real) > 0, f"{name} has no line with text: there is nothing to draw; write one source on each line")
     for i in sorted({*range(len(lines))} - {*real}):
         tell(f"{name}, line {i + 1} is empty: no picture is drawn")
-    folder = _writable(options.output)
     digits = max(4, len(str(len(lines))))
-    for begin in range(0, len(real), WINDOW):
-        window = real[begin : begin + WINDOW]
-        some = None if targets is None else [targets[i] for i in window]
-        made = layer_attention.layer_attention(found, [lines[i] for i in window], some)
-        for i, attention in zip(window, made, strict=True):
-            where = f"{name}, line {i + 1}"
-            if attention.cut:
-                tell(f"{where}: the last {attention.cut} tokens exceed the model's positions and are left out")
-            path = folder / f"{i + 1:0{digits}}"
-            attention_figure.draw(attention, path, options.formats, layers=options.layers, tell=tell)
-    print(f"written: {len(real)} pictures as {' and '.join(options.formats)} in {folder}")  # noqa: T201
+    with local_copies.outgoing_folder("--output", options.output, tell) as (folder, told):
+        _make_writable(folder)
+        for begin in range(0, len(real), WINDOW):
+            window = real[begin : begin + WINDOW]
+            some = None if targets is None else [targets[i] for i in window]
+            made = layer_attention.layer_attention(found, [lines[i] for i in window], some)
+            for i, attention in zip(window, made, strict=True):
+                where = f"{name}, line {i + 1}"
+                if attention.cut:
+                    tell(f"{where}: the last {attention.cut} tokens exceed the model's positions and are left out")
+                path = folder / f"{i + 1:0{digits}}"
+                attention_figure.draw(attention, path, options.formats, layers=options.layers, tell=told)
+    print(f"written: {len(real)} pictures as {' and '.join(options.formats)} in {options.output}")  # noqa: T201
 
 
-def _writable(output: str) -> Path:
-    """Return the folder, created if missing. Raises UserError if no file can be written there."""
-    folder = Path(output)
+def _make_writable(folder: Path) -> None:
+    """Create the folder if it is missing. Raises UserError if no file can be written there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise UserError(f"--output={output} cannot be written: {error.strerror}; choose another folder") from error
-    return folder
+        raise UserError(f"--output={folder} cannot be written: {error.strerror}; choose another folder") from error
 
 
-COMMAND = Command(about=ABOUT, groups=(Group("Options", AttentionOptions),), main=main, stores=("workdir",))
+COMMAND = Command(
+    about=ABOUT,
+    groups=(Group("Options", AttentionOptions),),
+    main=main,
+    stores=("workdir", "input", "targets", "output"),
+)
 
 
 def console(arguments: Sequence[str] | None = None) -> None:

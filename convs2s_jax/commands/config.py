@@ -122,7 +122,7 @@ def _subject(name: str) -> str:
     return textwrap.shorten(sentence, 100, placeholder=" ...")
 
 
-COMMAND = Command(about=ABOUT, groups=(Group("Options", ConfigOptions),), main=main)
+COMMAND = Command(about=ABOUT, groups=(Group("Options", ConfigOptions),), main=main, stores=("config",))
 
 
 def console(arguments: Sequence[str] | None = None) -> None:

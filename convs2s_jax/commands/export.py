@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from convs2s_jax.commands.decode import SEARCH, search_options, tell
@@ -38,7 +37,7 @@ class ExportOptions:
 
     Attributes:
       workdir: folder of the run, or its address in an object store (gs://BUCKET/NAME, s3://BUCKET/NAME).
-      output: folder to create.
+      output: folder to create, or its address.
       checkpoint: steps of checkpoints, or last:N for the last N; the kernels of several checkpoints are averaged.
         Default: the best checkpoint on validation.
       platforms: platforms that the programs run on, from cpu, cuda, rocm and tpu.
@@ -69,7 +68,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
 
     order = Export(
         workdir=options.workdir,
-        output=Path(options.output),
+        output=options.output,
         steps=options.checkpoint,
         search=search,
         max_tokens=options.max_tokens,
@@ -82,7 +81,7 @@ COMMAND = Command(
     about=ABOUT,
     groups=(Group("Options", ExportOptions), SEARCH),
     main=main,
-    stores=("workdir",),
+    stores=("workdir", "output"),
     topics={"fairseq": lambda: command_line.help_text(COMMANDS["export"], "convs2s export")},
 )
 

@@ -28,8 +28,8 @@ class PrepareOptions:
     """What to prepare, and where the results go.
 
     Attributes:
-      config: name of a configuration that comes with the package (`convs2s config` lists them), or path of a Python
-        file or of a run's config.json.
+      config: name of a configuration that comes with the package (`convs2s config` lists them), or path or address
+        (gs://BUCKET/NAME, s3://BUCKET/NAME) of a Python file or of a run's config.json.
       workdir: workdir of the training run to follow, on a file system that all its machines can access.
     """
 
@@ -56,7 +56,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     tell("prepared: convs2s train with the same flags continues from here")
 
 
-COMMAND = Command(about=ABOUT, groups=(Group("Options", PrepareOptions),), main=main)
+COMMAND = Command(about=ABOUT, groups=(Group("Options", PrepareOptions),), main=main, stores=("config",))
 
 
 def console(arguments: Sequence[str] | None = None) -> None:

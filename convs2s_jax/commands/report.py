@@ -30,15 +30,15 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     from convs2s_jax.reporting.report import report
 
     compiled_programs.keep(os.environ)
-    path = report(options, when=time.strftime("%Y-%m-%d %H:%M"), tell=tell)
-    print(f"{path} ({path.stat().st_size / 1e6:.1f} MB)", file=sys.stdout)  # noqa: T201
+    place = report(options, when=time.strftime("%Y-%m-%d %H:%M"), tell=tell)
+    print(f"written: {place}", file=sys.stdout)  # noqa: T201
 
 
 COMMAND = Command(
     about=ABOUT,
     groups=(Group("Options", ReportOptions, leave_out=("search",)), SEARCH),
     main=main,
-    stores=("workdir",),
+    stores=("workdir", "output"),
     memory="use a smaller --batch_size, --beam_size or number of --lines",
 )
 

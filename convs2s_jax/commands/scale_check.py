@@ -32,7 +32,7 @@ class CheckOptions:
     """What to run.
 
     Attributes:
-      config: name of a configuration that comes with the package, or path of a file.
+      config: name of a configuration that comes with the package, or path or address of a file.
       steps: number of updates to measure for each shape.
       devices: number of devices to use; default: all. On CPU, this many virtual devices are created.
       json: JSON file for the plan and the measurements.
@@ -85,6 +85,7 @@ COMMAND = Command(
     groups=(Group("Options", CheckOptions), Group("Batches", Batches), Group("Several processes", Processes)),
     main=main,
     own_signals=True,
+    stores=("config",),
     memory=SMALLER_BATCHES,
 )
 

@@ -69,7 +69,7 @@ COMMAND = Command(
     groups=(Group("Options", DoctorOptions), Group("Several processes", Processes)),
     main=main,
     own_signals=True,
-    stores=("workdir",),
+    stores=("config", "workdir"),
 )
 
 

@@ -29,7 +29,7 @@ class PlanOptions:
     """What to plan.
 
     Attributes:
-      config: name of a configuration that comes with the package, or path of a file.
+      config: name of a configuration that comes with the package, or path or address of a file.
       topology: CHIP:SHAPE for TPUs (v5e:16x16, v5p:4x4x4), CHIP:NUMBER for GPUs (h100:8), or cpu:NUMBER.
       slices: number of TPU slices of this topology.
       baseline: also plan a single chip with the same tokens, and print the efficiency relative to it.
@@ -76,7 +76,9 @@ def only_compile(environment: MutableMapping[str, str]) -> None:
     environment.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
 
 
-COMMAND = Command(about=ABOUT, groups=(Group("Options", PlanOptions), Group("Batches", Batches)), main=main)
+COMMAND = Command(
+    about=ABOUT, groups=(Group("Options", PlanOptions), Group("Batches", Batches)), main=main, stores=("config",)
+)
 
 
 def console(arguments: Sequence[str] | None = None) -> None:

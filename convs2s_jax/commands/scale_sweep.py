@@ -34,8 +34,8 @@ class SweepOptions:
     """Which cases to plan: every combination.
 
     Attributes:
-      config: name of a configuration that comes with the package, or path of a file. Its mesh sizes and its parallel
-        are ignored; its mesh.rules are used.
+      config: name of a configuration that comes with the package, or path or address of a file. Its mesh sizes and
+        its parallel are ignored; its mesh.rules are used.
       output: folder for plans, table and figures.
       topologies: devices, as in `convs2s scale plan --topology`.
       slices: numbers of slices.
@@ -117,7 +117,7 @@ def check_overrides(overrides: Overrides) -> None:
             raise UserError(f"{name}={text}: a sweep sets this with {TAKEN_FROM[field]}; use that flag instead{rules}")
 
 
-COMMAND = Command(about=ABOUT, groups=(Group("Options", SweepOptions),), main=main)
+COMMAND = Command(about=ABOUT, groups=(Group("Options", SweepOptions),), main=main, stores=("config",))
 
 
 def console(arguments: Sequence[str] | None = None) -> None:

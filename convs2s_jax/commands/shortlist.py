@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from convs2s_jax.commands.decode import places_of_corpus, tell
-from convs2s_jax.core import command_line, stores
+from convs2s_jax.core import command_line, local_copies
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
 from convs2s_jax.core.places import joined
@@ -57,7 +57,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     places, others = places_of_corpus(overrides)
     command_line.refuse_overrides(others, "a shortlist")
     place = options.output or joined(options.workdir, shortlists.NAME)
-    with store_copy.opened(options.workdir) as workdir, stores.outgoing("--output", place) as path:
+    with store_copy.opened(options.workdir) as workdir, local_copies.outgoing("--output", place, tell) as path:
         if options.output or workdir.is_dir():  # a missing workdir is reported below
             shortlists.check_writable(path)
         made, vocabularies = shortlists.make(

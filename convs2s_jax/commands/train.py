@@ -41,10 +41,9 @@ class TrainOptions:
     """What to train, and where the results go.
 
     Attributes:
-      config: name of a configuration that comes with the package (`convs2s config` lists them), or path of a Python
-        file or of a run's config.json.
-      workdir: folder for all output of the run, or its address in an object store (gs://BUCKET/NAME, s3://BUCKET/NAME).
-        An existing run is continued.
+      config: name of a configuration that comes with the package (`convs2s config` lists them), or path or address
+        (gs://BUCKET/NAME, s3://BUCKET/NAME) of a Python file or of a run's config.json.
+      workdir: folder for all output of the run, or its address in an object store. An existing run is continued.
       xla_flags: a set of XLA flags (docs/training.md); flags in XLA_FLAGS or LIBTPU_INIT_ARGS take precedence.
     """
 
@@ -92,7 +91,7 @@ COMMAND = Command(
     main=main,
     own_signals=True,
     topics={"config": reference.text},
-    stores=("workdir",),
+    stores=("config", "workdir"),
     memory=SMALLER_BATCHES,
 )
 

@@ -186,15 +186,16 @@ def read_config(given: str, overrides: Sequence[tuple[str, str]]) -> dict[str, A
 
     Args:
       given: path of a Python file that defines `get_config()`, which returns dictionaries or an ml_collections
-        ConfigDict; path of a run's config.json; or name of a configuration that comes with the package.
+        ConfigDict; path of a run's config.json; the address of either in an object store; or name of a configuration
+        that comes with the package.
       overrides: (path.to.field, text) of the command line.
 
     Raises:
       UserError: no such file, no `get_config`, or an error inside it, with its line.
     """
-    path = str(presets.find(given))
-    text = presets.read(given)  # rejects anything that is not a text file of reasonable size
-    values = _values_of_json(path, text) if path.endswith(".json") else _values_of_python(path)
+    with presets.opened(given) as (file, text):  # rejects anything that is not a text file of reasonable size
+        path = str(file)
+        values = _values_of_json(path, text) if path.endswith(".json") else _values_of_python(path)
     if isinstance(values, dict):  # config.json, or a Python file that returns its content: the checksum is not a field
         values = {name: value for name, value in values.items() if name != checksums.FIELD}
     for field, value in overrides:

@@ -92,6 +92,29 @@ def sigterm_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
+@contextlib.contextmanager
+def held_interrupts() -> Iterator[None]:
+    """Defer an interrupt (SIGINT, SIGTERM) until the end of the block; a second one takes effect at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        if received:
+            raise KeyboardInterrupt
+        received.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
+        for number in received:
+            signal.raise_signal(number)
+
+
 def silence_libraries() -> None:
     """Turn off library logs. Real problems are raised and end in our own message.
 

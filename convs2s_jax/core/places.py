@@ -66,6 +66,11 @@ def check_no_comma(name: str, place: str) -> None:
     )
 
 
+def resolved(place: str) -> str:
+    """Return an absolute path or an address, the same for all spellings of a place."""
+    return place.rstrip("/") if scheme_of(place) else str(Path(place).resolve())
+
+
 def joined(folder: str, name: str) -> str:
     """Return the path or address of a file in a folder."""
     return f"{folder.rstrip('/')}/{name}" if scheme_of(folder) else str(Path(folder) / name)

@@ -1,11 +1,15 @@
-"""Look up the configurations that come with the package by name."""
+"""Find the configuration that `--config` specifies: a file, an object in a store, or a name of the package."""
 
+import contextlib
 import difflib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
+from convs2s_jax.core import local_copies
 from convs2s_jax.core.errors import UserError, shortened
 from convs2s_jax.core.files import read_text
+from convs2s_jax.core.places import scheme_of
 
 _PACKAGE = Path(__file__).parents[1]
 _LARGEST = 1 << 24
@@ -38,6 +42,19 @@ def find(given: str) -> Path:
     raise UserError(f"--config={shortened(given, 1000)}: no such file and no configuration of that name exists; {hint}")
 
 
+@contextlib.contextmanager
+def opened(given: str) -> Iterator[tuple[Path, str]]:
+    """Yield the file that `--config` specifies, or a temporary copy of an object, and its text.
+
+    Raises:
+      UserError: as in `find`, `files.read_text` and `local_copies.incoming`.
+    """
+    with local_copies.incoming("--config", given) as copy:
+        path = copy if scheme_of(given) else find(given)
+        yield path, read_text(path, remedy="choose a configuration file", most=_LARGEST)
+
+
 def read(given: str) -> str:
-    """Return the text of the configuration that `--config` specifies. Errors as in `find` and `files.read_text`."""
-    return read_text(find(given), remedy="choose a configuration file", most=_LARGEST)
+    """Return the text of the configuration that `--config` specifies. Errors as in `opened`."""
+    with opened(given) as (_, text):
+        return text

@@ -4,15 +4,12 @@ TensorStore is a dependency of Orbax, which uses it for arrays. Objects are writ
 content or the new one. Both stores are consistent: later reads and listings see what was written.
 """
 
-import contextlib
 import errno
 import functools
 import json
 import os
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, TypeVar
 
 from convs2s_jax.core.errors import UserError, first_line
@@ -86,30 +83,6 @@ def in_parallel(work: Callable[[str], T], items: Iterable[str]) -> list[T]:
     """Return the results for all items in order, working on a few at a time. Raises the first error."""
     with ThreadPoolExecutor(PARALLEL) as pool:
         return list(pool.map(work, items))
-
-
-@contextlib.contextmanager
-def outgoing(name: str, place: str) -> Iterator[Path]:
-    """Yield the path of a file to write: the place itself, or a temporary file that is uploaded at the end.
-
-    Args:
-      name: of the flag, such as --output.
-      place: path or address.
-
-    Raises:
-      UserError: the object cannot be written.
-    """
-    if not scheme_of(place):
-        yield Path(place)
-        return
-    check_object(name, place)
-    with tempfile.TemporaryDirectory(prefix="convs2s_jax-") as folder:
-        path = Path(folder) / "file"
-        yield path
-        try:
-            write(place, path.read_bytes())
-        except OSError as error:
-            raise unusable(name, place, error) from error
 
 
 def check_object(name: str, address: str) -> None:

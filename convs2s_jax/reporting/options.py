@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 from convs2s_jax.core.config import check
-from convs2s_jax.core.places import scheme_of
+from convs2s_jax.core.places import resolved
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +15,7 @@ class ReportOptions:
     Attributes:
       workdir: folder of a training run, or its address in an object store; several (A,B) share the charts and are
         compared with the first.
-      output: folder for the page index.html, and for translations that the next report reuses.
+      output: folder for the page index.html, and for translations that the next report reuses; or its address.
       split: held-out lines that are translated and scored.
       lines: maximum number of lines to translate; 0 for none, which omits scores, translations and attention.
       attention: number of sentences whose attention is shown, layer by layer.
@@ -47,11 +46,9 @@ class ReportOptions:
         for name, least in (("lines", 0), ("attention", 0), ("resamples", 2), ("batch_size", 1)):
             value = getattr(self, name)
             check(value >= least, f"--{name} is {value}; use {least} or more")
-        output = Path(self.output).resolve()
-        for workdir in (each for each in self.workdir if not scheme_of(each)):
-            inside = Path(workdir).resolve()
+        for workdir in self.workdir:
             check(
-                inside != output and inside not in output.parents,
+                not f"{resolved(self.output)}/".startswith(f"{resolved(workdir)}/"),
                 f"--output={self.output} is inside --workdir={workdir}, which a report does not modify; choose another "
                 "folder",
             )

@@ -5,8 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from convs2s_jax.core import local_copies
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import replace_file
+from convs2s_jax.core.places import joined
 from convs2s_jax.core.versions import versions
 from convs2s_jax.reporting import attention, charts, document, page, runs, translations
 from convs2s_jax.reporting.options import ReportOptions
@@ -16,10 +18,12 @@ from convs2s_jax.training.run.stores import store_copy
 from convs2s_jax.translation.trained import Trained
 
 Tell = Callable[[str], None]
+PAGE, TRANSLATIONS = "index.html", "translations"
+"""The page, and the folder of translations that the next report reuses, in the output."""
 
 
-def report(options: ReportOptions, *, when: str, tell: Tell, scripts: Callable[[], str] = charts.bundle) -> Path:
-    """Write the report of some runs, and return its path.
+def report(options: ReportOptions, *, when: str, tell: Tell, scripts: Callable[[], str] = charts.bundle) -> str:
+    """Write the report of some runs, and return the path or address of its page.
 
     Args:
       options: which runs and what to show.
@@ -32,28 +36,26 @@ def report(options: ReportOptions, *, when: str, tell: Tell, scripts: Callable[[
     """
     with contextlib.ExitStack() as stack:
         folders = [stack.enter_context(store_copy.opened(workdir, reports=True)) for workdir in options.workdir]
-        return _report(runs.read_all(options.workdir, folders), options, when=when, tell=tell, scripts=scripts)
-
-
-def _report(found: Sequence[Run], options: ReportOptions, *, when: str, tell: Tell, scripts: Callable[[], str]) -> Path:
-    """`report` of runs that were read."""
-    for run in found:
-        if translations.translates(run):
-            translations.search_of(run, options)
-    output = Path(options.output)
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-        data = content(found, options, output / "translations", when=when, tell=tell)
-        path = output / "index.html"
-        replace_file(path, page.page(data, charts=scripts()))
-    except OSError as error:
-        raise UserError(
-            f"--output={options.output} cannot be written: {error.strerror}; free some space or choose another folder"
-        ) from error
-    for run in found:
-        for problem in run.problems:
-            tell(f"{run.name}: {problem}")
-    return path
+        found = runs.read_all(options.workdir, folders)
+        for run in found:
+            if translations.translates(run):
+                translations.search_of(run, options)
+        output, told = stack.enter_context(
+            local_copies.outgoing_folder("--output", options.output, tell, reused=(f"{TRANSLATIONS}/",), last=PAGE)
+        )
+        try:
+            output.mkdir(parents=True, exist_ok=True)
+            data = content(found, options, output / TRANSLATIONS, when=when, tell=told)
+            replace_file(output / PAGE, page.page(data, charts=scripts()))
+        except OSError as error:
+            raise UserError(
+                f"--output={options.output} cannot be written: {error.strerror}; free some space or choose another "
+                "folder"
+            ) from error
+        for run in found:
+            for problem in run.problems:
+                tell(f"{run.name}: {problem}")
+        return joined(options.output, PAGE)
 
 
 def content(

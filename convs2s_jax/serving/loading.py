@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+from convs2s_jax.core import local_copies
 from convs2s_jax.core.config import build, check, to_dict
 from convs2s_jax.search.config import SearchConfig, check_search
 from convs2s_jax.serving.engine import Engine, with_beam
 from convs2s_jax.serving.options import ServeOptions
-from convs2s_jax.training.run.stores import store_copy
 from convs2s_jax.translation import fit, shortlists, translator
 
 
@@ -49,7 +49,7 @@ def load(options: ServeOptions, *, tell: Callable[[str], None]) -> Engine:
         fit.check_memory(model, one, options.batch_size)
     search = with_beam(search, sizes[0])
     if options.shortlist:
-        with store_copy.read_file(options.shortlist, flag="--shortlist") as path:
+        with local_copies.incoming("--shortlist", options.shortlist) as path:
             model = replace(model, shortlist=shortlists.load(path, model.vocabularies))
     return Engine(
         translator=translator.precomputed(model, int8=options.int8),

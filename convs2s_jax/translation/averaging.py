@@ -3,13 +3,12 @@
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 
 from convs2s_jax.core.config import check
-from convs2s_jax.core.places import scheme_of
+from convs2s_jax.core.places import resolved
 from convs2s_jax.training.run.checkpoints import derived_workdir
 from convs2s_jax.training.run.programs.configured import state_of
 from convs2s_jax.training.run.run_folder import check_not_of_run
@@ -35,11 +34,14 @@ def write_average(workdir: str, output: str, steps: Steps, tell: Callable[[str],
         written.
     """
     check(
-        _place(workdir) != _place(output),
+        resolved(workdir) != resolved(output),
         f"--output={output} is the folder of --workdir; choose a new folder; nothing was written",
     )
     check_not_of_run(output, workdir, "--workdir")
-    with store_copy.reading(workdir, tell) as (folder, told), derived_workdir.new("--output", output) as made:
+    with (
+        store_copy.reading(workdir, tell) as (folder, told),
+        derived_workdir.new("--output", output, tell) as made,
+    ):
         found = trained.restore(folder, steps, None, told)
         cfg = found.cfg
         state = jax.jit(partial(state_of, model=cfg.model, training=cfg.training))(found.params)
@@ -51,8 +53,3 @@ def write_average(workdir: str, output: str, steps: Steps, tell: Callable[[str],
     what = "the average of steps" if len(found.steps) > 1 else "step"
     listed = ", ".join(map(str, found.steps))
     tell(f"{output}: {what} {listed} of {workdir}; decode with convs2s decode --workdir={output}")
-
-
-def _place(given: str) -> str:
-    """Return a path or an address in canonical form."""
-    return given.rstrip("/") if scheme_of(given) else str(Path(given).resolve())

@@ -6,9 +6,10 @@ from typing import Literal
 
 import pytest
 
-from convs2s_jax.core import checksums
+from convs2s_jax.core import checksums, presets, stores
 from convs2s_jax.core.command_line import Group, default_text, read_config, split_overrides, usage
 from convs2s_jax.core.errors import UserError
+from tests.stores import bucket  # noqa: F401  (a fixture)
 
 
 def test_overrides_are_told_from_other_arguments_and_keep_their_order():
@@ -65,6 +66,23 @@ def test_the_config_json_of_a_run_is_a_configuration(tmp_path):
             UserError, match=r"config\.json is not the config\.json of a run: use one, or a Python file"
         ):
             read_config(str(path), [])
+
+
+def test_a_configuration_may_be_in_a_store(bucket):  # noqa: F811
+    stores.write("gs://bucket/a/config.json", json.dumps(checksums.seal({"seed": 1})).encode())
+    stores.write("gs://bucket/a/my.py", b"def get_config():\n    return {'seed': 2}\n")
+    stores.write("gs://bucket/a/bad.py", b"def get_config():\n    return 1 / 0\n")
+    stores.write("gs://bucket/a/bad.json", b"{")
+    assert read_config("gs://bucket/a/config.json", [("steps", "3")]) == {"seed": 1, "steps": 3}
+    assert read_config("gs://bucket/a/my.py", []) == {"seed": 2}
+    assert presets.read("gs://bucket/a/my.py").startswith("def get_config")
+    for name, message in {
+        "bad.py": r"gs://bucket/a/bad\.py, line 2: ZeroDivisionError: division by zero",
+        "bad.json": r"gs://bucket/a/bad\.json is not the config\.json of a run: ",
+        "none.py": r"--config=gs://bucket/a/none\.py: there is no such object",
+    }.items():
+        with pytest.raises(UserError, match=f"^{message}"):
+            read_config(f"gs://bucket/a/{name}", [])
 
 
 def test_a_missing_file_is_named(tmp_path):

@@ -1,5 +1,6 @@
 """How programs end."""
 
+import contextlib
 import errno
 import logging as standard_logging
 import os
@@ -12,7 +13,14 @@ import pytest
 from absl import logging
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.core.guard import INTERRUPTED, TerminatedError, guard, sigterm_interrupts, silence_libraries
+from convs2s_jax.core.guard import (
+    INTERRUPTED,
+    TerminatedError,
+    guard,
+    held_interrupts,
+    sigterm_interrupts,
+    silence_libraries,
+)
 
 
 def of_program(error):
@@ -77,6 +85,26 @@ def test_sigterm_interrupts_in_the_main_thread_unless_it_is_handled_or_ignored()
 
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(elsewhere).result()
+
+
+def signals(done, *, inner=False):
+    """Two signals in one block, or one in a block inside another."""
+    with held_interrupts():
+        with held_interrupts() if inner else contextlib.nullcontext():
+            signal.raise_signal(signal.SIGINT)
+            done.append(1)
+        if not inner:
+            signal.raise_signal(signal.SIGINT)
+        done.append(2)
+
+
+@pytest.mark.parametrize(("inner", "expected"), [(False, [1]), (True, [1, 2])])
+def test_a_second_interrupt_does_not_wait_and_blocks_can_be_nested(inner, expected):
+    done = []
+    with pytest.raises(KeyboardInterrupt):
+        signals(done, inner=inner)
+    assert done == expected
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_an_interrupt_within_a_finaliser_ends_the_program(monkeypatch, request):

@@ -22,6 +22,7 @@ from safetensors.numpy import load_file
 from sentencepiece import SentencePieceTrainer
 
 from convs2s_jax.commands import export as command
+from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import bpe_codes, pieces, sentencepiece, words
 from convs2s_jax.data.config import VocabularyConfig
@@ -30,6 +31,7 @@ from convs2s_jax.interop.programs import runtime
 from convs2s_jax.interop.programs.exporting import Export, export_programs
 from convs2s_jax.nn.trees import paths
 from convs2s_jax.translation.translator import Translator, load
+from tests.stores import bucket, requests  # noqa: F401  (fixtures)
 
 FOLDER = Path(__file__).parents[1] / "reference" / "workdirs"
 KINDS = sorted(path.name.removesuffix(".tar.xz") for path in FOLDER.iterdir())
@@ -53,6 +55,18 @@ def convs2s(tmp_path_factory):
     folder = tmp_path_factory.mktemp("programs")
     workdir = workdir_of("convs2s", folder)
     return workdir, exported(workdir, folder / "model", max_tokens=24, platforms=("cpu", "cuda", "tpu"))
+
+
+def test_an_export_to_a_store_has_the_files_of_a_local_one(convs2s, bucket, requests):  # noqa: F811
+    workdir, folder = convs2s
+    bucket.mkdir()
+    exported(workdir, "gs://bucket/model/", max_tokens=24, platforms=("cpu", "cuda", "tpu"))
+    assert sorted(path.name for path in folder.iterdir()) == stores.names("gs://bucket/model")
+    for path in folder.iterdir():  # equal bytes: programs do not contain the places of the code that made them
+        assert stores.read(f"gs://bucket/model/{path.name}") == path.read_bytes(), path.name
+    assert requests[-1] == ("write", "gs://bucket/model/manifest.json")
+    with pytest.raises(UserError, match=r"^--output=gs://bucket/model already exists: choose a new folder"):
+        exported(workdir, "gs://bucket/model")
 
 
 @pytest.mark.drill

@@ -7,6 +7,7 @@ import json
 import math
 import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -47,8 +48,8 @@ def made(tmp_path_factory):
         )
         train(cfg, folder / f"seed-{seed}")
     workdirs = tuple(str(folder / f"seed-{seed}") for seed in (1, 2))
-    path = report(ReportOptions(workdir=workdirs, output=str(folder / "out"), resamples=50), when="today", tell=print)
-    return folder, path
+    options = ReportOptions(workdir=workdirs, output=str(folder / "out"), resamples=50)
+    return folder, Path(report(options, when="today", tell=print))
 
 
 @pytest.fixture(scope="module")
@@ -301,7 +302,7 @@ def test_a_page_about_runs_that_lack_everything_says_so(opened, tmp_path):
         (tmp_path / name).mkdir()
         run_folder.write_config(tmp_path / name, cfg)
     workdirs = tuple(str(tmp_path / name) for name in configs)
-    path = report(ReportOptions(workdir=workdirs, output=str(tmp_path / "out")), when="today", tell=print)
+    path = Path(report(ReportOptions(workdir=workdirs, output=str(tmp_path / "out")), when="today", tell=print))
     page = opened(path)
     told = page.locator(".absent").all_inner_texts()
     assert "No run has reported numbers yet." in told
@@ -328,7 +329,7 @@ def test_texts_run_in_their_own_direction_and_name_their_language(opened, tmp_pa
         test = {"step": 4, "epoch": 1, "split": "test", "loss": 2.0, **scores[name]}
         (tmp_path / name / "metrics.jsonl").write_text(metrics_file.line(test))
     workdirs = tuple(str(tmp_path / name) for name in configs)
-    page = opened(report(ReportOptions(workdir=workdirs, output=str(tmp_path / "out")), when="today", tell=print))
+    page = opened(Path(report(ReportOptions(workdir=workdirs, output=str(tmp_path / "out")), when="today", tell=print)))
     way = "e => [getComputedStyle(e).direction, e.lang, e.textContent]"
     for i, (source, outcome, right) in enumerate((("ltr", "rtl", "rtl"), ("rtl", "rtl", "ltr"))):
         given, hypothesis, reference = samples[["he", "kinds"][i]]

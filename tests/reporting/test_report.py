@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -31,7 +32,7 @@ def made(*workdirs, output, **others):
     """The data inside a page, without the scripts of charts, and what was told."""
     told = []
     options = ReportOptions(workdir=tuple(map(str, workdirs)), output=str(output), resamples=20, **others)
-    path = report(options, when="today", tell=told.append, scripts=lambda: "")
+    path = Path(report(options, when="today", tell=told.append, scripts=lambda: ""))
     return inside(path.read_text()), told
 
 
@@ -106,6 +107,12 @@ def test_a_run_in_a_store_has_the_page_of_a_local_one(bucket, tmp_path):
     assert "reusing the translations" in again[0]
     text = json.dumps(found)
     assert text == json.dumps(expected).replace(str(here), "gs://bucket/convs2s")
+    for first in ("translating 4 of 8 lines", "reusing the translations"):
+        again.clear()
+        options = ReportOptions(workdir=(str(here),), output="gs://bucket/out/", resamples=20, lines=4, attention=1)
+        assert report(options, when="today", tell=again.append, scripts=lambda: "") == "gs://bucket/out/index.html"
+        assert first in again[0]
+        assert inside((bucket / "out" / "index.html").read_text()) == expected
     (bucket / "convs2s" / "metrics.jsonl").unlink()
     found, _ = made("gs://bucket/convs2s", output=tmp_path / "out", lines=0)
     assert "gs://bucket/convs2s/metrics.jsonl has no reports yet" in json.dumps(found)

@@ -10,6 +10,7 @@ import pytest
 from matplotlib.image import imread
 
 from convs2s_jax.commands import attention as command
+from convs2s_jax.core import stores
 from convs2s_jax.core.config import build, override, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.models import encoder_decoder
@@ -20,6 +21,7 @@ from convs2s_jax.translation.layer_attention import LayerAttention, layer_attent
 from convs2s_jax.translation.lines import translate
 from convs2s_jax.translation.translator import from_trained
 from tests.processes import called
+from tests.stores import bucket  # noqa: F401  (a fixture)
 
 TEXTS = ["5 kilowatts", "Norway and Spain at 12:30", ""]
 
@@ -113,6 +115,24 @@ def test_the_command_draws_a_picture_for_each_line(trained, tmp_path):
     assert sorted(path.name for path in (tmp_path / "new" / "out").iterdir()) == ["0001.svg", "0003.svg"]
     assert "standard input, line 2 is empty: no picture is drawn" in done.stderr
     assert done.stdout == f"written: 2 pictures as svg in {tmp_path}/new/out\n"
+
+
+def test_texts_and_pictures_may_be_in_a_store(trained, tmp_path, bucket):  # noqa: F811
+    stores.write("gs://bucket/in", b"Norway\n5 km\n")
+    stores.write("gs://bucket/short", b"Norge\n")
+    flags = [f"--workdir={trained}", "--formats=svg", "--input=gs://bucket/in"]
+    done = drawing(*flags, "--output=gs://bucket/out/")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "written: 2 pictures as svg in gs://bucket/out/\n"
+    here = drawing(*flags, f"--output={tmp_path}/out")
+    assert here.returncode == 0, here.stderr
+    assert stores.names("gs://bucket/out") == ["0001.svg", "0002.svg"]
+    for name in stores.names("gs://bucket/out"):
+        assert (bucket / "out" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
+    done = drawing(*flags, "--output=gs://bucket/other", "--targets=gs://bucket/short")
+    assert done.returncode == 2
+    assert "gs://bucket/in has 2 lines, but gs://bucket/short has 1: each line" in done.stderr
+    assert stores.names("gs://bucket/other") == []
 
 
 @pytest.mark.parametrize(

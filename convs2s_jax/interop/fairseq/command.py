@@ -24,7 +24,7 @@ class ImportFlags:
     Attributes:
       checkpoint: fairseq .pt files, or .npz files with config.json next to them.
       dicts: folder that contains dict.SRC.txt and dict.TGT.txt.
-      workdir: new folders, one for each checkpoint.
+      workdir: new folders, or addresses of workdirs in an object store, one for each checkpoint.
       source_lang: SRC; by default the checkpoint's own.
       target_lang: TGT; by default the checkpoint's own.
       src_spm: SentencePiece model of the source, for text that is not yet split into pieces.
@@ -69,7 +69,7 @@ class ExportFlags:
 
     Attributes:
       workdir: folder of the run, or its address in an object store (gs://BUCKET/NAME, s3://BUCKET/NAME).
-      output: .pt file to write; the dictionaries are written next to it.
+      output: .pt file to write, or its address; the dictionaries are written next to it.
       step: step of the checkpoint; by default the best on validation.
       source_lang: language in the name of the source dictionary; by default the run's own.
       target_lang: language in the name of the target dictionary; by default the run's own.
@@ -93,7 +93,7 @@ def import_main(values: dict[str, Any], overrides: Overrides) -> None:
     given = command_line.options_of(ImportFlags, values)
     order = Import(
         checkpoints=[Path(name) for name in given.checkpoint],
-        workdirs=[Path(name) for name in given.workdir],
+        workdirs=given.workdir,
         dicts=Path(given.dicts),
         languages=(given.source_lang, given.target_lang),
         models=(Path(given.src_spm), Path(given.tgt_spm)) if given.src_spm else (None, None),
@@ -112,7 +112,7 @@ def export_main(values: dict[str, Any], overrides: Overrides) -> None:
     given = command_line.options_of(ExportFlags, values)
     order = Export(
         workdir=given.workdir[0],
-        output=Path(given.output),
+        output=given.output,
         step=given.step,
         languages=(given.source_lang, given.target_lang),
         momentum=given.momentum,
@@ -132,6 +132,7 @@ Each checkpoint becomes a workdir for decoding and further training (docs/fairse
 """,
             groups=(Group("Options", ImportFlags),),
             main=import_main,
+            stores=("workdir", "config"),
         ),
         "export": Command(
             about="""
@@ -143,7 +144,7 @@ The dictionaries are written next to it (docs/fairseq.md).
 """,
             groups=(Group("Options", ExportFlags),),
             main=export_main,
-            stores=("workdir",),
+            stores=("workdir", "output"),
         ),
     }
 )

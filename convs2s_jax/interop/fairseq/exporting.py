@@ -1,16 +1,19 @@
 """Convert a workdir to a fairseq checkpoint with its dictionaries."""
 
+import contextlib
 import dataclasses
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import jax
 
+from convs2s_jax.core import local_copies, stores
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import new_folder
+from convs2s_jax.core.places import scheme_of
 from convs2s_jax.data import vocabulary
 from convs2s_jax.interop.fairseq import dictionaries, files, momentum, recipe
 from convs2s_jax.interop.fairseq.checkpoint import save
@@ -29,14 +32,14 @@ class Export:
 
     Attributes:
       workdir: folder of the run, or its address in an object store.
-      output: the file to write; the dictionaries are written next to it.
+      output: path or address of the file to write; the dictionaries are written next to it.
       step: step of the checkpoint; None for the best.
       languages: source and target languages in the names of the dictionaries; "" for those of the run.
       momentum: whether to write the optimiser's momentum.
     """
 
     workdir: Path | str
-    output: Path
+    output: Path | str
     step: int | None = None
     languages: tuple[str, str] = ("", "")
     momentum: bool = True
@@ -49,12 +52,28 @@ def export_checkpoint(order: Export, tell: Callable[[str], None]) -> None:
       UserError: there is no run in the workdir, fairseq cannot represent the model, torch is not installed, or other
         files with these names exist.
     """
-    with store_copy.reading(order.workdir, tell) as (workdir, told):
-        _export(order, workdir, told)
+    with store_copy.reading(order.workdir, tell) as (workdir, told), _opened(str(order.output), tell) as output:
+        _export(order, workdir, output, told)
 
 
-def _export(order: Export, workdir: Path, tell: Callable[[str], None]) -> None:
-    """`export_checkpoint`, with the folder of the run."""
+@contextlib.contextmanager
+def _opened(output: str, tell: Callable[[str], None]) -> Iterator[Path]:
+    """Yield the path of the file to write: the output itself, or one in a copy of its folder in an object store."""
+    if not scheme_of(output):
+        yield Path(output)
+        return
+    stores.check_object("--output", output)
+    address, _, name = output.rpartition("/")
+    there = dictionaries.BEGINNINGS
+    with local_copies.outgoing_folder("--output", address, tell, reused=there, last=name) as (folder, _):
+        folder.mkdir(exist_ok=True)
+        if stores.exists(output):
+            (folder / name).touch()  # it is refused below
+        yield folder / name
+
+
+def _export(order: Export, workdir: Path, output: Path, tell: Callable[[str], None]) -> None:
+    """`export_checkpoint`, with the folder of the run and the file to write."""
     cfg = run_folder.load_config(workdir)
     family = family_of_model(cfg.translator)
     source, target = (given or own for given, own in zip(order.languages, (cfg.data.src, cfg.data.tgt), strict=True))
@@ -62,7 +81,8 @@ def _export(order: Export, workdir: Path, tell: Callable[[str], None]) -> None:
         raise UserError(f"both sides are named '{source}'; set --source_lang and --target_lang to get two dictionaries")
     files.imported_torch(f"--output={order.output}")  # before the work
     args = recipe.args_of_training(cfg) | family.args(cfg.translator)
-    args |= {"source_lang": source, "target_lang": target, "data": str(order.output.parent)}
+    data = str(order.output).rpartition("/")[0] if scheme_of(str(order.output)) else str(output.parent)
+    args |= {"source_lang": source, "target_lang": target, "data": data}
     vocabularies = vocabulary.load(run_folder.vocabulary(workdir))
     sizes = {"source": vocabularies.src.size, "target": vocabularies.tgt.size}
     abstract = jax.eval_shape(lambda key: fresh_state(key, cfg.model, cfg.training, **sizes), jax.random.key(0))
@@ -92,12 +112,12 @@ def _export(order: Export, workdir: Path, tell: Callable[[str], None]) -> None:
             "already seen a part of it"
         )
     rates, last = ScheduleState(**position["schedule"]), max(1, position["epoch"] - (position["batch"] == 0))
-    if order.output.is_dir():
+    if output.is_dir():
         raise UserError(f"--output={order.output} is a folder; specify a file in it, such as checkpoint.pt")
     try:
-        with new_folder(order.output, parents=False) as folder:
+        with new_folder(output, parents=False) as folder:
             save(
-                folder / order.output.name,
+                folder / output.name,
                 args=args,
                 tensors=family.state_dict(cfg.translator, found["params"]),
                 names=recipe.names(cfg.training),
@@ -109,7 +129,7 @@ def _export(order: Export, workdir: Path, tell: Callable[[str], None]) -> None:
             )
             dictionaries.write(vocabularies.src, folder, source)
             dictionaries.write(vocabularies.tgt, folder, target)
-            _move(folder, order.output)
+            _move(folder, output)
     except OSError as error:
         raise UserError(f"--output={order.output} cannot be written: {error.strerror}") from error
     tell(

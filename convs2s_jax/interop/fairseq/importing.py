@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from convs2s_jax.core import places
 from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build, override, to_dict
 from convs2s_jax.core.errors import UserError, located
@@ -50,7 +51,7 @@ class Import:
 
     Attributes:
       checkpoints: files to read.
-      workdirs: folders to write: one for each checkpoint, or a single one for their average.
+      workdirs: paths or addresses of workdirs to create: one for each checkpoint, or a single one for their average.
       dicts: folder of the dictionaries.
       languages: source and target language; "" for those of the checkpoint.
       models: SentencePiece models of both sides, or None.
@@ -62,7 +63,7 @@ class Import:
     """
 
     checkpoints: Sequence[Path]
-    workdirs: Sequence[Path]
+    workdirs: Sequence[Path | str]
     dicts: Path
     languages: tuple[str, str] = ("", "")
     models: tuple[Path | None, Path | None] = (None, None)
@@ -102,7 +103,7 @@ def import_checkpoints(order: Import, tell: Callable[[str], None]) -> None:
     """
     _check(order)
     with contextlib.ExitStack() as stack:
-        parts = [stack.enter_context(derived_workdir.new("--workdir", str(path))) for path in order.workdirs]
+        parts = [stack.enter_context(derived_workdir.new("--workdir", str(place), tell)) for place in order.workdirs]
         found = [load(path) for path in order.checkpoints]
         if order.average:
             alone = dataclasses.replace(order, momentum=False)
@@ -114,27 +115,28 @@ def import_checkpoints(order: Import, tell: Callable[[str], None]) -> None:
         files = [str(path) for path in order.checkpoints]
         for part, one, of in zip(parts, made, [files] if order.average else [[file] for file in files], strict=True):
             _write(part, one, of)
-    for path, one in zip(order.workdirs, made, strict=True):
+    for place, one in zip(order.workdirs, made, strict=True):
         at = f"step {one.position.step}, epoch {one.position.epoch}"
-        tell(f"{path}: {at}; translate with convs2s decode --workdir={path}")
+        tell(f"{place}: {at}; translate with convs2s decode --workdir={place}")
 
 
 def _check(order: Import) -> None:
     """Reject inconsistent settings before any work is done."""
-    many, places = len(order.checkpoints), len(order.workdirs)
-    if order.average and (many < 2 or places != 1):
+    many, wanted = len(order.checkpoints), len(order.workdirs)
+    if order.average and (many < 2 or wanted != 1):
         raise UserError(
-            f"--average was given {many} checkpoints and {places} workdirs; it requires at least two checkpoints and "
+            f"--average was given {many} checkpoints and {wanted} workdirs; it requires at least two checkpoints and "
             "one workdir"
         )
-    if not order.average and many != places:
+    if not order.average and many != wanted:
         raise UserError(
-            f"--checkpoint lists {many} files and --workdir lists {places}; specify one workdir for each checkpoint, "
+            f"--checkpoint lists {many} files and --workdir lists {wanted}; specify one workdir for each checkpoint, "
             "or use --average to create a single one"
         )
-    for i, path in enumerate(order.workdirs):
-        if path in order.workdirs[:i]:
-            raise UserError(f"--workdir={path} is listed twice; each checkpoint requires its own workdir")
+    named = [places.resolved(str(place)) for place in order.workdirs]
+    for i, place in enumerate(order.workdirs):
+        if named[i] in named[:i]:
+            raise UserError(f"--workdir={place} is listed twice; each checkpoint requires its own workdir")
 
 
 def _convert(found: Checkpoint, order: Import, tell: Callable[[str], None]) -> _Made:

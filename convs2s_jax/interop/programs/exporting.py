@@ -1,10 +1,11 @@
 """Export a trained model as StableHLO programs, with its parameters, vocabularies and a runtime."""
 
+import contextlib
 import hashlib
 import importlib.metadata
 import importlib.resources
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 from jax import export
 from safetensors.numpy import save_file
 
+from convs2s_jax.core import local_copies
 from convs2s_jax.core.config import build, check, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import new_folder
@@ -50,7 +52,7 @@ class Export:
 
     Attributes:
       workdir: folder of the run, or its address in an object store.
-      output: folder to create.
+      output: folder to create, or its address in an object store.
       steps: steps of the checkpoints to average, as in `translator.load`; () for the best checkpoint.
       search: search options that override those of the run.
       max_tokens: maximum number of source tokens per line, including the end symbol.
@@ -58,7 +60,7 @@ class Export:
     """
 
     workdir: Path | str
-    output: Path
+    output: Path | str
     steps: Steps
     search: dict[str, Any]
     max_tokens: int
@@ -71,7 +73,7 @@ def export_programs(order: Export, tell: Callable[[str], None]) -> None:
     Raises:
       UserError: the output already exists, or the model cannot be exported.
     """
-    if order.output.exists():
+    if not scheme_of(str(order.output)) and Path(order.output).exists():
         raise UserError(f"--output={order.output} already exists; choose another folder or delete it")
     check(
         "," not in str(order.workdir) or scheme_of(str(order.workdir)) != "" or Path(order.workdir).exists(),
@@ -92,11 +94,14 @@ def export_programs(order: Export, tell: Callable[[str], None]) -> None:
         f"search.lm_weight is {search.lm_weight}, but models are exported without a language model; use --lm_weight=0",
     )
     check_search(search, order.search, attends=model.attends)
-    with new_folder(order.output) as folder:
+    with (
+        local_copies.outgoing_folder("--output", str(order.output), tell, is_new=True, last=MANIFEST) as (output, _),
+        new_folder(output) as folder,
+    ):
         manifest = _written(folder, model, search, order)
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-        folder.rename(order.output)
-    size = sum(path.stat().st_size for path in order.output.iterdir())
+        size = sum(path.stat().st_size for path in folder.iterdir())
+        folder.rename(output)
     tell(f"{order.output}: {len(manifest['programs'])} programs, {size / 1e6:.1f} MB in total")
 
 
@@ -136,7 +141,8 @@ def _written(folder: Path, model: Translator, search: SearchConfig, order: Expor
         return found.tokens, found.scores, found.lengths
 
     def write(name: str, function: Any, *arguments: Any) -> None:
-        made = export.export(jax.jit(function), platforms=list(order.platforms))(*arguments)
+        with _without_locations():
+            made = export.export(jax.jit(function), platforms=list(order.platforms))(*arguments)
         (folder / name).write_bytes(made.serialize())
 
     if fast:
@@ -170,3 +176,15 @@ def _written(folder: Path, model: Translator, search: SearchConfig, order: Expor
             if path.name not in (RUNTIME, "requirements.txt")
         },
     }
+
+
+@contextlib.contextmanager
+def _without_locations() -> Iterator[None]:
+    """Lower programs without the paths and lines of source files, so that exports are the same on all machines."""
+    settings: Any = jax.config
+    before = settings.jax_traceback_in_locations_limit
+    settings.update("jax_traceback_in_locations_limit", 0)
+    try:
+        yield
+    finally:
+        settings.update("jax_traceback_in_locations_limit", before)

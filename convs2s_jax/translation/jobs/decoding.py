@@ -9,6 +9,7 @@ from types import MappingProxyType
 from tqdm import tqdm
 
 from convs2s_jax.core.config import check
+from convs2s_jax.core.guard import held_interrupts
 from convs2s_jax.data import corpora
 from convs2s_jax.metrics import scoring
 from convs2s_jax.search import keys
@@ -59,7 +60,7 @@ def decode(options: Options, *, tell: Tell) -> None:
         try:
             while len(texts) < total:
                 results = job.window(len(texts), bar.update)
-                with output.held_interrupts():
+                with held_interrupts():
                     write([job.style.render(result) for result in results])
                     texts += [result.best.text for result in results]
                 job.warn(results)

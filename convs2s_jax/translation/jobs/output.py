@@ -2,17 +2,15 @@
 
 import contextlib
 import os
-import signal
 import stat
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from types import FrameType
 
 from convs2s_jax.core import streams
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import check_replaceable
+from convs2s_jax.core.guard import held_interrupts
 
 Write = Callable[[Sequence[str]], None]
 Note = Callable[[Sequence[bytes]], None]
@@ -87,29 +85,6 @@ def opened(name: str, *, keep: int = 0, note: Note = lambda _: None) -> Iterator
 
         yield write
         write([])
-
-
-@contextlib.contextmanager
-def held_interrupts() -> Iterator[None]:
-    """Defer an interrupt (SIGINT, SIGTERM) until the end of the block; a second one takes effect at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    received: list[int] = []
-
-    def note(number: int, _frame: FrameType | None) -> None:
-        if received:
-            raise KeyboardInterrupt
-        received.append(number)
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for kind, handler in before.items():
-            signal.signal(kind, handler)
-        for number in received:
-            signal.raise_signal(number)
 
 
 def _to_stdout(results: Sequence[str]) -> None:

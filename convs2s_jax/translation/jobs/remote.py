@@ -10,15 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from convs2s_jax.core import stores
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core import local_copies, stores
 from convs2s_jax.core.places import scheme_of
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.stores import store_copy
 from convs2s_jax.translation.jobs import resuming
 from convs2s_jax.translation.jobs.job import Tell
 from convs2s_jax.translation.jobs.options import Options
-from convs2s_jax.translation.jobs.output import held_interrupts
 
 FILES = ("input", "prefix", "constraints", "score", "unk_dictionary", "shortlist")
 """Options for a single file to read; --reference accepts several."""
@@ -46,52 +44,45 @@ def localised(options: Options, tell: Tell) -> Iterator[tuple[Options, Tell]]:
             lm=copies.workdir("lm", options.lm),
             output=copies.output(options.output, resume=options.resume),
         )
-        yield found, lambda sentence: tell(copies.with_addresses(sentence))
+        yield found, copies.tell
 
 
 class _Copies:
-    """Local copies, which exist while the stack is open."""
+    """Local copies, which exist while the stack is open, and a `tell` that shows their addresses."""
 
     def __init__(self, stack: contextlib.ExitStack, tell: Tell) -> None:
-        self._stack, self._tell, self._names = stack, tell, dict[str, str]()
+        self._stack, self.tell = stack, tell
 
     def file(self, flag: str, address: str) -> str:
         """Return the path of a file to read."""
         if not scheme_of(address):
             return address
-        path = self._stack.enter_context(store_copy.read_file(address, flag=f"--{flag}"))
-        self._names[str(path)] = address
+        path = self._stack.enter_context(local_copies.incoming(f"--{flag}", address))
+        self.tell = local_copies.with_address(self.tell, path, address)
         return str(path)
 
     def workdir(self, flag: str, address: str) -> str:
         """Return the folder of a workdir."""
         if not scheme_of(address):
             return address
-        folder = self._stack.enter_context(store_copy.opened(address, flag=f"--{flag}"))
-        self._names[str(folder)] = address.rstrip("/")
+        folder, self.tell = self._stack.enter_context(store_copy.reading(address, self.tell, flag=f"--{flag}"))
         return str(folder)
 
     def output(self, address: str, *, resume: bool) -> str:
         """Return the path of the output file."""
         if not scheme_of(address):
             return address
-        path = self._stack.enter_context(_written_back(address, self._tell, resume=resume))
-        self._names[str(path)] = address
-        self._stack.enter_context(store_copy.address_in_errors(path, address))
+        path = self._stack.enter_context(_written_back(address, self.tell, resume=resume))
+        self._stack.enter_context(local_copies.address_in_errors(path, address))
+        self.tell = local_copies.with_address(self.tell, path, address)
         return str(path)
-
-    def with_addresses(self, sentence: str) -> str:
-        """Return a message with the paths of copies replaced by the addresses."""
-        for path, address in self._names.items():
-            sentence = sentence.replace(path, address)
-        return sentence
 
 
 @contextlib.contextmanager
 def _written_back(address: str, tell: Tell, *, resume: bool) -> Iterator[Path]:
     """Yield a local file that is written back to a store, periodically and at the end, even after an error."""
     stores.check_object("--output", address)
-    folder = Path(tempfile.mkdtemp(prefix="convs2s_jax-"))
+    folder = Path(tempfile.mkdtemp(prefix=local_copies.PREFIX))
     path = folder / (address.rpartition("/")[2] or "output")
     try:
         for name in (address, f"{address}{resuming.SUFFIX}") if resume else ():
@@ -109,19 +100,13 @@ def _written_back(address: str, tell: Tell, *, resume: bool) -> Iterator[Path]:
     try:
         yield path
     finally:
-        with held_interrupts():  # a second one ends the upload
+
+        def send() -> None:
             stop.set()
             thread.join()
-            try:
-                output.push()
-            except OSError as error:
-                raise UserError(
-                    f"--output={address} cannot be written: {error.strerror}; the results so far are in {folder}"
-                ) from error
-            except KeyboardInterrupt:
-                tell(f"--output={address} is not complete; the results so far are in {folder}")
-                raise
-            shutil.rmtree(folder, ignore_errors=True)
+            output.push()
+
+        local_copies.upload("--output", address, folder, send, tell)
 
 
 class _Output:

@@ -32,6 +32,7 @@ from tests import tiny
 from tests.helpers import drills_but
 from tests.interop.fairseq import examples
 from tests.processes import called
+from tests.stores import bucket  # noqa: F401  (a fixture)
 
 
 def merged_tensors(tensors):
@@ -365,6 +366,21 @@ def test_several_checkpoints_make_several_workdirs_or_their_average(tmp_path):
     with pytest.raises(UserError, match="the checkpoints belong to different models"):
         examples.bring_in(one, tmp_path, **{**average, "workdirs": [tmp_path / "d"]})
     assert not (tmp_path / "d").exists()
+
+
+def test_an_import_to_a_store_is_that_of_a_local_workdir(file, tmp_path, bucket):  # noqa: F811
+    examples.bring_in(file, tmp_path / "run")
+    bucket.mkdir()
+    told = examples.bring_in(file, tmp_path, workdirs=["gs://bucket/run/"])
+    assert "translate with convs2s decode --workdir=gs://bucket/run/" in told[-1]
+    [step] = run_folder.finished(run_folder.checkpoints(tmp_path / "run"))
+    assert tiny.digests(bucket / "run", step) == tiny.digests(tmp_path / "run", step)
+    for name in ("config.json", "config.py"):
+        assert (bucket / "run" / name).read_bytes() == (tmp_path / "run" / name).read_bytes()
+    with pytest.raises(UserError, match=r"^--workdir=gs://bucket/run already exists: choose a new folder"):
+        examples.bring_in(file, tmp_path, workdirs=["gs://bucket/run"])
+    with pytest.raises(UserError, match=r"^--workdir=gs://bucket/a/ is listed twice; "):
+        examples.bring_in(file, tmp_path, checkpoints=[file] * 2, workdirs=["gs://bucket/a", "gs://bucket/a/"])
 
 
 def test_a_configuration_file_and_the_command_line_have_the_last_word(file, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -111,7 +112,7 @@ def test_training_data_are_compared_where_the_cache_is_gone_and_cannot_be_writte
 def left_out(folder, split):
     """What a report of the run says in place of scores and translations."""
     options = ReportOptions(workdir=(str(folder / "run"),), output=str(folder / "report"), split=split, resamples=20)
-    path = report(options, when="today", tell=lambda _: None, scripts=lambda: "")
+    path = Path(report(options, when="today", tell=lambda _: None, scripts=lambda: ""))
     return inside(path.read_text())["absent"]["scores"]
 
 

@@ -1,6 +1,5 @@
 """Whole results only: a full disk, an interrupt, and a file that must not be touched yet."""
 
-import contextlib
 import errno
 import os
 import signal
@@ -9,7 +8,7 @@ import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.translation.jobs import output
-from convs2s_jax.translation.jobs.output import can_be_resumed, check_writable, held_interrupts, opened
+from convs2s_jax.translation.jobs.output import can_be_resumed, check_writable, opened
 
 OLD = "old 1\nold 2\n"
 
@@ -92,26 +91,6 @@ def test_an_interrupt_waits_for_the_write(path, monkeypatch):
         write(["first\n", "second\n", "third\n"])
     assert len(calls) > 2
     assert path.read_text() == "first\nsecond\nthird\n"
-
-
-def signals(done, *, inner=False):
-    """Two signals in one block, or one in a block inside another."""
-    with held_interrupts():
-        with held_interrupts() if inner else contextlib.nullcontext():
-            signal.raise_signal(signal.SIGINT)
-            done.append(1)
-        if not inner:
-            signal.raise_signal(signal.SIGINT)
-        done.append(2)
-
-
-@pytest.mark.parametrize(("inner", "expected"), [(False, [1]), (True, [1, 2])])
-def test_a_second_interrupt_does_not_wait_and_blocks_can_be_nested(inner, expected):
-    done = []
-    with pytest.raises(KeyboardInterrupt):
-        signals(done, inner=inner)
-    assert done == expected
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_writing_is_tried_beforehand_and_changes_nothing(path, tmp_path):

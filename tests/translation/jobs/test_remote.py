@@ -81,7 +81,7 @@ def test_a_signal_waits_for_the_last_upload_and_a_second_one_tells_the_folder(si
         assert stores.read("gs://bucket/out") == b"done\n"
         assert (told, path.parent.exists()) == ([], False)
     else:
-        assert told == [f"--output=gs://bucket/out is not complete; the results so far are in {path.parent}"]
+        assert told == [f"--output=gs://bucket/out is not complete; the results are in {path.parent}"]
         assert path.read_bytes() == b"done\n"
 
 
@@ -159,7 +159,7 @@ def test_an_output_that_cannot_be_written_is_kept_here(bucket, trained, here, mo
     ) as error:
         decoded()
     folder = str(error.value).rpartition(" ")[2]
-    assert stores.Path(folder, "out").read_bytes() == here
+    assert Path(folder, "out").read_bytes() == here
 
 
 def test_the_output_is_not_the_input(bucket):  # noqa: F811

@@ -1,16 +1,16 @@
 """A workdir not created by training: the configuration, the vocabularies, and one checkpoint of given parameters."""
 
 import contextlib
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from convs2s_jax.core import stores
+from convs2s_jax.core import local_copies
 from convs2s_jax.core.checksums import DamagedError
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import new_folder
+from convs2s_jax.core.local_copies import Tell
 from convs2s_jax.core.places import scheme_of
 from convs2s_jax.data import vocabulary
 from convs2s_jax.data.vocabulary import Vocabularies
@@ -27,18 +27,21 @@ IMPORTED = "imported"
 
 
 @contextlib.contextmanager
-def new(flag: str, place: str) -> Iterator[Path]:
+def new(flag: str, place: str, tell: Tell) -> Iterator[Path]:
     """Yield a folder to fill, which becomes the workdir at the end of the block, unless an error occurs.
 
     Args:
       flag: the flag that specifies the workdir, for messages.
       place: path or address of the workdir.
+      tell: receives messages for the user.
 
     Raises:
       UserError: it already exists and is not an empty folder, or it cannot be written.
     """
     if scheme_of(place):
-        with _in_store(flag, place.rstrip("/")) as folder:
+        # the position is written last, because it marks a checkpoint as complete
+        with local_copies.outgoing_folder(flag, place, tell, is_new=True, last=mirror.MARK) as (folder, _):
+            folder.mkdir()
             yield folder
         return
     path = Path(place)
@@ -52,25 +55,6 @@ def new(flag: str, place: str) -> Iterator[Path]:
             part.rename(path.absolute())
     except OSError as error:
         raise UserError(f"{flag}={place} cannot be written: {error.strerror}; choose another folder") from error
-
-
-@contextlib.contextmanager
-def _in_store(flag: str, address: str) -> Iterator[Path]:
-    """As `new`, for a workdir in an object store. The position is written last: it marks a checkpoint as complete."""
-    try:
-        check(not stores.names(address), f"{flag}={address} already exists: choose a new folder; nothing was written")
-        with tempfile.TemporaryDirectory(prefix="convs2s_jax-") as name:
-            folder = Path(name)
-            yield folder
-            files = sorted(path for path in folder.rglob("*") if path.is_file())
-            names = [path.relative_to(folder).as_posix() for path in files]
-            for is_mark in (False, True):
-                part = [name for name in names if name.endswith(mirror.MARK) == is_mark]
-                stores.in_parallel(
-                    lambda name: stores.write(stores.join(address, name), (folder / name).read_bytes()), part
-                )
-    except OSError as error:
-        raise stores.unusable(flag, address, error) from error
 
 
 def write(

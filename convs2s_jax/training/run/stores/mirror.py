@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from convs2s_jax.core import files, stores
+from convs2s_jax.core import files, local_copies, stores
 from convs2s_jax.core.checksums import DamagedError, parsed
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run.processes.interrupts import EndedAtOnceError
@@ -54,7 +54,7 @@ def fetch(address: str, folder: Path) -> dict[str, bytes | None]:
     shutil.rmtree(folder / "vocab", ignore_errors=True)
     for path in [*(folder / name for name in READ_BACK), *folder.glob(f"{trackers.DATABASE}-*")]:
         path.unlink(missing_ok=True)
-    stores.in_parallel(lambda name: copy(address, folder, name), wanted)
+    stores.in_parallel(lambda name: local_copies.fetch(address, folder, name), wanted)
     there = steps_of(found)
     known = {step: read_position(address, step) if MARK in names else None for step, names in there.items()}
     local = folder / CHECKPOINTS
@@ -65,15 +65,9 @@ def fetch(address: str, folder: Path) -> dict[str, bytes | None]:
         if position is not None and not step.endswith(DAMAGED) and not (local / step).exists():
             with files.new_folder(local / step) as new:
                 base = stores.join(address, CHECKPOINTS, step)
-                stores.in_parallel(lambda name: copy(base, new, name), there[step])  # noqa: B023
+                stores.in_parallel(lambda name: local_copies.fetch(base, new, name), there[step])  # noqa: B023
                 new.rename(local / step)
     return known
-
-
-def copy(address: str, folder: Path, name: str) -> None:
-    """Copy an object of a folder in the store. Raises OSError if it cannot be read or written."""
-    (folder / name).parent.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_bytes(stores.read(stores.join(address, name)))
 
 
 def steps_of(names: list[str]) -> dict[str, list[str]]:

@@ -13,12 +13,12 @@ from jax.sharding import Mesh
 from convs2s_jax.core import compiled_programs, stores
 from convs2s_jax.core.checksums import checksum
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.local_copies import address_in_errors
 from convs2s_jax.core.places import scheme_of
 from convs2s_jax.training.run.locks import store_lock
 from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.stores import mirror, stored_programs
 from convs2s_jax.training.run.stores.mirror import Mirror
-from convs2s_jax.training.run.stores.store_copy import address_in_errors
 from convs2s_jax.training.step import TrainState
 
 

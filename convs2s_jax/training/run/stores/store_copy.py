@@ -5,12 +5,12 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-from convs2s_jax.core import files, stores
+from convs2s_jax.core import files, local_copies, stores
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.core.guard import NO_ROOM
+from convs2s_jax.core.local_copies import Tell
 from convs2s_jax.core.places import scheme_of
 from convs2s_jax.training.run.reports import metrics_file
 from convs2s_jax.training.run.run_folder import DAMAGED, LOG
@@ -36,16 +36,17 @@ def opened(workdir: Path | str, *, flag: str = "--workdir", reports: bool = Fals
         yield Path(workdir)
         return
     address = str(workdir).rstrip("/")
-    with tempfile.TemporaryDirectory(prefix="convs2s_jax-") as name, address_in_errors(Path(name), address):
-        folder = Path(name)
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=local_copies.PREFIX)))
+        stack.enter_context(local_copies.address_in_errors(folder, address))
         try:
             beginnings = ("vocab/", "samples/") if reports else ("vocab/",)
             files_read = ("config.json", metrics_file.NAME, LOG) if reports else ("config.json",)
             there = stores.names(address)
             wanted = [name for name in there if name in files_read or name.startswith(beginnings)]
-            stores.in_parallel(lambda name: mirror.copy(address, folder, name), wanted)
+            stores.in_parallel(lambda name: local_copies.fetch(address, folder, name), wanted)
         except OSError as error:
-            raise _unusable(flag, address, error) from error
+            raise local_copies.unusable(flag, address, error) from error
         if not wanted:
             raise UserError(f"{flag}={address}: there is no such folder")
         (folder / ORIGIN).write_text(f"{flag}\n{address}", encoding="utf-8")
@@ -55,50 +56,11 @@ def opened(workdir: Path | str, *, flag: str = "--workdir", reports: bool = Fals
 
 
 @contextlib.contextmanager
-def reading(
-    workdir: Path | str, tell: Callable[[str], None], *, flag: str = "--workdir"
-) -> Iterator[tuple[Path, Callable[[str], None]]]:
+def reading(workdir: Path | str, tell: Tell, *, flag: str = "--workdir") -> Iterator[tuple[Path, Tell]]:
     """`opened`, with a `tell` that replaces the path of the copy with the workdir as it was given."""
     address = str(workdir).rstrip("/")
     with opened(workdir, flag=flag) as folder:
-        yield folder, (lambda sentence: tell(sentence.replace(str(folder), address))) if scheme_of(address) else tell
-
-
-@contextlib.contextmanager
-def read_file(path: str, *, flag: str) -> Iterator[Path]:
-    """A file for reading: its path, or a temporary copy of an object.
-
-    Args:
-      path: path or address.
-      flag: the flag that specifies it, for messages.
-
-    Raises:
-      UserError: there is no such object, or the store cannot be used.
-    """
-    if not scheme_of(path):
-        yield Path(path)
-        return
-    with tempfile.TemporaryDirectory(prefix="convs2s_jax-") as folder:
-        copy = Path(folder) / (path.rpartition("/")[2] or "file")
-        with address_in_errors(copy, path):
-            try:
-                copy.write_bytes(stores.read(path))
-            except FileNotFoundError as error:
-                raise UserError(f"{flag}={path}: there is no such object") from error
-            except OSError as error:
-                raise _unusable(flag, path, error) from error
-            yield copy
-
-
-@contextlib.contextmanager
-def address_in_errors(folder: Path, address: str) -> Iterator[None]:
-    """Replace the path of the local copy with the address in error messages."""
-    try:
-        yield
-    except UserError as error:
-        if str(folder) not in str(error):
-            raise
-        raise UserError(str(error).replace(str(folder), address)) from error
+        yield folder, local_copies.with_address(tell, folder, address) if scheme_of(address) else tell
 
 
 def refresh(workdir: Path) -> None:
@@ -127,7 +89,7 @@ def refresh(workdir: Path) -> None:
                 mark.parent.mkdir(parents=True)
                 mark.write_bytes(position)
     except OSError as error:
-        raise _unusable(flag, address, error) from error
+        raise local_copies.unusable(flag, address, error) from error
 
 
 def fetch_item(item: Path) -> None:
@@ -145,7 +107,7 @@ def fetch_item(item: Path) -> None:
     try:
         with files.new_folder(item) as new:
             names = stores.names(base)
-            stores.in_parallel(lambda name: mirror.copy(base, new, name), names)
+            stores.in_parallel(lambda name: local_copies.fetch(base, new, name), names)
             if mirror.read_position(address, place.name) != mirror.position_of(place):
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), base)
             new.rename(item)
@@ -153,15 +115,7 @@ def fetch_item(item: Path) -> None:
         shutil.rmtree(place)
         raise
     except OSError as error:
-        raise _unusable(flag, address, error) from error
-
-
-def _unusable(flag: str, address: str, error: OSError) -> UserError:
-    """The error for an address that cannot be copied: the local disk is full, or the store cannot be used."""
-    if error.errno in NO_ROOM:
-        place = tempfile.gettempdir()
-        return UserError(f"{flag}={address}: no space for a temporary copy in {place}; free disk space, or set TMPDIR")
-    return stores.unusable(flag, address, error)
+        raise local_copies.unusable(flag, address, error) from error
 
 
 def _origin(workdir: Path) -> tuple[str, str]:

@@ -35,7 +35,7 @@ def test_a_full_disk_is_not_taken_for_the_store(bucket, monkeypatch):  # noqa: F
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(store_copy.mirror, "copy", full)
+    monkeypatch.setattr(store_copy.local_copies, "fetch", full)
     with (
         pytest.raises(UserError, match=r"^--workdir=gs://bucket/run: no space for a temporary copy in /.*set TMPDIR$"),
         store_copy.opened("gs://bucket/run"),

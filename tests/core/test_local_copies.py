@@ -1,0 +1,167 @@
+"""Files and folders in object stores that a command reads or writes as a whole, through a local copy."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from convs2s_jax.core import stores
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.guard import TerminatedError, sigterm_interrupts
+from convs2s_jax.core.local_copies import incoming, outgoing, outgoing_folder
+from tests.stores import bucket, requests  # noqa: F401  (fixtures)
+
+TEMPORARY = "convs2s_jax-*"
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path, monkeypatch):
+    """The folder of temporary folders."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    return folder
+
+
+def fill(folder, names=("z", "a/b", "a/mark", "c")):
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+
+
+def test_a_local_place_is_itself(tmp_path):
+    told = []
+    with incoming("--input", f"{tmp_path}/a") as path, outgoing("--output", f"{tmp_path}/b", told.append) as other:
+        assert (path, other) == (tmp_path / "a", tmp_path / "b")
+    with outgoing_folder("--output", f"{tmp_path}/c", told.append, is_new=True) as (folder, tell):
+        assert (folder, tell) == (tmp_path / "c", told.append)
+    assert not list(tmp_path.glob("[abc]"))
+
+
+def test_a_file_is_read_and_written_under_its_address(bucket, temporary):  # noqa: F811
+    with outgoing("--output", "gs://bucket/a.txt", print) as path:
+        path.write_bytes(b"\x00one")
+    with incoming("--input", "gs://bucket/a.txt") as copy:
+        assert (copy.name, copy.read_bytes()) == ("a.txt", b"\x00one")
+        with (
+            pytest.raises(UserError, match=r"^gs://bucket/a\.txt is bad$"),
+            incoming("--x", "gs://bucket/a.txt") as one,
+        ):
+            raise UserError(f"{one} is bad")
+    with (
+        pytest.raises(UserError, match=r"^--input=gs://bucket/b: there is no such object$"),
+        incoming("--input", "gs://bucket/b"),
+    ):
+        pytest.fail("there is a copy")
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_folder_is_uploaded_at_the_end_and_what_marks_it_as_complete_last(bucket, requests, temporary):  # noqa: F811
+    told = []
+    with outgoing_folder("--output", "gs://bucket/out/", told.append, last="mark") as (folder, tell):
+        assert not folder.exists()
+        fill(folder)
+        tell(f"{folder}/c is written")
+        assert requests == []
+    assert told == ["gs://bucket/out/c is written"]
+    assert sorted(requests) == [("write", f"gs://bucket/out/{name}") for name in ("a/b", "a/mark", "c", "z")]
+    assert requests[-1] == ("write", "gs://bucket/out/a/mark")
+    assert stores.read("gs://bucket/out/a/b") == b"a/b"
+    assert list(temporary.iterdir()) == []
+
+
+def test_earlier_objects_are_fetched_by_the_beginnings_of_their_names(bucket):  # noqa: F811
+    fill(bucket / "out", ("a/1", "a/2", "b1", "c"))
+    with outgoing_folder("--output", "gs://bucket/out", print, reused=("a/", "b")) as (folder, _):
+        assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()) == [
+            "a/1",
+            "a/2",
+            "b1",
+        ]
+
+
+def test_an_address_that_must_be_new_is_refused_if_there_is_something(bucket, temporary):  # noqa: F811
+    fill(bucket / "out", ("a",))
+    refusal = r"^--output=gs://bucket/out already exists: choose a new folder; nothing was written$"
+    with (
+        pytest.raises(UserError, match=refusal),
+        outgoing_folder("--output", "gs://bucket/out", print, is_new=True),
+    ):
+        pytest.fail("there is a folder")
+    assert list(temporary.iterdir()) == []
+
+
+def test_nothing_is_uploaded_after_an_error(bucket, requests, temporary):  # noqa: F811
+    bucket.mkdir()
+
+    def bad():
+        raise UserError(f"{temporary} is bad")
+
+    def ended():
+        raise KeyboardInterrupt
+
+    for as_folder in (False, True):
+        with pytest.raises(UserError):
+            write(as_folder, print, meanwhile=bad)
+        with pytest.raises(KeyboardInterrupt):
+            write(as_folder, print, meanwhile=ended)
+    assert requests == []
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("as_folder", [False, True])
+def test_results_that_cannot_be_uploaded_are_kept(as_folder, bucket, monkeypatch):  # noqa: F811
+    def refused(*_):
+        raise PermissionError(13, "Permission denied")
+
+    bucket.mkdir()
+    monkeypatch.setattr(stores, "write", refused)
+    with pytest.raises(UserError, match=r"^--output=gs://bucket/out cannot be written: Permission denied; ") as caught:
+        write(as_folder, print)
+    kept = Path(str(caught.value).rpartition("the results are in ")[2])
+    assert [path.read_text() for path in kept.rglob("*") if path.is_file()] == ["done"]
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+@pytest.mark.parametrize("as_folder", [False, True])
+def test_an_interrupt_waits_for_the_upload_and_a_second_one_ends_it(as_folder, signals, bucket, monkeypatch):  # noqa: F811
+    told, left = [], [signals]
+
+    def interrupted(function):
+        def wrapped(*arguments):
+            while left[0]:
+                left[0] -= 1
+                signal.raise_signal(signal.SIGTERM)
+            return function(*arguments)
+
+        return wrapped
+
+    bucket.mkdir()
+
+    def interrupt_uploads():
+        monkeypatch.setattr(stores, "write", interrupted(stores.write))
+        # in the main thread, where signals arrive
+        monkeypatch.setattr(stores, "in_parallel", interrupted(lambda work, items: [work(item) for item in items]))
+
+    with pytest.raises(TerminatedError if signals == 1 else KeyboardInterrupt), sigterm_interrupts():
+        write(as_folder, told.append, meanwhile=interrupt_uploads)
+    if signals == 1:
+        assert told == []
+        assert stores.names("gs://bucket") == (["out/a"] if as_folder else ["out"])
+        return
+    [sentence] = told
+    beginning, _, kept = sentence.partition("; the results are in ")
+    assert beginning == "--output=gs://bucket/out is not complete"
+    assert [path.read_text() for path in Path(kept).rglob("*") if path.is_file()] == ["done"]
+
+
+def write(as_folder, tell, *, meanwhile=lambda: None):
+    if as_folder:
+        with outgoing_folder("--output", "gs://bucket/out", tell) as (folder, _):
+            folder.mkdir()
+            (folder / "a").write_text("done")
+            meanwhile()
+    else:
+        with outgoing("--output", "gs://bucket/out", tell) as path:
+            path.write_text("done")
+            meanwhile()
