@@ -101,6 +101,7 @@ SHORTER: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "docs/distributed.md": {"convs2s train": "rm -rf runs/a; convs2s train"},
         "docs/results.md": {
             "max_steps=7000": "max_steps=2",
+            "max_steps=30000": "max_steps=2",
             "--checkpoint=8832": "--checkpoint=1",
             "--checkpoint=13000,13500,14000,14500,15000": "--checkpoint=1,2",
         },
