@@ -32,7 +32,8 @@ class ConfigOptions:
     """The flags of `convs2s config`.
 
     Attributes:
-      config: print this configuration as JSON with every field, as a run writes it into its workdir.
+      config: name, path or address of a configuration to print as JSON with every field, as a run writes it into its
+        workdir.
       source: print the configuration's Python file instead, to save and edit.
       shardings: print how each parameter is sharded under the configuration's mesh, and by which rule. The devices need
         not be attached.

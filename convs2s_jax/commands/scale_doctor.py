@@ -34,7 +34,7 @@ class DoctorOptions:
     """What to check, in addition to devices and versions.
 
     Attributes:
-      config: a configuration. Its data is read and compared between the processes.
+      config: name, path or address of a configuration. Its data is read and compared between the processes.
       workdir: folder of a run, or its address (gs://BUCKET/NAME, s3://BUCKET/NAME), which all processes must be able to
         access.
       xla_flags: a set of XLA flags, as in training.

@@ -3,7 +3,7 @@
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from convs2s_jax.core import stores
@@ -53,9 +53,9 @@ def incoming(flag: str, place: str) -> Iterator[Path]:
     if not scheme_of(place):
         yield Path(place)
         return
-    with tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
-        copy = Path(folder) / _name(place, "file")
-        with address_in_errors(copy, place):
+    folder, copy = temporary(place)
+    try:
+        with address_in_errors(folder, place.rpartition("/")[0]):
             try:
                 copy.write_bytes(stores.read(place))
             except FileNotFoundError as error:
@@ -63,6 +63,8 @@ def incoming(flag: str, place: str) -> Iterator[Path]:
             except OSError as error:
                 raise unusable(flag, place, error) from error
             yield copy
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -81,9 +83,9 @@ def outgoing(flag: str, place: str, tell: Tell) -> Iterator[Path]:
         yield Path(place)
         return
     stores.check_object(flag, place)
-    with _results(place) as path:
+    with _results(flag, place) as (folder, path):
         yield path
-    upload(flag, place, path.parent, lambda: stores.write(place, path.read_bytes()), tell)
+    upload(flag, place, folder, lambda: stores.write(place, path.read_bytes()), tell)
 
 
 @contextlib.contextmanager
@@ -100,7 +102,8 @@ def outgoing_folder(
       tell: as in `upload`.
       is_new: whether to refuse an address under which there are objects.
       reused: beginnings of the names of earlier objects to fetch first.
-      last: end of the names of files that are uploaded after all others, because they mark the rest as complete.
+      last: name of the files, or end of their paths, that are uploaded after all others, because they mark the rest as
+        complete.
 
     Yields:
       The path, and `tell` with the address in place of the path of a copy.
@@ -112,23 +115,25 @@ def outgoing_folder(
         yield Path(place), tell
         return
     address = place.rstrip("/")
-    with _results(address) as folder:
+    with _results(flag, address) as (kept, folder):
         try:
             if is_new and stores.names(address):
                 raise UserError(f"{flag}={address} already exists: choose a new folder; nothing was written")
-            there = [name for beginning in reused for name in stores.names(address, beginning)]
-            stores.in_parallel(lambda name: fetch(address, folder, name), there)
+            # also without anything to fetch, to report a bucket that does not exist
+            there = [name for beginning in reused or (last,) for name in stores.names(address, beginning)]
+            stores.in_parallel(lambda name: fetch(address, folder, name), there if reused else [])
         except OSError as error:
             raise unusable(flag, address, error) from error
+        before = _stamps(folder)
         yield folder, with_address(tell, folder, address)
-    upload(flag, address, folder.parent, lambda: _send(folder, address, last), tell)
+    upload(flag, address, kept, lambda: _send(folder, address, before, last), tell)
 
 
 def upload(flag: str, address: str, folder: Path, send: Callable[[], None], tell: Tell) -> None:
     """Upload results, and then delete the temporary folder that contains them.
 
-    An interrupt (SIGINT, SIGTERM) takes effect after the upload; a second one ends it. If the upload fails or is ended,
-    the folder stays, and the message states where it is.
+    An interrupt (SIGINT, SIGTERM) takes effect after the upload; a second one ends it after the objects that are being
+    written. If the upload fails or is ended, the folder stays, and the message states where it is.
 
     Args:
       flag: the flag that specifies the address, for messages.
@@ -140,15 +145,14 @@ def upload(flag: str, address: str, folder: Path, send: Callable[[], None], tell
     Raises:
       UserError: the results cannot be written.
     """
+    kept = f"a part may be in the store; all results are in {folder}"
     with held_interrupts():
         try:
             send()
         except OSError as error:
-            raise UserError(
-                f"{flag}={address} cannot be written: {error.strerror}; the results are in {folder}"
-            ) from error
+            raise UserError(f"{flag}={address} cannot be written: {error.strerror}; {kept}") from error
         except KeyboardInterrupt:
-            tell(f"{flag}={address} is not complete; the results are in {folder}")
+            tell(f"{flag}={address} is not complete; {kept}")
             raise
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -161,27 +165,37 @@ def unusable(flag: str, address: str, error: OSError) -> UserError:
     return stores.unusable(flag, address, error)
 
 
-@contextlib.contextmanager
-def _results(address: str) -> Iterator[Path]:
-    """Yield a path for results in a new temporary folder, which is deleted after an error."""
+def temporary(address: str) -> tuple[Path, Path]:
+    """Return a new temporary folder, and a path in it with the name of an object or folder."""
+    name = address.partition("://")[2].rpartition("/")[2]
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-    path = folder / _name(address, "results")
+    return folder, folder / ("copy" if name in ("", ".", "..") else name)
+
+
+@contextlib.contextmanager
+def _results(flag: str, address: str) -> Iterator[tuple[Path, Path]]:
+    """Yield a new temporary folder and a path in it for results. After an error, the folder is deleted."""
+    folder, path = temporary(address)
     try:
         with address_in_errors(path, address):
-            yield path
-    except BaseException:
+            yield folder, path
+    except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
+        for each in (error, error.__cause__):
+            if isinstance(each, OSError) and each.errno in NO_ROOM:
+                raise unusable(flag, address, each) from error
         raise
 
 
-def _send(folder: Path, address: str, last: str) -> None:
-    """Write all files of a folder to a store, those whose names end in `last` after all others."""
-    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+def _stamps(folder: Path) -> dict[str, tuple[int, int]]:
+    """Return size and modification time of each file in a folder, by its path in the folder."""
+    found = {path.relative_to(folder).as_posix(): path.stat() for path in folder.rglob("*") if path.is_file()}
+    return {name: (status.st_size, status.st_mtime_ns) for name, status in sorted(found.items())}
+
+
+def _send(folder: Path, address: str, before: Mapping[str, tuple[int, int]], last: str) -> None:
+    """Write the files of a folder that have changed to a store, those named `last` after all others."""
+    names = [name for name, stamp in _stamps(folder).items() if stamp != before.get(name)]
     for at_end in (False, True):
-        some = [name for name in names if (bool(last) and name.endswith(last)) == at_end]
+        some = [name for name in names if (bool(last) and f"/{name}".endswith(f"/{last}")) == at_end]
         stores.in_parallel(lambda name: stores.write(stores.join(address, name), (folder / name).read_bytes()), some)
-
-
-def _name(address: str, otherwise: str) -> str:
-    """Return the last part of an address, which may be empty."""
-    return address.partition("://")[2].rpartition("/")[2] or otherwise

@@ -1,5 +1,6 @@
 """Places that a user specifies: paths in the local file system, and addresses with a scheme such as gs://."""
 
+import posixpath
 import re
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ def check_place(name: str, value: Any, *, stores: bool) -> None:
       stores: whether it may be in an object store.
 
     Raises:
-      UserError: an address has an unsupported scheme, or no bucket.
+      UserError: an address has an unsupported scheme, no bucket, or a part . or ..
     """
     if isinstance(value, Path):
         joined = re.match(f"({'|'.join(STORES)}):/", str(value))  # a Path has no double slashes
@@ -43,6 +44,10 @@ def check_place(name: str, value: Any, *, stores: bool) -> None:
         check(
             not scheme or re.match(rf"{scheme}://[^/]", value) is not None,
             f"{name} is {value}: use {scheme}://BUCKET/NAME",
+        )
+        check(
+            not scheme or not {".", ".."} & {*value.split("/")},
+            f"{name} is {value}: remove the parts . and .., which object stores do not resolve",
         )
     elif isinstance(value, list | tuple):
         for one in value:
@@ -67,8 +72,8 @@ def check_no_comma(name: str, place: str) -> None:
 
 
 def resolved(place: str) -> str:
-    """Return an absolute path or an address, the same for all spellings of a place."""
-    return place.rstrip("/") if scheme_of(place) else str(Path(place).resolve())
+    """Return a string that is the same for all spellings of a place, to compare places."""
+    return posixpath.normpath(place) if scheme_of(place) else str(Path(place).resolve())
 
 
 def joined(folder: str, name: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from convs2s_jax.core import local_copies
 from convs2s_jax.core.errors import UserError, shortened
 from convs2s_jax.core.files import read_text
+from convs2s_jax.core.guard import sigterm_interrupts
 from convs2s_jax.core.places import scheme_of
 
 _PACKAGE = Path(__file__).parents[1]
@@ -49,8 +50,12 @@ def opened(given: str) -> Iterator[tuple[Path, str]]:
     Raises:
       UserError: as in `find`, `files.read_text` and `local_copies.incoming`.
     """
-    with local_copies.incoming("--config", given) as copy:
-        path = copy if scheme_of(given) else find(given)
+    with contextlib.ExitStack() as stack:
+        if scheme_of(given):
+            stack.enter_context(sigterm_interrupts())  # otherwise SIGTERM would leave the copy
+            path = stack.enter_context(local_copies.incoming("--config", given))
+        else:
+            path = find(given)
         yield path, read_text(path, remedy="choose a configuration file", most=_LARGEST)
 
 

@@ -55,6 +55,8 @@ def delete(address: str) -> None:
 def names(folder: str, beginning: str = "") -> list[str]:
     """Return the names of all objects in a folder and its subfolders, relative to the folder, as in "vocab/src.txt".
 
+    Empty objects whose names end in a slash, with which consoles mark folders, are left out.
+
     Args:
       folder: its address.
       beginning: return only names with this prefix.
@@ -65,7 +67,7 @@ def names(folder: str, beginning: str = "") -> list[str]:
     bucket, name = _split(folder)
     inside = f"{name.rstrip('/')}/" if name else ""
     found = _tried(folder, lambda: _listed(bucket, inside + beginning))
-    return sorted(key[len(inside) :] for key in found if len(key) > len(inside))
+    return sorted(key[len(inside) :] for key in found if len(key) > len(inside) and not key.endswith("/"))
 
 
 def exists(address: str) -> bool:
@@ -85,8 +87,8 @@ def in_parallel(work: Callable[[str], T], items: Iterable[str]) -> list[T]:
         return list(pool.map(work, items))
 
 
-def check_object(name: str, address: str) -> None:
-    """Reject the address of an object to write if its bucket cannot be listed.
+def check_object(name: str, address: str) -> bool:
+    """Reject the address of an object to write if its bucket cannot be listed. Return whether there is such an object.
 
     Args:
       name: of the flag, such as --output.
@@ -98,7 +100,7 @@ def check_object(name: str, address: str) -> None:
     if address.count("/") < 3 or address.endswith("/"):
         raise UserError(f"{name}={address} has no object name: use {scheme_of(address)}://BUCKET/NAME")
     try:
-        exists(address)
+        return exists(address)
     except OSError as error:
         raise unusable(name, address, error) from error
 

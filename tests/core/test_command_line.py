@@ -73,11 +73,16 @@ def test_a_configuration_may_be_in_a_store(bucket):  # noqa: F811
     stores.write("gs://bucket/a/my.py", b"def get_config():\n    return {'seed': 2}\n")
     stores.write("gs://bucket/a/bad.py", b"def get_config():\n    return 1 / 0\n")
     stores.write("gs://bucket/a/bad.json", b"{")
+    near = (
+        b"from pathlib import Path\n\n\ndef get_config():\n    return eval(Path(__file__).with_name('x').read_text())\n"
+    )
+    stores.write("gs://bucket/a/near.py", near)
     assert read_config("gs://bucket/a/config.json", [("steps", "3")]) == {"seed": 1, "steps": 3}
     assert read_config("gs://bucket/a/my.py", []) == {"seed": 2}
     assert presets.read("gs://bucket/a/my.py").startswith("def get_config")
     for name, message in {
         "bad.py": r"gs://bucket/a/bad\.py, line 2: ZeroDivisionError: division by zero",
+        "near.py": r"gs://bucket/a/near\.py, line 5: FileNotFoundError: .*'gs://bucket/a/x'$",
         "bad.json": r"gs://bucket/a/bad\.json is not the config\.json of a run: ",
         "none.py": r"--config=gs://bucket/a/none\.py: there is no such object",
     }.items():

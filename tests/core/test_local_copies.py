@@ -1,5 +1,6 @@
 """Files and folders in object stores that a command reads or writes as a whole, through a local copy."""
 
+import errno
 import signal
 from pathlib import Path
 
@@ -80,6 +81,58 @@ def test_earlier_objects_are_fetched_by_the_beginnings_of_their_names(bucket):  
         ]
 
 
+def test_what_was_fetched_is_written_only_if_it_changed(bucket, requests):  # noqa: F811
+    fill(bucket / "out", ("a/1", "a/2", "a.txt"))
+    with outgoing_folder("--output", "gs://bucket/out", print, reused=("a/",), last="2") as (folder, _):
+        assert not (folder / "a.txt").exists()
+        fill(folder, ("a/3", "b2"))
+        (folder / "a" / "2").write_text("new")
+    assert sorted(requests[:2]) == [("write", f"gs://bucket/out/{name}") for name in ("a/3", "b2")]
+    assert requests[2:] == [("write", "gs://bucket/out/a/2")]
+
+
+@pytest.mark.parametrize("name", ["x/.", "x/..", ".", ".."])
+def test_no_other_folder_is_deleted_or_uploaded(name, bucket, requests, temporary, monkeypatch):  # noqa: F811
+    """Such addresses are refused as flags, but not by a library. They are valid in a store, but not in the test's."""
+    monkeypatch.setattr(stores, "names", lambda *_: [])
+    (temporary / "other").mkdir()
+    (temporary / "other" / "secret").write_text("secret")
+    bucket.mkdir()
+    with outgoing_folder("--output", f"gs://bucket/{name}", print) as (folder, _):
+        folder.mkdir()
+        assert folder.parent.parent == temporary
+    assert requests == []
+    assert [path.name for path in temporary.iterdir()] == ["other"]
+
+
+def test_a_bucket_that_is_not_there_is_told_before_the_work(bucket, monkeypatch):  # noqa: F811
+    def missing(*_):
+        raise FileNotFoundError(2, "no such bucket")
+
+    monkeypatch.setattr(stores, "names", missing)
+    with (
+        pytest.raises(UserError, match=r"^--output=gs://none/out cannot be used: no such bucket; docs/object-stores"),
+        outgoing_folder("--output", "gs://none/out", print),
+    ):
+        pytest.fail("there is a folder")
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_full_disk_is_that_of_the_copy(wrapped, bucket, temporary):  # noqa: F811
+    def full():
+        error = OSError(errno.ENOSPC, "No space left on device")
+        if wrapped:
+            raise UserError("--output cannot be written: choose another folder") from error
+        raise error
+
+    bucket.mkdir()
+    for as_folder in (False, True):
+        with pytest.raises(
+            UserError, match=rf"^--output=gs://bucket/out: no space .* in {temporary}; free disk space, "
+        ):
+            write(as_folder, print, meanwhile=full)
+
+
 def test_an_address_that_must_be_new_is_refused_if_there_is_something(bucket, temporary):  # noqa: F811
     fill(bucket / "out", ("a",))
     refusal = r"^--output=gs://bucket/out already exists: choose a new folder; nothing was written$"
@@ -118,7 +171,7 @@ def test_results_that_cannot_be_uploaded_are_kept(as_folder, bucket, monkeypatch
     monkeypatch.setattr(stores, "write", refused)
     with pytest.raises(UserError, match=r"^--output=gs://bucket/out cannot be written: Permission denied; ") as caught:
         write(as_folder, print)
-    kept = Path(str(caught.value).rpartition("the results are in ")[2])
+    kept = Path(str(caught.value).rpartition("all results are in ")[2])
     assert [path.read_text() for path in kept.rglob("*") if path.is_file()] == ["done"]
 
 
@@ -150,8 +203,8 @@ def test_an_interrupt_waits_for_the_upload_and_a_second_one_ends_it(as_folder, s
         assert stores.names("gs://bucket") == (["out/a"] if as_folder else ["out"])
         return
     [sentence] = told
-    beginning, _, kept = sentence.partition("; the results are in ")
-    assert beginning == "--output=gs://bucket/out is not complete"
+    beginning, _, kept = sentence.partition("; all results are in ")
+    assert beginning == "--output=gs://bucket/out is not complete; a part may be in the store"
     assert [path.read_text() for path in Path(kept).rglob("*") if path.is_file()] == ["done"]
 
 

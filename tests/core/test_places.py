@@ -5,13 +5,18 @@ from pathlib import Path
 import pytest
 
 from convs2s_jax.commands import (
+    attention,
     average,
     config,
     decode,
+    export,
+    prepare,
+    report,
     scale_check,
     scale_doctor,
     scale_plan,
     scale_sweep,
+    serve,
     shortlist,
     train,
 )
@@ -23,10 +28,14 @@ from convs2s_jax.data.config import DataConfig
 from convs2s_jax.interop.fairseq.command import COMMANDS as FAIRSEQ
 from tests.processes import called
 
+MODULES = (attention, average, config, decode, prepare, report, scale_check, scale_doctor, scale_plan, scale_sweep)
 ALL = {
-    module.__name__.rpartition(".")[2]: module.COMMAND
-    for module in (average, config, decode, scale_check, scale_doctor, scale_plan, scale_sweep, shortlist, train)
-} | dict(FAIRSEQ)
+    **{module.__name__.rpartition(".")[2]: module.COMMAND for module in (*MODULES, serve, shortlist, train)},
+    "export programs": export.COMMAND,
+    **FAIRSEQ,
+}
+CONFIGURED = [name for name, command in ALL.items() if "config" in {f.name for g in command.groups for f in g.fields}]
+"""Commands that take a configuration."""
 TEXTS = {str: "", str | None: "", tuple[str, ...]: "here,", tuple[str, ...] | None: "here,"}
 """The types of flags that name files, and what stands before the address."""
 FLAGS = [
@@ -79,6 +88,22 @@ def test_no_field_takes_an_address_that_is_not_supported(field, values):
 def test_an_address_in_a_store_has_a_bucket(place):
     with pytest.raises(UserError, match=r"^--workdir is \S+: use (gs|s3)://BUCKET/NAME$"):
         check_place("--workdir", place, stores=True)
+
+
+@pytest.mark.parametrize("place", ["gs://a/.", "gs://a/x/..", "s3://a/../b", "s3://a/./b"])
+def test_an_address_has_no_parts_of_dots(place):
+    with pytest.raises(
+        UserError, match=r"^--workdir is \S+: remove the parts \. and \.\., which object stores do not res"
+    ):
+        check_place("--workdir", place, stores=True)
+    check_place("--workdir", "gs://a/..b/c.", stores=True)
+    check_place("--workdir", "../a", stores=True)
+
+
+@pytest.mark.parametrize("name", CONFIGURED)
+def test_each_command_takes_a_configuration_in_a_store(name):
+    values, _ = command_line.parse(ALL[name], ["--config=gs://a/b.py"])
+    assert values["config"] == "gs://a/b.py"
 
 
 def test_an_address_is_not_a_path():

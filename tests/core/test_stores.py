@@ -40,6 +40,12 @@ def test_a_listing_holds_nothing_that_was_not_asked_for(bucket, monkeypatch):  #
     assert stores.names("gs://bucket/run", "lock-") == []
 
 
+def test_marks_of_folders_are_not_listed(bucket, monkeypatch):  # noqa: F811
+    """Consoles of clouds write them: empty objects whose names end in a slash."""
+    monkeypatch.setattr(stores, "_listed", lambda *_: ["run/", "run/a/", "run/a/b"])
+    assert stores.names("gs://bucket/run") == ["a/b"]
+
+
 def test_an_address_without_a_bucket_is_refused(bucket):  # noqa: F811
     with pytest.raises(UserError, match=r"^gs:/// has no bucket: use gs://BUCKET/NAME$"):
         stores.read("gs:///")

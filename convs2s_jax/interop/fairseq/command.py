@@ -24,7 +24,7 @@ class ImportFlags:
     Attributes:
       checkpoint: fairseq .pt files, or .npz files with config.json next to them.
       dicts: folder that contains dict.SRC.txt and dict.TGT.txt.
-      workdir: new folders, or addresses of workdirs in an object store, one for each checkpoint.
+      workdir: new folders, one for each checkpoint; or the address of a single workdir in an object store.
       source_lang: SRC; by default the checkpoint's own.
       target_lang: TGT; by default the checkpoint's own.
       src_spm: SentencePiece model of the source, for text that is not yet split into pieces.
@@ -32,7 +32,7 @@ class ImportFlags:
       bpe_codes: subword-nmt codes, one file for both sides or SRC,TGT, for text that is not yet split into pieces.
       average: create one workdir with the average of all checkpoints.
       momentum: carry over the optimiser's momentum.
-      config: configuration file whose fields override those of the checkpoint.
+      config: configuration file, or its address, whose fields override those of the checkpoint.
     """
 
     checkpoint: tuple[str, ...] = ()

@@ -79,10 +79,6 @@ def check_sizes(vocabularies: Vocabularies, rows: tuple[int, int], folder: Path,
         raise UserError("; ".join(odd) + "; use the dictionaries that the model was trained with")
 
 
-BEGINNINGS = ("dict.", "spm.", "codes.")
-"""Beginnings of the names of the files that `write` writes."""
-
-
 def joined(vocabularies: Vocabularies) -> Vocabularies | None:
     """One vocabulary for both sides of a model with shared tables, or None if the two differ."""
     same = vocabularies.src.fingerprint == vocabularies.tgt.fingerprint

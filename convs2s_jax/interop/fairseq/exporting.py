@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -58,18 +58,21 @@ def export_checkpoint(order: Export, tell: Callable[[str], None]) -> None:
 
 @contextlib.contextmanager
 def _opened(output: str, tell: Callable[[str], None]) -> Iterator[Path]:
-    """Yield the path of the file to write: the output itself, or one in a copy of its folder in an object store."""
+    """Yield the path of the file to write: the output itself, or one that is uploaded with its dictionaries."""
     if not scheme_of(output):
         yield Path(output)
         return
-    stores.check_object("--output", output)
     address, _, name = output.rpartition("/")
-    there = dictionaries.BEGINNINGS
-    with local_copies.outgoing_folder("--output", address, tell, reused=there, last=name) as (folder, _):
-        folder.mkdir(exist_ok=True)
-        if stores.exists(output):
-            (folder / name).touch()  # it is refused below
+    there = [name] if stores.check_object("--output", output) else []
+    _refuse(output, there)
+    with local_copies.outgoing_folder("--output", address, tell, last=name) as (folder, _):
+        folder.mkdir()
         yield folder / name
+        for path in folder.iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                if stores.read(stores.join(address, path.name)) != path.read_bytes():
+                    there.append(path.name)
+        _refuse(output, there)
 
 
 def _export(order: Export, workdir: Path, output: Path, tell: Callable[[str], None]) -> None:
@@ -141,11 +144,15 @@ def _export(order: Export, workdir: Path, output: Path, tell: Callable[[str], No
 def _move(folder: Path, output: Path) -> None:
     """Move the files into place, the checkpoint last. Only dictionaries with the same content are replaced."""
     made = sorted(folder.iterdir(), key=lambda path: path.name == output.name)
-    there = [path.name for path in made if _differs(path, output.with_name(path.name), output)]
-    if there:
-        raise UserError(f"--output={output} would overwrite {', '.join(there)}; choose a file in a new folder")
+    _refuse(output, [path.name for path in made if _differs(path, output.with_name(path.name), output)])
     for path in made:
         os.replace(path, output.absolute().with_name(path.name))
+
+
+def _refuse(output: Path | str, there: Sequence[str]) -> None:
+    """Raise UserError if the export would overwrite these files."""
+    if there:
+        raise UserError(f"--output={output} would overwrite {', '.join(there)}; choose a file in a new folder")
 
 
 def _differs(new: Path, there: Path, output: Path) -> bool:

@@ -31,19 +31,6 @@ from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.session import Position
 from convs2s_jax.training.step import TrainState
 
-CONTINUE = '''"""The configuration beside this file, for `convs2s train` to continue the run:
-
-convs2s train --config=DIR/config.py --workdir=DIR --config.data.dir=FOLDER --config.training.max_epochs=N
-"""
-
-import json
-from pathlib import Path
-
-
-def get_config():
-    return json.loads(Path(__file__).with_name("config.json").read_text(encoding="utf-8"))
-'''
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Import:
@@ -133,6 +120,8 @@ def _check(order: Import) -> None:
             f"--checkpoint lists {many} files and --workdir lists {wanted}; specify one workdir for each checkpoint, "
             "or use --average to create a single one"
         )
+    if wanted > 1 and any(places.scheme_of(str(place)) for place in order.workdirs):
+        raise UserError("--workdir lists several workdirs, and not all are local; import one checkpoint at a time")
     named = [places.resolved(str(place)) for place in order.workdirs]
     for i, place in enumerate(order.workdirs):
         if named[i] in named[:i]:
@@ -251,6 +240,5 @@ def _average(made: Sequence[_Made]) -> _Made:
 
 def _write(folder: Path, made: _Made, files: Sequence[str]) -> None:
     """Write a workdir with one checkpoint, which records the files that it was created from."""
-    (folder / "config.py").write_text(CONTINUE, encoding="utf-8")
     position = dataclasses.asdict(made.position) | {"data": None, derived_workdir.IMPORTED: files}
     derived_workdir.write(folder, made.cfg, made.vocabularies, made.state, position)

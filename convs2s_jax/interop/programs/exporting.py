@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import export
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from convs2s_jax.core import local_copies
 from convs2s_jax.core.config import build, check, to_dict
@@ -79,6 +79,18 @@ def export_programs(order: Export, tell: Callable[[str], None]) -> None:
         "," not in str(order.workdir) or scheme_of(str(order.workdir)) != "" or Path(order.workdir).exists(),
         f"--workdir={order.workdir} lists several folders, but an ensemble cannot be exported; specify one of them",
     )
+    with local_copies.outgoing_folder("--output", str(order.output), tell, is_new=True, last=MANIFEST) as (output, _):
+        model, search = _loaded(order, tell)
+        with new_folder(output) as folder:
+            manifest = _written(folder, model, search, order)
+            (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+            size = sum(path.stat().st_size for path in folder.iterdir())
+            folder.rename(output)
+    tell(f"{order.output}: {len(manifest['programs'])} programs, {size / 1e6:.1f} MB in total")
+
+
+def _loaded(order: Export, tell: Callable[[str], None]) -> tuple[Translator, SearchConfig]:
+    """Load the model and return it with its search options. Raises UserError if it cannot be exported."""
     model = translator.load(order.workdir, steps=order.steps, tell=tell)
     check(
         model.reads_source,
@@ -94,15 +106,7 @@ def export_programs(order: Export, tell: Callable[[str], None]) -> None:
         f"search.lm_weight is {search.lm_weight}, but models are exported without a language model; use --lm_weight=0",
     )
     check_search(search, order.search, attends=model.attends)
-    with (
-        local_copies.outgoing_folder("--output", str(order.output), tell, is_new=True, last=MANIFEST) as (output, _),
-        new_folder(output) as folder,
-    ):
-        manifest = _written(folder, model, search, order)
-        (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-        size = sum(path.stat().st_size for path in folder.iterdir())
-        folder.rename(output)
-    tell(f"{order.output}: {len(manifest['programs'])} programs, {size / 1e6:.1f} MB in total")
+    return model, search
 
 
 def _written(folder: Path, model: Translator, search: SearchConfig, order: Export) -> dict[str, Any]:
@@ -112,7 +116,8 @@ def _written(folder: Path, model: Translator, search: SearchConfig, order: Expor
         raise UserError(f"--workdir={order.workdir}: only a single model can be exported, not an ensemble")
     names = paths(model.params)
     leaves, tree = jax.tree.flatten(model.params)
-    save_file({n: np.asarray(leaf) for n, leaf in zip(names, leaves, strict=True)}, folder / PARAMETERS)
+    arrays = save({name: np.asarray(leaf) for name, leaf in zip(names, leaves, strict=True)})
+    (folder / PARAMETERS).write_bytes(arrays)  # its own error on a full disk is not an OSError
     vocabulary = []
     for side, one in (("src", model.vocabularies.src), ("tgt", model.vocabularies.tgt)):
         one.save(folder / f"{side}{one.suffix}")

@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import posixpath
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from convs2s_jax.core.checksums import FIELD, DamagedError, seal, unseal
 from convs2s_jax.core.config import build, check, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import read_json, replace_file
-from convs2s_jax.core.places import scheme_of
+from convs2s_jax.core.places import resolved, scheme_of
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.training.run.config import Config
 
@@ -280,7 +279,7 @@ def check_not_of_run(name: str, workdir: str, flag: str) -> None:
     """
     if name == "-" or scheme_of(name) != scheme_of(workdir):
         return
-    resolved = [posixpath.normpath(each) if scheme_of(each) else str(Path(each).resolve()) for each in (name, workdir)]
-    inside = resolved[0].removeprefix(f"{resolved[1]}/")
-    if inside != resolved[0] and inside.partition("/")[0] in FILES:
+    output = resolved(name)
+    inside = output.removeprefix(f"{resolved(workdir)}/")
+    if inside != output and inside.partition("/")[0] in FILES:
         raise UserError(f"--output={name} belongs to the run {flag}={workdir}: choose another path")

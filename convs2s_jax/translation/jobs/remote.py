@@ -3,7 +3,6 @@
 import contextlib
 import os
 import shutil
-import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -82,8 +81,7 @@ class _Copies:
 def _written_back(address: str, tell: Tell, *, resume: bool) -> Iterator[Path]:
     """Yield a local file that is written back to a store, periodically and at the end, even after an error."""
     stores.check_object("--output", address)
-    folder = Path(tempfile.mkdtemp(prefix=local_copies.PREFIX))
-    path = folder / (address.rpartition("/")[2] or "output")
+    folder, path = local_copies.temporary(address)
     try:
         for name in (address, f"{address}{resuming.SUFFIX}") if resume else ():
             with contextlib.suppress(FileNotFoundError):

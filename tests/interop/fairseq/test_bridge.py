@@ -210,7 +210,7 @@ def test_train_continues_an_imported_run(file, tmp_path, capfd):
         np.testing.assert_allclose(trace[name], -buffers[i]["momentum_buffer"].numpy() / examples.RATE, rtol=1e-6)
 
     overrides = [("data.dir", str(tmp_path)), ("training.max_steps", str(examples.UPDATES + 3))]
-    train(build(Config, read_config(str(workdir / "config.py"), overrides)), workdir)
+    train(build(Config, read_config(str(workdir / "config.json"), overrides)), workdir)
     told = capfd.readouterr().err
     assert f"continuing at step {examples.UPDATES}, epoch {examples.EPOCH}" in told
     last = examples.UPDATES + 3
@@ -227,7 +227,7 @@ def test_train_continues_an_imported_run(file, tmp_path, capfd):
     with (tmp_path / "train.de").open("a") as text:
         text.write("de1\n")
     with pytest.raises(UserError, match="have changed since its checkpoint"):  # from now on the data are known
-        train(build(Config, read_config(str(workdir / "config.py"), overrides)), workdir)
+        train(build(Config, read_config(str(workdir / "config.json"), overrides)), workdir)
 
 
 def test_state_dict_and_arguments_need_no_torch(golden, tmp_path, monkeypatch):
@@ -375,12 +375,13 @@ def test_an_import_to_a_store_is_that_of_a_local_workdir(file, tmp_path, bucket)
     assert "translate with convs2s decode --workdir=gs://bucket/run/" in told[-1]
     [step] = run_folder.finished(run_folder.checkpoints(tmp_path / "run"))
     assert tiny.digests(bucket / "run", step) == tiny.digests(tmp_path / "run", step)
-    for name in ("config.json", "config.py"):
-        assert (bucket / "run" / name).read_bytes() == (tmp_path / "run" / name).read_bytes()
+    assert (bucket / "run" / "config.json").read_bytes() == (tmp_path / "run" / "config.json").read_bytes()
     with pytest.raises(UserError, match=r"^--workdir=gs://bucket/run already exists: choose a new folder"):
         examples.bring_in(file, tmp_path, workdirs=["gs://bucket/run"])
-    with pytest.raises(UserError, match=r"^--workdir=gs://bucket/a/ is listed twice; "):
-        examples.bring_in(file, tmp_path, checkpoints=[file] * 2, workdirs=["gs://bucket/a", "gs://bucket/a/"])
+    with pytest.raises(UserError, match=r"^--workdir lists several workdirs, and not all are local; import one"):
+        examples.bring_in(file, tmp_path, checkpoints=[file] * 2, workdirs=["gs://bucket/a", tmp_path / "b"])
+    with pytest.raises(UserError, match=r"/b/ is listed twice; "):
+        examples.bring_in(file, tmp_path, checkpoints=[file] * 2, workdirs=[tmp_path / "b", f"{tmp_path}/b/"])
 
 
 def test_a_configuration_file_and_the_command_line_have_the_last_word(file, tmp_path):

@@ -245,7 +245,7 @@ def test_an_edited_configuration_is_refused_unless_its_checksum_is_deleted(whole
 
 
 def test_a_configuration_file_may_return_the_content_of_a_workdirs_configuration(whole, tmp_path):
-    """As the config.py beside an imported model does."""
+    """As the config.py that earlier versions wrote beside an imported model does."""
     file = tmp_path / "config.py"
     text = "import json, pathlib\n\ndef get_config():\n    return json.loads(pathlib.Path({!r}).read_text())\n"
     file.write_text(text.format(str(whole / "config.json")), encoding="utf-8")
