@@ -181,9 +181,11 @@ def _results(flag: str, address: str) -> Iterator[tuple[Path, Path]]:
             yield folder, path
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
-        for each in (error, error.__cause__):
-            if isinstance(each, OSError) and each.errno in NO_ROOM:
-                raise unusable(flag, address, each) from error
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, OSError) and cause.errno in NO_ROOM:
+                raise unusable(flag, address, cause) from error
+            cause = cause.__cause__
         raise
 
 

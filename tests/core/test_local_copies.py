@@ -122,7 +122,7 @@ def test_a_full_disk_is_that_of_the_copy(wrapped, bucket, temporary):  # noqa: F
     def full():
         error = OSError(errno.ENOSPC, "No space left on device")
         if wrapped:
-            raise UserError("--output cannot be written: choose another folder") from error
+            raise UserError(f"{next(temporary.iterdir())}/out cannot be written: choose another folder") from error
         raise error
 
     bucket.mkdir()
