@@ -136,23 +136,28 @@ def test_everything_in_a_store_gives_what_a_local_run_gives(store, variables, tm
     assert stores.read(output) == (tmp_path / "out").read_bytes()
     assert [line for line in found.stderr.splitlines() if line.startswith("BLEU")]
 
-    for name, workdir in (("here", local), ("there", remote)):
+    stores.write(store.address("config.py"), config.read_bytes())
+    made = {tmp_path / "here": (local, text, config), store.address("made"): (remote, store.address("text"), "")}
+    for folder, (workdir, texts, file) in made.items():
         for command in (
-            ["attention", f"--input={text}/test.en", "--formats=svg", f"--output={tmp_path}/{name}/attention"],
-            ["export", "--platforms=cpu", "--max_tokens=16", f"--output={tmp_path}/{name}/export"],
-            ["report", "--lines=4", f"--output={tmp_path}/{name}/report"],
+            ["attention", f"--input={texts}/test.en", "--formats=svg", f"--output={folder}/attention"],
+            ["export", "--platforms=cpu", "--max_tokens=16", f"--output={folder}/export"],
+            ["report", "--lines=4", f"--output={folder}/report"],
         ):
             done = run("-c", CONVS2S, command[0], f"--workdir={workdir}", *command[1:])
             assert done.returncode == 0, done.stderr
         more = [f"--config.training.finetune_from={workdir}", "--config.training.max_steps=2"]
-        trained(config, tmp_path / name / "tuned", *more)
-    for name in ("here", "there"):
-        assert len(list((tmp_path / name / "attention").iterdir())) == 8
-    read = [tiny.arrays(tmp_path / name / "tuned", 2) for name in ("here", "there")]
-    assert {n: a.tobytes() for n, a in read[0].items()} == {n: a.tobytes() for n, a in read[1].items()}
-    exported = [(tmp_path / name / "export" / "parameters.safetensors").read_bytes() for name in ("here", "there")]
-    assert exported[0] == exported[1]
-    assert remote in (tmp_path / "there" / "report" / "index.html").read_text()
+        trained(file or store.address("config.py"), f"{folder}/tuned", *more)
+    [own, other] = made
+    assert arrays(f"{other}/tuned", 2) == local_arrays(own / "tuned", 2)
+    for part, count in (("attention", 8), ("export", 8)):
+        names = stores.names(f"{other}/{part}")
+        assert names == sorted(path.name for path in (own / part).iterdir())
+        assert len(names) >= count
+        for name in names:
+            assert stores.read(f"{other}/{part}/{name}") == (own / part / name).read_bytes(), name
+    assert remote.encode() in stores.read(f"{other}/report/index.html")
+    assert stores.names(f"{other}/report/translations")
 
     stores.write(output, stores.read(output) + b"torn")
     resumed = run("decode.py", *there, "--resume")
