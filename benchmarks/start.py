@@ -37,8 +37,7 @@ import time; begun = time.perf_counter()
 import json, os, sys
 from convs2s_jax.commands import {name}
 import jax
-if "{name}" == "decode": from convs2s_jax.translation import decoding as module
-else: from convs2s_jax.training.run import loop as module
+import {module} as module
 seconds = dict.fromkeys({parts}, 0.0)
 seconds["imports"] = time.perf_counter() - begun
 where = ["rest"]
@@ -66,6 +65,7 @@ for function, part in {wrapped}.items(): timed(function, part)
 {name}.console({arguments})
 print(json.dumps(seconds), file=sys.stderr)
 """
+MODULES = {"decode": "convs2s_jax.translation.jobs.decoding", "train": "convs2s_jax.training.run.loop"}
 WRAPPED = {
     "decode": {"translator_of": "load", "translate_window": "run"},
     "train": {"open_run": "load", "update": "run"},
@@ -96,7 +96,13 @@ def main() -> None:
 
 def table(name: str, given: list[str], programs: Path, repeats: int) -> None:
     """Print the seconds of each part, with and without kept programs."""
-    code = PROBE.format(name=name, parts=list(PARTS), wrapped=WRAPPED[name], arguments=[f"{name}.py", *given])
+    code = PROBE.format(
+        name=name,
+        module=MODULES[name],
+        parts=list(PARTS),
+        wrapped=WRAPPED[name],
+        arguments=[f"{name}.py", *given],
+    )
     runs: dict[str, list[dict[str, float]]] = {"nothing kept": [], "programs kept": []}
     for kind, found in runs.items():
         for _ in range(repeats):

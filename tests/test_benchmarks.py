@@ -41,6 +41,13 @@ def test_kftt_keeps_short_training_pairs_and_all_others(script, tmp_path):
     assert len(read("test.ja.gz")) == len(read("valid.en.gz")) == len(limits)
 
 
+def test_the_functions_that_the_time_of_a_start_is_attributed_to_exist(script):
+    start = script("start")
+    for name, functions in start.WRAPPED.items():
+        module = importlib.import_module(start.MODULES[name])
+        assert [function for function in functions if not callable(getattr(module, function, None))] == []
+
+
 def test_a_seed_that_has_its_scores_is_not_trained_again(script, tmp_path, monkeypatch):
     family = script("family")
     kind = family.Kind("gru", tmp_path / "gru.py", None, tmp_path)
