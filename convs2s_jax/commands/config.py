@@ -8,15 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from convs2s_jax.commands import reference
 from convs2s_jax.core import command_line, presets
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import build, check, to_dict
-from convs2s_jax.scaling.tables import table
-from convs2s_jax.training import mesh as meshes
-from convs2s_jax.training import sharding_table
-from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.programs.run_programs import abstract_state, check_rules
 
 ABOUT = """
 Print configurations:
@@ -76,11 +70,16 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
 
 
 def _shown(options: ConfigOptions, overrides: Overrides) -> str:
-    if options.reference:
-        return reference.text()
     if options.source:
         return presets.read(options.config)
+    # imported here because this takes a second, and the list of configurations should not wait for it
+    if options.reference:
+        from convs2s_jax.commands import reference
+
+        return reference.text()
     if options.config:
+        from convs2s_jax.training.run.config import Config
+
         cfg = build(Config, command_line.read_config(options.config, overrides))
         if options.shardings:
             return shardings(cfg, options.devices or 8)
@@ -88,12 +87,21 @@ def _shown(options: ConfigOptions, overrides: Overrides) -> str:
     return "".join(f"{name:30} {_subject(name)}\n" for name in presets.names())
 
 
-def shardings(cfg: Config, devices: int) -> str:
+def shardings(cfg: Any, devices: int) -> str:
     """Return a table of how each parameter is sharded over this number of devices.
+
+    Args:
+      cfg: a `training.run.config.Config`.
+      devices: their number.
 
     Raises:
       UserError: the mesh does not fit this number, or its rules do not fit the model.
     """
+    from convs2s_jax.scaling.tables import table
+    from convs2s_jax.training import mesh as meshes
+    from convs2s_jax.training import sharding_table
+    from convs2s_jax.training.run.programs.run_programs import abstract_state, check_rules
+
     mesh = meshes.abstract(cfg.mesh, devices)
     check_rules(cfg)
     state = abstract_state(cfg)

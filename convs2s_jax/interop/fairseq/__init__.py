@@ -1,7 +1,6 @@
 """Import and export of fairseq checkpoints: `fconv` and `lightconv` models (docs/fairseq.md).
 
-python -m convs2s_jax.interop.fairseq import --checkpoint=FILE.pt --dicts=DIR --workdir=DIR
-python -m convs2s_jax.interop.fairseq export --workdir=DIR --output=FILE.pt
+The commands are `convs2s import` and `convs2s export`, or `python -m convs2s_jax.interop.fairseq import` and `export`.
 """
 
 from convs2s_jax.interop.fairseq.families import config_from_args, params_from_state_dict
