@@ -9,6 +9,8 @@ from tests import tiny
 
 DECODE = "from convs2s_jax.commands import decode; decode.console(['decode.py', '--help'])"
 MISTAKE = "from convs2s_jax.commands import decode; decode.console(['decode.py', '--wokdir=a'])"
+LIST = "from convs2s_jax.commands import config; config.console(['convs2s config'])"
+SHORTLIST = "from convs2s_jax.commands import shortlist; shortlist.console(['convs2s shortlist', '--help'])"
 TRANSLATING = "from convs2s_jax.translation.jobs import decoding, interactive"
 RARE = {"rouge_score", "sacrebleu", "tensorboardX", "tensorflow", "tensorflow_datasets", "torch"}
 
@@ -18,9 +20,11 @@ RARE = {"rouge_score", "sacrebleu", "tensorboardX", "tensorflow", "tensorflow_da
     [
         (DECODE, {"jax", "numpy", "flax", "orbax", *RARE}),
         (MISTAKE, {"jax", "numpy", "flax", "orbax", *RARE}),
+        (LIST, {"jax", "numpy", "flax", "orbax", *RARE}),
+        (SHORTLIST, {"jax", "numpy", "flax", "orbax", *RARE}),
         (TRANSLATING, RARE),
     ],
-    ids=["help", "a mistake in the flags", "translating"],
+    ids=["help", "a mistake in the flags", "a list", "help of shortlists", "translating"],
 )
 def test_nothing_is_imported_that_is_not_needed(code, libraries):
     script = (
