@@ -8,8 +8,11 @@ WITH_TORCH := $(VENV)/.installed-torch
 FOR_DRILLS := $(VENV)/.installed-drills
 FOR_DOCS := $(VENV)/.installed-docs
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+NEW_ENOUGH := -c "import sys; sys.exit(sys.version_info < (3, 11))"
 # Use the newest pip, because that of Python 3.11 takes twice as long to resolve versions.
-MADE = $(PIP) --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear --upgrade-deps $(VENV)
+MADE = { $(BIN)/python $(NEW_ENOUGH) && $(PIP) --version; } >/dev/null 2>&1 || { \
+	$(PYTHON) $(NEW_ENOUGH) || { echo "$(PYTHON) is older than 3.11: choose a newer one, as in make demo PYTHON=python3.12"; exit 2; }; \
+	$(PYTHON) -m venv --clear --upgrade-deps $(VENV); }
 # Python compiles modules on import. Compiling everything up front would take half of the installation time.
 INSTALL := $(PIP) install --quiet --no-compile
 # If this is set, each of the tests' hundreds of processes compiles all its imports, which takes 4 s instead of 1 s.
@@ -19,12 +22,12 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # Reinstall only when the requirements have changed. The demo does not install test dependencies.
 $(INSTALLED): setup.cfg setup.py pyproject.toml
-	$(MADE)
+	@$(MADE)
 	$(INSTALL) -e .
 	touch $@
 
 $(FOR_TESTS): setup.cfg setup.py pyproject.toml
-	$(MADE)
+	@$(MADE)
 	$(INSTALL) -e '.[test]'
 	touch $(INSTALLED) $@
 

@@ -1,6 +1,8 @@
 """Train a model:  python train.py --config=configs/FILE.py --workdir=DIR [--config.path.to.field=value ...]."""
 
-from convs2s_jax.commands.train import console
+import sys
+
+from convs2s_jax.commands.convs2s import run
 
 if __name__ == "__main__":
-    console()
+    run("train", sys.argv)

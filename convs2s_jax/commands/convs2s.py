@@ -2,7 +2,7 @@
 
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -57,7 +57,18 @@ def console() -> None:
         return
     name, *rest = arguments
     guard(lambda: _check(name), program=program)
-    importlib.import_module(f"convs2s_jax.commands.{COMMANDS[name].module}").console([f"{program} {name}", *rest])
+    run(name, [f"{program} {name}", *rest])
+
+
+def run(name: str, arguments: Sequence[str]) -> None:
+    """Run a command. Ctrl-C already ends it quietly while its module is imported, which may take a second.
+
+    Args:
+      name: of the command, such as train.
+      arguments: like `sys.argv`.
+    """
+    module = f"convs2s_jax.commands.{COMMANDS[name].module}"
+    guard(lambda: importlib.import_module(module).console(arguments), program=Path(arguments[0]).name)
 
 
 def _check(name: str) -> None:

@@ -118,7 +118,7 @@ def parse(command: Command, arguments: Sequence[str]) -> tuple[dict[str, Any], O
     left = values(["", *(command.synonyms.get(argument, argument) for argument in rest)])
     if len(left) > 1:
         raise UserError(f"{left[1]}: expected arguments of the form --name=value; see --help")
-    given = {name: values[name].value for name in values if values[name].present}
+    given = {name: places.with_home(values[name].value) for name in values if values[name].present}
     for name, value in given.items():
         places.check_place(f"--{name}", value, stores=name in command.stores)
     return given, overrides
@@ -177,7 +177,7 @@ def split_overrides(arguments: Sequence[str]) -> tuple[list[str], Overrides]:
             text = next(waiting, "")
         if not path or (not equals and (not text or text.startswith("--"))):
             raise UserError(f"{argument} has no value: use {PREFIX}path.to.field=value")
-        overrides.append((path, text))
+        overrides.append((path, places.with_home(text)))
     return rest, overrides
 
 

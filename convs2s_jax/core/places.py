@@ -1,11 +1,14 @@
 """Places that a user specifies: paths in the local file system, and addresses with a scheme such as gs://."""
 
+import os
 import posixpath
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from convs2s_jax.core.config import check
+
+T = TypeVar("T")
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 STORES = ("gs", "s3")
@@ -27,12 +30,13 @@ def check_place(name: str, value: Any, *, stores: bool) -> None:
       stores: whether it may be in an object store.
 
     Raises:
-      UserError: an address has an unsupported scheme, no bucket, or a part . or ..
+      UserError: an address has an unsupported scheme, no bucket, or a part . or ..; or a path begins with ~/.
     """
     if isinstance(value, Path):
         joined = re.match(f"({'|'.join(STORES)}):/", str(value))  # a Path has no double slashes
         check(joined is None, f"{name} is {value}: pass an address as a string, since a Path drops a slash")
     elif isinstance(value, str):
+        check(not value.startswith("~/"), f"{name} is {value}: write the path of the home folder instead of ~")
         scheme = scheme_of(value)
         supported = STORES if stores else ()
         others = f", or {' or '.join(f'{store}://' for store in supported)}" if supported else ""
@@ -52,6 +56,15 @@ def check_place(name: str, value: Any, *, stores: bool) -> None:
     elif isinstance(value, list | tuple):
         for one in value:
             check_place(name, one, stores=stores)
+
+
+def with_home(value: T) -> T:
+    """Return a value of a flag with the home folder in place of a leading ~/, which shells leave after --flag=."""
+    if isinstance(value, str) and value.startswith("~/"):
+        return type(value)(os.path.expanduser(value))
+    if isinstance(value, tuple):
+        return type(value)(map(with_home, value))
+    return value
 
 
 def check_no_comma(name: str, place: str) -> None:

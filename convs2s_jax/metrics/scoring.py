@@ -55,6 +55,23 @@ def score(
     return {s.key: s for s in found}
 
 
+def hint(references: Sequence[str], *, metrics: Sequence[str], bleu_tokenize: str, flag: str) -> str:
+    """Return advice if most references end in a separate punctuation mark, although BLEU tokenises them again.
+
+    Args:
+      references: the lines.
+      metrics, bleu_tokenize: as in `score`.
+      flag: the flag that sets `bleu_tokenize`, for the advice.
+
+    Returns:
+      A sentence, or "" for references that do not look tokenised.
+    """
+    ends = sum(line.endswith((" .", " ?", " !")) for line in references)
+    if "bleu" not in metrics or bleu_tokenize == "none" or 2 * ends <= len(references):
+        return ""
+    return f"the references look tokenised; with {flag}=none, BLEU compares their words as they are"
+
+
 def check_metrics(metrics: Sequence[str], bleu_tokenize: str) -> None:
     """Raise UserError before training if one of the metrics cannot be computed."""
     for name in metrics:

@@ -106,6 +106,22 @@ def test_each_command_takes_a_configuration_in_a_store(name):
     assert values["config"] == "gs://a/b.py"
 
 
+def test_the_home_folder_stands_for_its_sign_in_flags(monkeypatch):
+    """Shells do not replace it after --flag=."""
+    monkeypatch.setenv("HOME", "/home/me")
+    given = ["--workdir=~/a,~/b,c~/d", "--input=~/in", "--config.data.dir=~/text", "--output", "~/out"]
+    values, overrides = command_line.parse(decode.COMMAND, given)
+    assert (values["workdir"], values["input"]) == (("/home/me/a", "/home/me/b", "c~/d"), "/home/me/in")
+    assert values["output"] == "/home/me/out"
+    assert overrides == [("data.dir", "/home/me/text")]
+
+
+def test_elsewhere_the_sign_of_the_home_folder_is_refused():
+    with pytest.raises(UserError, match=r"^data\.dir is ~/a: write the path of the home folder instead of ~$"):
+        build(DataConfig, {"tgt": "en", "dir": "~/a"}, "data")
+    check_place("--workdir", ["./~/a", "~a"], stores=True)
+
+
 def test_an_address_is_not_a_path():
     for value in (Path("gs://a/b"), [Path("runs/a"), Path("s3://a/b")]):
         with pytest.raises(UserError, match=r"^--workdir is (gs|s3):/a/b: pass an address as a string"):

@@ -8,7 +8,7 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.metrics import scoring
 from convs2s_jax.metrics.record import Score
 from convs2s_jax.metrics.sacre import PACKAGES, TOKENIZERS
-from convs2s_jax.metrics.scoring import report
+from convs2s_jax.metrics.scoring import hint, report
 
 HYPOTHESES = ["the cat sat on the mat", "there is a dog here", "the the the the the", "yes it is so"]
 REFERENCES = ["the cat sat on a mat today", "there is a dog here", "the old man and the sea again", "yes it is so"]
@@ -100,11 +100,15 @@ def test_the_order_of_sentences_changes_nothing():
     assert turned == pytest.approx(score(HYPOTHESES, REFERENCES))
 
 
-@pytest.mark.parametrize(("tokenize", "warned"), [("none", False), ("13a", True)])
-def test_sacrebleu_warns_of_tokenised_text_unless_no_tokeniser_is_asked_for(tokenize, warned, caplog):
-    lines = ["a b c d ."] * 100
-    score(lines, lines, metrics=["bleu"], bleu_tokenize=tokenize)
-    assert ("forgot to detokenize" in caplog.text) == warned
+def test_a_hint_tells_of_tokenised_references_in_place_of_sacrebleus_warning(caplog):
+    lines = ["a b c d .", "e ?", "f"] * 50
+    score(lines, lines, metrics=["bleu"], bleu_tokenize="13a")
+    assert caplog.text == ""
+    given = {"metrics": ("chrf", "bleu"), "bleu_tokenize": "13a", "flag": "--x"}
+    told = "the references look tokenised; with --x=none, BLEU compares their words as they are"
+    assert hint(lines, **given) == told
+    assert hint(["a b .", "b."], **given) == hint([], **given) == ""
+    assert hint(lines, **{**given, "bleu_tokenize": "none"}) == hint(lines, **{**given, "metrics": ("chrf",)}) == ""
 
 
 def test_the_tokeniser_is_used_and_signed():

@@ -196,3 +196,5 @@ def report(options: Options, translator: Translator, work: Work, texts: Sequence
         own = translator.cfg.training
         metrics, tokenize = options.metrics or own.metrics, options.bleu_tokenize or own.bleu_tokenize
         tell(scoring.report(scoring.score(texts, references, metrics=metrics, bleu_tokenize=tokenize)))
+        if hint := scoring.hint(references[0], metrics=metrics, bleu_tokenize=tokenize, flag="--bleu_tokenize"):
+            tell(hint)

@@ -124,12 +124,15 @@ def test_a_run_that_held_out_lines_with_copies_in_its_training_text_keeps_its_sp
     ) in told
 
 
-def test_what_is_held_out_and_what_a_validation_file_shares_with_training_is_told(folder, tmp_path):
+def test_what_is_held_out_and_what_a_validation_file_shares_with_training_is_told(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("convs2s_jax.metrics.scoring.hint", lambda *_, flag, **__: f"hint: {flag}")
     told = []
     values = options(folder, data__hold_out=0.1, data__files={"train": repeated(folder, 2).files.train})
+    values["training__validate_bleu"] = True
     found = prepare(tiny.config(**values), tmp_path / "run", told.append)
     count = len(found.valid.text)
     assert f"held out for validation: {count} pairs; {count} copies of them are left out" in told
+    assert "hint: --config.training.bleu_tokenize" in told
     assert not any("also in the training text" in sentence for sentence in told)
     for side in ("in", "out"):
         text = (folder / f"train.{side}").read_text()

@@ -129,6 +129,12 @@ def test_what_is_written_to_standard_output_cannot_be_resumed(desk, monkeypatch,
     assert capfdbinary.readouterr().out == b""
 
 
+def test_references_that_look_tokenised_bring_a_hint(desk, monkeypatch):
+    monkeypatch.setattr(decoding.scoring, "hint", lambda lines, *, flag, **_: f"{len(lines)} lines: {flag}")
+    desk.decode(reference=True)
+    assert desk.told[-1] == "8 lines: --bleu_tokenize"
+
+
 @pytest.mark.parametrize("style", ["text", "json", "fairseq"])
 def test_scores_are_of_the_whole_file_where_it_was_resumed(desk, style):
     desk.decode(reference=True, format=style, window=3)

@@ -5,6 +5,7 @@ have to stop at the same step: JAX's preemption service notices SIGTERM and agre
 turned into SIGTERM.
 """
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -15,13 +16,13 @@ import time
 from types import FrameType
 from typing import Any, NoReturn
 
-from convs2s_jax.core.guard import send_again
+from convs2s_jax.core.guard import INTERRUPTED, TERMINATED, send_again
 from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.processes.peers import Peers
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PATIENCE = 3.0
-"""Seconds from a signal before the first update to the end of a process that is still in a library call."""
+"""Seconds from a signal before the first update, or a second signal, to the end of a process in a library call."""
 
 
 class InterruptedWorkError(Exception):
@@ -51,13 +52,16 @@ class Interrupts:
 
         Args:
           own_process: whether this process ends with the run. It may then be ended if a library call is still running
-            `PATIENCE` seconds after a signal before the first update: learning vocabularies and compiling do not return
-            to Python meanwhile. A second signal then waits for nothing, unless there are several processes.
+            `PATIENCE` seconds after a signal before the first update, or after a second signal: learning vocabularies
+            and compiling do not return to Python meanwhile. A second signal then waits for nothing, unless there are
+            several processes.
           peers: connections to the other processes.
         """
         self.received = ""
         self._own_process, self._peers = own_process, peers
         self._begun, self._told, self._sent = False, False, False
+        self._untold = [True]
+        self._ending = False
         self._asked = 0
         self._last = 0
         self._before: dict[signal.Signals, Any] = {}
@@ -103,6 +107,7 @@ class Interrupts:
         if kind is StoppedBeforeUpdateError:
             self._tell_stop(self.received)
         self.begin()
+        self._ending = True
         for number, handler in self._before.items():
             signal.signal(number, handler)
         sys.unraisablehook = self._hook_before
@@ -126,11 +131,12 @@ class Interrupts:
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self._last = number
         if self.received:
+            self._ending = True
             raise EndedAtOnceError if self._own_process else KeyboardInterrupt
         self.received = signal.Signals(number).name
         if not self._begun:
             raise StoppedBeforeUpdateError
-        sys.stderr.write(f"{self.received}: saving before exit; send it again to exit immediately\n")
+        self._tell_saving(self.received)
 
     def _once_more(self, unraisable: Any) -> None:
         """Send a signal again if Python ignored what its handler raised."""
@@ -155,17 +161,24 @@ class Interrupts:
     def _watch(self, signals: socket.socket) -> None:
         """Handle signals in a separate thread: the handlers above wait until the main thread returns to Python."""
         with signals:
+            seen = 0
             while number := signals.recv(1):
-                if self._begun or number[0] not in SIGNALS:
+                if number[0] not in SIGNALS or (self._begun and self._peers is not None):
                     continue
                 name = signal.Signals(number[0]).name
                 if self._peers is not None:
                     self._peers.stop(name)
                     continue
+                seen += 1
+                if self._begun and seen == 1:
+                    self._tell_saving(name)
+                    continue
                 time.sleep(PATIENCE)
                 if not self._begun:
                     self._tell_stop(name)
                     _end()
+                if seen > 1 and not self._ending:
+                    _end(INTERRUPTED if number[0] == signal.SIGINT else TERMINATED)
 
     def _stop_here(self, name: str) -> None:
         """One of the processes got a signal; called by a thread of `Peers`."""
@@ -175,17 +188,22 @@ class Interrupts:
             self._tell_stop(name)
             _end()
 
+    def _tell_saving(self, name: str) -> None:
+        with contextlib.suppress(IndexError):  # handler and thread may run at the same time; only one has the item
+            self._untold.pop()
+            sys.stderr.write(f"{name}: saving before exit; send it again to exit immediately\n")
+
     def _tell_stop(self, name: str) -> None:
         if not self._told:
             self._told = True
             sys.stderr.write(f"{name}: stopped before the first update; there was nothing to save\n")
 
 
-def _end() -> NoReturn:
+def _end(status: int = 0) -> NoReturn:
     """End this process from any thread, whatever the others do."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(status)
 
 
 def _handler_of(number: int) -> Any:

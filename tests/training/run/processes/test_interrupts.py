@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import weakref
 
@@ -139,25 +140,52 @@ from convs2s_jax.training.run.processes import interrupts
 
 interrupts.PATIENCE = 0.5
 libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(256)
-with contextlib.suppress(interrupts.StoppedBeforeUpdateError), interrupts.Interrupts(own_process=True):
+with contextlib.suppress(interrupts.StoppedBeforeUpdateError), interrupts.Interrupts(own_process=True) as entered:
+    {then}
     print("begun", flush=True)
     libc.pthread_mutex_lock(mutex)
     libc.pthread_mutex_lock(mutex)  # for ever, whatever signal arrives
 """
 
 
-def test_a_process_within_a_library_is_ended_from_outside():
-    """The handler waits until the main thread returns to Python, which learning and compiling do not."""
-    process = subprocess.Popen([sys.executable, "-c", STUCK], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout.readline() == "begun\n"
+@pytest.fixture
+def stuck():
+    """A function that starts a process within a library call, with a statement before the call."""
+    processes, timers = [], []
+
+    def start(then="pass"):
+        code = [sys.executable, "-c", STUCK.format(then=then)]
+        processes.append(subprocess.Popen(code, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        timers.append(threading.Timer(30, processes[0].kill))  # a pipe without a line would be read for ever
+        timers[0].start()
+        assert processes[0].stdout.readline() == "begun\n"
         time.sleep(0.5)  # it is locked by then
-        process.send_signal(signal.SIGTERM)
-        _, told = process.communicate(timeout=30)
-    finally:
+        return processes[0]
+
+    yield start
+    for process, timer in zip(processes, timers, strict=True):
+        timer.cancel()
         process.kill()
+
+
+def test_a_process_within_a_library_is_ended_from_outside(stuck):
+    """The handler waits until the main thread returns to Python, which learning and compiling do not."""
+    process = stuck()
+    process.send_signal(signal.SIGTERM)
+    _, told = process.communicate(timeout=30)
     assert process.returncode == 0
     assert told == "SIGTERM: stopped before the first update; there was nothing to save\n"
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_first_signal_is_told_and_a_second_one_ends_a_process_within_a_library(number, status, stuck):
+    """As a program of a new batch shape is compiled after the first update."""
+    process = stuck("entered.begin()")
+    process.send_signal(number)
+    assert process.stderr.readline() == f"{number.name}: saving before exit; send it again to exit immediately\n"
+    process.send_signal(number)
+    assert process.communicate(timeout=30) == ("", "")
+    assert process.returncode == status
 
 
 def test_handlers_are_restored_after_an_error_too():
