@@ -31,16 +31,29 @@ def names() -> list[str]:
 def find(given: str) -> Path:
     """Return the configuration file that `--config` specifies, by its path or by the name of a built-in configuration.
 
+    A name may end in .py, since the documents also show the names of the files.
+
     Raises:
       UserError: neither exists.
     """
     if os.path.isfile(given):  # unlike Path.is_file, this raises no error for a name that is too long
         return Path(given)
-    if given in names():
-        return folder() / f"{given}.py"
-    near = difflib.get_close_matches(Path(given[-200:]).stem, names(), n=1, cutoff=0.6)
-    hint = f"did you mean --config={near[0]}?" if near else f"the configurations are in {folder()}"
-    raise UserError(f"--config={shortened(given, 1000)}: no such file and no configuration of that name exists; {hint}")
+    name = given.removesuffix(".py")
+    if name in names():
+        return folder() / f"{name}.py"
+    raise UserError(
+        f"--config={shortened(given, 1000)}: no such file and no configuration of that name exists; "
+        f"{_suggestion(Path(given[-200:]).stem)}"
+    )
+
+
+def _suggestion(name: str) -> str:
+    """Return advice about an unknown name: all names that contain it, otherwise the closest one."""
+    near = [one for one in names() if name and name.lower() in one]
+    near = near or difflib.get_close_matches(name, names(), n=1, cutoff=0.6)
+    if not near:
+        return f"the configurations are in {folder()}"
+    return f"did you mean --config={' or '.join(filter(None, (', '.join(near[:-1]), near[-1])))}?"
 
 
 @contextlib.contextmanager
