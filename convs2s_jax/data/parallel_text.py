@@ -155,14 +155,19 @@ def _cut(whole: LinePairs, share: float, *, distinct: bool) -> Mapping[str, Line
         regardless of copies.
     """
     count = len(whole.src)
-    check(count != 1, "data.hold_out takes validation lines from train, which has only one line: set it to 0")
+    check(
+        count != 1,
+        "data.hold_out takes validation lines from train, which has only one line: add lines, since holding one out "
+        "requires at least two",
+    )
     drawn = np.random.default_rng(0).permutation(count)[: max(1, round(share * count))]
     held, taken = _distinct(whole, drawn) if distinct else (np.sort(drawn), drawn)
     kept = np.ones(count, bool)
     kept[taken] = False
     check(
         bool(kept.any()),
-        f"data.hold_out takes validation lines from train, whose {count} lines are all the same pair: set it to 0",
+        f"data.hold_out takes validation lines from train, whose {count} lines are all the same pair: add a different "
+        "one",
     )
 
     def part(rows: np.ndarray, copies: int = 0) -> LinePairs:

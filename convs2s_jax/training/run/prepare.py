@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from convs2s_jax.core.config import check
+from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import corpora, parallel_text, plan, store, unknown
 from convs2s_jax.data.parallel_text import ParallelText
 from convs2s_jax.data.shapes import Shape
@@ -121,11 +122,12 @@ def _check(cfg: Config, workdir: Path) -> None:
 def _check_validation(cfg: Config, valid: ParallelText, tell: Callable[[str], None]) -> None:
     """Raise UserError for settings that require a validation set if there is none; report what was held out."""
     if not len(valid):
-        check(
-            not isinstance(cfg.training.schedule, PlateauConfig),
-            "training.schedule.kind is 'plateau', but there is no validation set: use another kind of schedule, or set "
-            "data.hold_out=0.05",
-        )
+        if isinstance(schedule := cfg.training.schedule, PlateauConfig):
+            other = f"--config.training.schedule=\"{{'kind': 'inverse_sqrt', 'rate': {schedule.rate}}}\""
+            raise UserError(
+                "training.schedule.kind is 'plateau', but there is no validation set: set data.hold_out=0.05, or use "
+                f"another kind, as with {other}"
+            )
         for name, unset in (("patience", None), ("best_metric", LOSS)):
             value = getattr(cfg.training, name)
             check(
