@@ -113,9 +113,11 @@ def _compression_hint(*plain: str) -> str:
 
 
 def _has_folder(cfg: DataConfig) -> bool:
-    """Whether a folder is set. Raises UserError if it does not exist."""
+    """Whether a folder is set. Raises UserError if it does not exist, or is a file."""
     if cfg.dir and not (_names(cfg.dir) if scheme_of(cfg.dir) else Path(cfg.dir).is_dir()):
-        raise UserError(f"data.dir is '{cfg.dir}': this folder does not exist")
+        is_file = not scheme_of(cfg.dir) and Path(cfg.dir).exists()
+        why = f"this is a file; set its folder, {Path(cfg.dir).parent}" if is_file else "this folder does not exist"
+        raise UserError(f"data.dir is '{cfg.dir}': {why}")
     return bool(cfg.dir)
 
 
@@ -270,19 +272,31 @@ def _read_tfds(cfg: DataConfig, split: str) -> LinePairs | None:
 
 
 def _no_files(cfg: DataConfig, split: str) -> str:
+    sides = {f"data.{name}": side for name, side in (("src", cfg.src), ("tgt", cfg.tgt)) if side}
+    wanted = [f"{split}.{side}" for side in sides.values()]
     if not cfg.dir:
-        return f"data.dir and data.files.{split} are empty: set a folder or the files of the {split} split"
-    sides = [side for side in (cfg.src, cfg.tgt) if side]
-    plain = [_tried(cfg, split, side)[0] for side in sides]
-    there = sorted(name.removesuffix(".gz") for name in _names(cfg.dir) if not name.endswith(tuple(ENDINGS)))
+        return f"data.dir is not set: set it to the folder of {' and '.join(wanted)}, or set data.files.{split}"
+    plain = [joined(cfg.dir, name) for name in wanted]
+    there = sorted({name.removesuffix(".gz") for name in _names(cfg.dir) if not name.endswith(tuple(ENDINGS))})
     others = [name for name in there if not name.startswith(tuple(f"{one}." for one in SPLITS if one != split))]
     names = ", ".join(f"{name}[.gz]" for name in plain)
-    return f"there is no {names}{_compression_hint(*plain) or did_you_mean(f'{split}.{sides[0]}', others)}"
+    hint = _compression_hint(*plain) or _suffix_hint(
+        list(sides), [name for name in others if name.startswith(f"{split}.")]
+    )
+    return f"there is no {names}{hint or did_you_mean(wanted[0], others)}"
+
+
+def _suffix_hint(fields: Sequence[str], there: Sequence[str]) -> str:
+    """Return advice to set the fields of the sides to suffixes of the files of a split, or "" if there are too few."""
+    if len(there) < len(fields):
+        return ""
+    count = "two" if len(fields) > 1 else "one"
+    return f"; the folder contains {', '.join(there)}: set {' and '.join(fields)} to {count} of these suffixes"
 
 
 def _no_tsv(cfg: DataConfig, split: str) -> str:
     if not cfg.dir:
-        return "data.dir is empty: set it to the folder of the files"
+        return f"data.dir is not set: set it to the folder of {split}.tsv"
     plain, zipped = _tried_tsv(cfg, split)
     return f"there is no {plain} and no {zipped}{_compression_hint(plain)}"
 

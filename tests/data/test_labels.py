@@ -58,7 +58,7 @@ def test_tsv_has_label_tab_text(tmp_path, ending):
         UserError, match=f"^there is no {tmp_path}/valid.tsv and no {tmp_path}/valid.tsv.gz; set data.hold_"
     ):
         parallel_text.read(cfg, "valid")
-    with pytest.raises(UserError, match=r"^data.dir is empty: set it to the folder of the files$"):
+    with pytest.raises(UserError, match=r"^data.dir is not set: set it to the folder of train\.tsv$"):
         parallel_text.read(DataConfig(corpus="tsv"), "train")
 
 

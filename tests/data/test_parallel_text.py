@@ -277,8 +277,30 @@ def test_folder_in_place_of_a_file_is_refused(folder):
 def test_no_folder_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"data\.dir is '.*nowhere': this folder does not exist"):
         parallel_text.read(files(tmp_path / "nowhere"), "train")
-    with pytest.raises(UserError, match=r"data\.dir and data\.files\.train are empty: set a folder or the files"):
+    wanted = r"^data\.dir is not set: set it to the folder of train\.de and train\.en, or set data\.files\.train$"
+    with pytest.raises(UserError, match=wanted):
         parallel_text.read(files(""), "train")
+
+
+def test_a_file_in_place_of_the_folder_is_refused(folder):
+    with pytest.raises(
+        UserError, match=rf"^data.dir is '{folder}/train.de': this is a file; set its folder, {folder}$"
+    ):
+        parallel_text.read(files(folder / "train.de"), "train")
+
+
+@pytest.mark.parametrize(
+    ("sides", "way_out"),
+    [
+        (("German", "English"), r"train\.de, train\.en: set data\.src and data\.tgt to two of these suffixes"),
+        (("", "English"), r"train\.de, train\.en: set data\.tgt to one of these suffixes"),
+    ],
+)
+def test_for_unknown_sides_the_files_of_the_split_are_named(folder, sides, way_out):
+    (folder / "train.en").rename(folder / "train.en.gz")
+    (folder / "valid.fr").touch()
+    with pytest.raises(UserError, match=rf"^there is no .*; the folder contains {way_out}$"):
+        parallel_text.read(DataConfig(src=sides[0], tgt=sides[1], dir=str(folder)), "train")
 
 
 def test_unknown_split_is_a_mistake_of_the_caller(folder):
