@@ -151,6 +151,11 @@ def send_again(number: int) -> None:
     started.set()
 
 
+def writing_remedy(error: OSError, otherwise: str) -> str:
+    """Return the advice for a file that cannot be written: `otherwise`, and to free disk space only if it ran out."""
+    return f"free disk space or {otherwise}" if error.errno in NO_ROOM else otherwise
+
+
 def user_message(error: Exception, *, memory: str = MORE_MEMORY) -> str | None:
     """Return the message for a user error, an unusable file, a full disk or memory that ran out.
 

@@ -17,6 +17,7 @@ import tqdm
 from convs2s_jax.core.checksums import DamagedError, checksum, stream
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import open_regular, replacing_locked
+from convs2s_jax.core.guard import writing_remedy
 from convs2s_jax.data.vocabulary import Vocabulary
 
 # A file is: header, token ids, zeros up to a multiple of 8 bytes, int64 offsets.
@@ -92,9 +93,8 @@ def tokenize(
         path.parent.mkdir(parents=True, exist_ok=True)
         _replace(path, key, texts, vocabulary, progress)
     except OSError as error:
-        raise UnwritableError(
-            f"{path} cannot be written: {error.strerror}; free disk space, or choose another data.cache_dir"
-        ) from error
+        remedy = writing_remedy(error, "choose another data.cache_dir")
+        raise UnwritableError(f"{path} cannot be written: {error.strerror}; {remedy}") from error
     return _open(path, key)
 
 

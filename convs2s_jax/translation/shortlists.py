@@ -15,6 +15,7 @@ from convs2s_jax.core import checksums, files
 from convs2s_jax.core.checksums import DamagedError
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.guard import writing_remedy
 from convs2s_jax.data import lexicon, parallel_text, vocabulary
 from convs2s_jax.data.lexicon import Sentences
 from convs2s_jax.data.vocabulary import Vocabularies
@@ -180,4 +181,5 @@ def load(path: Path, vocabularies: Vocabularies) -> Shortlist:
 
 
 def _unwritable(path: Path, error: OSError) -> UserError:
-    return UserError(f"{path} cannot be written: {error.strerror}; free disk space or choose another --output")
+    remedy = writing_remedy(error, "choose another --output")
+    return UserError(f"{path} cannot be written: {error.strerror}; {remedy}")

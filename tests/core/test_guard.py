@@ -20,6 +20,7 @@ from convs2s_jax.core.guard import (
     held_interrupts,
     sigterm_interrupts,
     silence_libraries,
+    writing_remedy,
 )
 
 
@@ -55,6 +56,20 @@ def test_what_the_machine_lacks_ends_in_one_sentence(error, sentence, capsys):
     with pytest.raises(SystemExit) as end:
         guard(of_program(error), program="p", memory="buy some")
     assert (end.value.code, capsys.readouterr().err) == (2, f"p: {sentence}\n")
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.ENOSPC, "free disk space or choose another file"),
+        (errno.EDQUOT, "free disk space or choose another file"),
+        (errno.EFBIG, "free disk space or choose another file"),
+        (errno.ENOTDIR, "choose another file"),
+        (None, "choose another file"),
+    ],
+)
+def test_disk_space_is_to_be_freed_only_if_it_ran_out(number, advice):
+    assert writing_remedy(OSError(number, "why"), "choose another file") == advice
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a bug"), ValueError(), OSError("a bug"), KeyError("x")], ids=repr)

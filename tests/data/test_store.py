@@ -191,6 +191,6 @@ def test_two_processes_may_write_the_same(tmp_path):
 
 def test_unusable_folder_is_refused(tmp_path):
     (tmp_path / "cache").write_text("")
-    message = r"cache/train.de-.* cannot be written: (File exists|Not a directory); .*another data.cache_dir"
+    message = r"cache/train.de-.* cannot be written: (File exists|Not a directory); choose another data.cache_dir$"
     with pytest.raises(UserError, match=message):
         tokenize(tmp_path / "cache")

@@ -146,9 +146,7 @@ def test_a_folder_that_cannot_be_made_is_wrong(tmp_path):
     (tmp_path / "file").touch()
     found = doctored(f"--workdir={tmp_path}/file/run")
     assert found.returncode == 2
-    sentence = (
-        f"--workdir={tmp_path}/file/run cannot be written: Not a directory; free disk space or use another workdir"
-    )
+    sentence = f"--workdir={tmp_path}/file/run cannot be written: Not a directory; use another workdir"
     assert f"WRONG: process 0: {sentence}" in found.stdout
 
 

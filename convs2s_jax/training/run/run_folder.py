@@ -15,6 +15,7 @@ from convs2s_jax.core.checksums import FIELD, DamagedError, seal, unseal
 from convs2s_jax.core.config import build, check, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import read_json, replace_file
+from convs2s_jax.core.guard import writing_remedy
 from convs2s_jax.core.places import resolved, scheme_of
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.training.run.config import Config
@@ -218,9 +219,8 @@ def writing(workdir: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(
-            f"--workdir={workdir} cannot be written: {error.strerror}; free disk space or use another workdir"
-        ) from error
+        remedy = writing_remedy(error, "use another workdir")
+        raise UserError(f"--workdir={workdir} cannot be written: {error.strerror}; {remedy}") from error
 
 
 def provide(workdir: Path, stack: contextlib.ExitStack) -> bool:

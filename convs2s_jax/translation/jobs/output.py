@@ -10,7 +10,7 @@ from pathlib import Path
 from convs2s_jax.core import streams
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import check_replaceable
-from convs2s_jax.core.guard import held_interrupts
+from convs2s_jax.core.guard import held_interrupts, writing_remedy
 
 Write = Callable[[Sequence[str]], None]
 Note = Callable[[Sequence[bytes]], None]
@@ -130,6 +130,5 @@ def can_be_resumed(name: str) -> bool:
 
 def _unwritable(name: str, error: OSError) -> UserError:
     goes_on = " (the lines written so far are complete, and --resume continues)" if can_be_resumed(name) else ""
-    return UserError(
-        f"--output={name} cannot be written: {error.strerror}; free disk space or choose another file{goes_on}"
-    )
+    remedy = writing_remedy(error, "choose another file")
+    return UserError(f"--output={name} cannot be written: {error.strerror}; {remedy}{goes_on}")

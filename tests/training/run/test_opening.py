@@ -158,7 +158,7 @@ def test_a_refused_first_start_leaves_no_workdir(begun, tmp_path, options, left)
 def test_a_workdir_that_cannot_be_made_is_named(begun, tmp_path):
     (tmp_path / "file").write_text("")
     workdir = tmp_path / "file" / "run"
-    message = f"^--workdir={workdir} cannot be written: Not a directory; free disk space or use another workdir$"
+    message = f"^--workdir={workdir} cannot be written: Not a directory; use another workdir$"
     with pytest.raises(UserError, match=message):
         train(config(begun / "texts"), workdir)
 

@@ -106,7 +106,7 @@ def test_writing_is_tried_beforehand_and_changes_nothing(path, tmp_path):
 
 
 def test_what_cannot_be_written_is_refused(tmp_path):
-    with pytest.raises(UserError, match=f"^--output={tmp_path} cannot be written: Is a directory; "):
+    with pytest.raises(UserError, match=f"^--output={tmp_path} cannot be written: Is a directory; choose another file"):
         check_writable(str(tmp_path))
     with pytest.raises(UserError, match=r"/no/out cannot be written: No such file or directory; choose another file$"):
         check_writable(str(tmp_path / "no" / "out"))

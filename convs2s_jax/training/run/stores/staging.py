@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from convs2s_jax.core import compiled_programs, stores
 from convs2s_jax.core.checksums import checksum
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.guard import writing_remedy
 from convs2s_jax.core.local_copies import address_in_errors
 from convs2s_jax.core.places import scheme_of
 from convs2s_jax.training.run.locks import store_lock
@@ -147,9 +148,9 @@ def _made_everywhere(address: str, folder: Path) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
+        remedy = writing_remedy(error, "set XDG_CACHE_HOME to another folder")
         refused = UserError(
-            f"--workdir={address}: its local copy in {folder} cannot be written: {error.strerror}; free disk space, or "
-            "set XDG_CACHE_HOME to another folder"
+            f"--workdir={address}: its local copy in {folder} cannot be written: {error.strerror}; {remedy}"
         )
     _agree(refused, address)
 
