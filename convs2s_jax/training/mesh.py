@@ -88,7 +88,9 @@ def shape(cfg: MeshConfig, devices: int) -> tuple[int, int, int]:
     given = [getattr(cfg, axis) for axis in AXES]
     product = math.prod(size for size in given if size != -1)
     wanted = " * ".join(f"{axis} {size}" for axis, size in zip(AXES, given, strict=True) if size != -1)
-    check(product <= devices, f"mesh: {wanted} is {product} devices, but there are {devices}: use fewer")
+    there = "there is only 1" if devices == 1 else f"there are only {devices}"
+    large = " or ".join(f"mesh.{axis}" for axis, size in zip(AXES, given, strict=True) if size > 1)
+    check(product <= devices, f"mesh: {wanted} is {product} devices, but {there}: lower {large}")
     if -1 in given:
         check(
             devices % product == 0,

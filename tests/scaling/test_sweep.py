@@ -47,7 +47,7 @@ def test_a_mesh_that_is_none_is_refused(mesh, message):
 @pytest.mark.parametrize(
     ("mesh", "reason"),
     [
-        ("16.1.1", "mesh: data 16 * fsdp 1 * tensor 1 is 16 devices, but there are 8: use fewer"),
+        ("16.1.1", "mesh: data 16 * fsdp 1 * tensor 1 is 16 devices, but there are only 8: lower mesh.data"),
         ("3.-1.1", "mesh: 8 devices cannot be divided by data 3"),
     ],
 )

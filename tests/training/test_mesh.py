@@ -33,7 +33,8 @@ def test_minus_one_takes_the_rest(values, devices, expected):
     [
         ({"data": 0}, 8, r"^data is 0: use 1 or more devices, or -1 for the rest$"),
         ({"fsdp": -1}, 8, r"^data and fsdp are -1: only one axis can take the rest; set the others to a number$"),
-        ({"data": 4, "fsdp": 4}, 8, r"^mesh: data 4 \* fsdp 4 \* tensor 1 is 16 devices, but there are 8: use fewer$"),
+        ({"data": 4, "fsdp": 4}, 8, r"^mesh: .* is 16 devices, but there are only 8: lower mesh\.data or mesh\.fsdp$"),
+        ({"fsdp": 4}, 1, r"^mesh: fsdp 4 \* tensor 1 is 4 devices, but there is only 1: lower mesh\.fsdp$"),
         ({"fsdp": 3}, 8, r"^mesh: 8 devices cannot be divided by fsdp 3 \* tensor 1: use numbers whose product div"),
     ],
 )

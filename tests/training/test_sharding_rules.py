@@ -220,7 +220,7 @@ def test_pmap_holds_everything():
 
 
 def test_the_table_wants_a_number_of_devices_that_fits():
-    with pytest.raises(UserError, match=r"^mesh: data 1 \* fsdp 1 \* tensor 16 is 16 devices, but there are 8"):
+    with pytest.raises(UserError, match=r"^mesh: data 1 \* fsdp 1 \* tensor 16 is 16 devices, but there are only 8"):
         table_of(tiny.config(mesh__tensor=16), 8)
 
 
