@@ -91,10 +91,15 @@ def build(
     if cfg.joint:
         joint = _train(cfg, [*src, *tgt], "joint", cfg.src_size, progress)
         return Vocabularies(joint, joint)
-    return Vocabularies(
-        _train(cfg, src, "src", cfg.src_size, progress),
-        _train(cfg, tgt, "tgt", cfg.tgt_size, progress),
-    )
+    learnt, wrong = [], []
+    for side, lines, size in (("src", src, cfg.src_size), ("tgt", tgt, cfg.tgt_size)):
+        try:
+            learnt.append(_train(cfg, lines, side, size, progress))
+        except UserError as error:
+            wrong.append(error)
+    if wrong:  # of both sides at once: in a small text, both sizes are usually too large
+        raise UserError(", and ".join(map(str, wrong))) from wrong[0]
+    return Vocabularies(*learnt)
 
 
 def build_labelled(cfg: VocabularyConfig, text: ParallelText, seed: int, *, progress: bool = True) -> Vocabularies:

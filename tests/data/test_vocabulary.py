@@ -129,6 +129,12 @@ def test_too_many_pieces_name_the_largest_size(size):
         build(VocabularyConfig(src_size=100, tgt_size=largest + 1))
 
 
+def test_sizes_that_are_wrong_on_both_sides_are_told_at_once():
+    both = " and ".join(rf"data\.vocabulary\.{side}_size is 5000: .* use \d+ or less,?" for side in ("src", "tgt"))
+    with pytest.raises(UserError, match=f"^{both}$"):
+        build(VocabularyConfig(src_size=5000, tgt_size=5000))
+
+
 def test_too_few_pieces_name_the_smallest_size():
     with pytest.raises(
         UserError, match=r"data.vocabulary.src_size is 9: .* need \d+ entries; use \d+ or more, or lower"
