@@ -29,6 +29,18 @@ def test_first_signal_is_only_noted(number):
         assert interrupts.received == number.name
 
 
+@pytest.mark.parametrize("number", SIGNALS)
+def test_handler_and_thread_report_a_signal_once(number, capsys):
+    with Interrupts(own_process=True) as interrupts:
+        interrupts.begin()
+        os.kill(os.getpid(), number)
+        assert interrupts.received == number.name
+    for thread in threading.enumerate():
+        if thread.name == "interrupts":
+            thread.join()
+    assert capsys.readouterr().err == f"{number.name}: saving before exit; send it again to exit immediately\n"
+
+
 @pytest.mark.parametrize("first", SIGNALS)
 @pytest.mark.parametrize("second", SIGNALS)
 @pytest.mark.parametrize(("own_process", "kind"), [(True, EndedAtOnceError), (False, KeyboardInterrupt)])
