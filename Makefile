@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 NEW_ENOUGH := -c "import sys; sys.exit(sys.version_info < (3, 11))"
 # Use the newest pip, because that of Python 3.11 takes twice as long to resolve versions.
 MADE = { $(BIN)/python $(NEW_ENOUGH) && $(PIP) --version; } >/dev/null 2>&1 || { \
-	$(PYTHON) $(NEW_ENOUGH) || { echo "$(PYTHON) is older than 3.11: choose a newer one, as in make demo PYTHON=python3.12"; exit 2; }; \
+	$(PYTHON) $(NEW_ENOUGH) || { echo "$(PYTHON) is missing or older than 3.11: choose a newer one, as in make demo PYTHON=python3.12"; exit 2; }; \
 	$(PYTHON) -m venv --clear --upgrade-deps $(VENV); }
 # Python compiles modules on import. Compiling everything up front would take half of the installation time.
 INSTALL := $(PIP) install --quiet --no-compile

@@ -1,6 +1,7 @@
 """The `convs2s` command and its sub-commands: `convs2s train`, `convs2s decode` and so on."""
 
 import importlib
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -61,14 +62,32 @@ def console() -> None:
 
 
 def run(name: str, arguments: Sequence[str]) -> None:
-    """Run a command. Ctrl-C already ends it quietly while its module is imported, which may take a second.
+    """Run a command. Until its module is imported, which may take a second, Ctrl-C ends the process quietly.
+
+    Libraries would turn the exception of Python's handler into other errors, or ignore it.
 
     Args:
       name: of the command, such as train.
       arguments: like `sys.argv`.
     """
-    module = f"convs2s_jax.commands.{COMMANDS[name].module}"
-    guard(lambda: importlib.import_module(module).console(arguments), program=Path(arguments[0]).name)
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        module = importlib.import_module(f"convs2s_jax.commands.{COMMANDS[name].module}")
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    module.console(arguments)
+
+
+def train() -> None:
+    """The console entry point `convs2s-train`."""
+    run("train", sys.argv)
+
+
+def decode() -> None:
+    """The console entry point `convs2s-decode`."""
+    run("decode", sys.argv)
 
 
 def _check(name: str) -> None:

@@ -97,5 +97,5 @@ COMMAND = Command(
 
 
 def console(arguments: Sequence[str] | None = None) -> None:
-    """The console entry point `convs2s-train`. `arguments` are like `sys.argv`; None for those of this process."""
+    """Run the sub-command. `arguments` are like `sys.argv`; None for those of this process."""
     command_line.run(COMMAND, arguments=arguments, leave=distributed.leave)

@@ -30,13 +30,12 @@ def check_place(name: str, value: Any, *, stores: bool) -> None:
       stores: whether it may be in an object store.
 
     Raises:
-      UserError: an address has an unsupported scheme, no bucket, or a part . or ..; or a path begins with ~/.
+      UserError: an address has an unsupported scheme, no bucket, or a part . or ..
     """
     if isinstance(value, Path):
         joined = re.match(f"({'|'.join(STORES)}):/", str(value))  # a Path has no double slashes
         check(joined is None, f"{name} is {value}: pass an address as a string, since a Path drops a slash")
     elif isinstance(value, str):
-        check(not value.startswith("~/"), f"{name} is {value}: write the path of the home folder instead of ~")
         scheme = scheme_of(value)
         supported = STORES if stores else ()
         others = f", or {' or '.join(f'{store}://' for store in supported)}" if supported else ""
@@ -59,8 +58,8 @@ def check_place(name: str, value: Any, *, stores: bool) -> None:
 
 
 def with_home(value: T) -> T:
-    """Return a value of a flag with the home folder in place of a leading ~/, which shells leave after --flag=."""
-    if isinstance(value, str) and value.startswith("~/"):
+    """Return a value of a flag with the home folder in place of ~ or a leading ~/, which shells leave after --flag=."""
+    if isinstance(value, str) and (value == "~" or value.startswith("~/")):
         return type(value)(os.path.expanduser(value))
     if isinstance(value, tuple):
         return type(value)(map(with_home, value))

@@ -246,6 +246,8 @@ def _files(cfg: DataConfig, split: str) -> Sequence[tuple[str, ...]]:
     return []
 
 
+FEW = 8
+"""Maximum number of files of a split that a message lists."""
 _OTHER = "en"
 """Source language of the phrases in a target-only corpus, so that no test phrase occurs in train."""
 
@@ -287,8 +289,8 @@ def _no_files(cfg: DataConfig, split: str) -> str:
 
 
 def _suffix_hint(fields: Sequence[str], there: Sequence[str]) -> str:
-    """Return advice to set the fields of the sides to suffixes of the files of a split, or "" if there are too few."""
-    if len(there) < len(fields):
+    """Return advice to set the fields of the sides to suffixes of the files of a split, "" unless there are a few."""
+    if not len(fields) <= len(there) <= FEW:
         return ""
     count = "two" if len(fields) > 1 else "one"
     return f"; the folder contains {', '.join(there)}: set {' and '.join(fields)} to {count} of these suffixes"

@@ -1,19 +1,47 @@
 """The command that starts all others."""
 
-from types import SimpleNamespace
+import signal
+import subprocess
+import sys
 
 import pytest
 
 from convs2s_jax.commands import convs2s
 
+IMPORTING = """
+import time
+from types import SimpleNamespace
+from convs2s_jax.commands import convs2s
 
-def test_an_interrupt_while_a_command_is_imported_ends_quietly(monkeypatch, capsys):
-    def interrupted(_):
-        raise KeyboardInterrupt
+def load(_):
+    print("begun", flush=True)
+    time.sleep(60)
 
-    monkeypatch.setattr(convs2s, "importlib", SimpleNamespace(import_module=interrupted))
-    monkeypatch.setattr("sys.argv", ["convs2s", "train", "--config=a"])
-    with pytest.raises(SystemExit) as left:
-        convs2s.console()
-    assert left.value.code == 130
-    assert capsys.readouterr() == ("", "")
+convs2s.importlib = SimpleNamespace(import_module=load)
+convs2s.{entry}()
+"""
+
+
+@pytest.mark.parametrize("entry", ["console", "train", "decode"])
+def test_an_interrupt_while_a_command_is_imported_ends_quietly(entry):
+    code = [sys.executable, "-c", IMPORTING.format(entry=entry), "train", "--config=a"]
+    process = subprocess.Popen(code, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=30) == ("", "")
+    finally:
+        process.kill()
+    assert process.returncode == -signal.SIGINT
+
+
+def test_python_handles_interrupts_again_when_a_command_starts(monkeypatch):
+    found = []
+
+    def load(_):
+        found.append(signal.getsignal(signal.SIGINT))
+        return type("Command", (), {"console": lambda given: found.append((signal.getsignal(signal.SIGINT), given))})
+
+    monkeypatch.setattr(convs2s, "importlib", type("Loader", (), {"import_module": load}))
+    convs2s.run("train", ["train.py"])
+    assert found == [signal.SIG_DFL, (signal.default_int_handler, ["train.py"])]

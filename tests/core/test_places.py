@@ -114,12 +114,14 @@ def test_the_home_folder_stands_for_its_sign_in_flags(monkeypatch):
     assert (values["workdir"], values["input"]) == (("/home/me/a", "/home/me/b", "c~/d"), "/home/me/in")
     assert values["output"] == "/home/me/out"
     assert overrides == [("data.dir", "/home/me/text")]
+    assert command_line.parse(decode.COMMAND, ["--output=~"])[0] == {"output": "/home/me"}
 
 
-def test_elsewhere_the_sign_of_the_home_folder_is_refused():
-    with pytest.raises(UserError, match=r"^data\.dir is ~/a: write the path of the home folder instead of ~$"):
-        build(DataConfig, {"tgt": "en", "dir": "~/a"}, "data")
-    check_place("--workdir", ["./~/a", "~a"], stores=True)
+def test_stored_configurations_keep_the_sign_of_the_home_folder():
+    """Earlier versions took it for the name of a folder, but data.tfds_dir, where it is replaced when it is used."""
+    values = {"tgt": "en", "dir": "~/a", "cache_dir": "~/b", "tfds_dir": "~/c"}
+    cfg = build(DataConfig, values, "data")
+    assert (cfg.dir, cfg.cache_dir, cfg.tfds_dir) == ("~/a", "~/b", "~/c")
 
 
 def test_an_address_is_not_a_path():

@@ -303,6 +303,13 @@ def test_for_unknown_sides_the_files_of_the_split_are_named(folder, sides, way_o
         parallel_text.read(DataConfig(src=sides[0], tgt=sides[1], dir=str(folder)), "train")
 
 
+def test_many_files_of_a_split_are_not_listed(folder):
+    for i in range(9):
+        (folder / f"train.{i}").touch()
+    with pytest.raises(UserError, match=r"^there is no .*\[\.gz\](; did you mean '[^']*'\?)?$"):
+        parallel_text.read(DataConfig(src="German", tgt="English", dir=str(folder)), "train")
+
+
 def test_unknown_split_is_a_mistake_of_the_caller(folder):
     with pytest.raises(ValueError, match="split is 'dev': expected one of"):
         parallel_text.read(files(folder), "dev")

@@ -16,13 +16,17 @@ import time
 from types import FrameType
 from typing import Any, NoReturn
 
-from convs2s_jax.core.guard import INTERRUPTED, TERMINATED, send_again
+from convs2s_jax.core.guard import INTERRUPTED, send_again
 from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.processes.peers import Peers
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PATIENCE = 3.0
 """Seconds from a signal before the first update, or a second signal, to the end of a process in a library call."""
+
+
+TOGETHER = 0.5
+"""Seconds within which further signals belong to the first: launchers send one to a process and to its group."""
 
 
 class InterruptedWorkError(Exception):
@@ -61,7 +65,7 @@ class Interrupts:
         self._own_process, self._peers = own_process, peers
         self._begun, self._told, self._sent = False, False, False
         self._untold = [True]
-        self._ending = False
+        self._ending, self._repeated = False, False
         self._asked = 0
         self._last = 0
         self._before: dict[signal.Signals, Any] = {}
@@ -143,6 +147,7 @@ class Interrupts:
         if self._last and issubclass(unraisable.exc_type, KeyboardInterrupt):
             if issubclass(unraisable.exc_type, StoppedBeforeUpdateError):
                 self.received = ""
+            self._ending, self._repeated = False, True
             send_again(self._last)
         else:
             self._hook_before(unraisable)
@@ -161,7 +166,7 @@ class Interrupts:
     def _watch(self, signals: socket.socket) -> None:
         """Handle signals in a separate thread: the handlers above wait until the main thread returns to Python."""
         with signals:
-            seen = 0
+            first = 0.0
             while number := signals.recv(1):
                 if number[0] not in SIGNALS or (self._begun and self._peers is not None):
                     continue
@@ -169,16 +174,23 @@ class Interrupts:
                 if self._peers is not None:
                     self._peers.stop(name)
                     continue
-                seen += 1
-                if self._begun and seen == 1:
+                now = time.monotonic()
+                if self._repeated:
+                    self._repeated = False
+                    continue
+                if self._begun and not first:
+                    first = now
                     self._tell_saving(name)
                     continue
+                if first and now - first < TOGETHER:
+                    continue
+                first = first or now
                 time.sleep(PATIENCE)
                 if not self._begun:
                     self._tell_stop(name)
                     _end()
-                if seen > 1 and not self._ending:
-                    _end(INTERRUPTED if number[0] == signal.SIGINT else TERMINATED)
+                if now > first and not self._ending:
+                    _end(INTERRUPTED)
 
     def _stop_here(self, name: str) -> None:
         """One of the processes got a signal; called by a thread of `Peers`."""
@@ -191,18 +203,26 @@ class Interrupts:
     def _tell_saving(self, name: str) -> None:
         with contextlib.suppress(IndexError):  # handler and thread may run at the same time; only one has the item
             self._untold.pop()
-            sys.stderr.write(f"{name}: saving before exit; send it again to exit immediately\n")
+            _write(f"{name}: saving before exit; send it again to exit immediately\n")
 
     def _tell_stop(self, name: str) -> None:
         if not self._told:
             self._told = True
-            sys.stderr.write(f"{name}: stopped before the first update; there was nothing to save\n")
+            _write(f"{name}: stopped before the first update; there was nothing to save\n")
+
+
+def _write(text: str) -> None:
+    """Write to standard error, unless it is closed or has lost its reader."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
 
 
 def _end(status: int = 0) -> NoReturn:
     """End this process from any thread, whatever the others do."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
     os._exit(status)
 
 

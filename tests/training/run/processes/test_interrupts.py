@@ -178,6 +178,9 @@ def stuck():
     for process, timer in zip(processes, timers, strict=True):
         timer.cancel()
         process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
 
 
 def test_a_process_within_a_library_is_ended_from_outside(stuck):
@@ -189,15 +192,56 @@ def test_a_process_within_a_library_is_ended_from_outside(stuck):
     assert told == "SIGTERM: stopped before the first update; there was nothing to save\n"
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_first_signal_is_told_and_a_second_one_ends_a_process_within_a_library(number, status, stuck):
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_first_signal_is_told_and_a_second_one_ends_a_process_within_a_library(number, stuck):
     """As a program of a new batch shape is compiled after the first update."""
     process = stuck("entered.begin()")
     process.send_signal(number)
     assert process.stderr.readline() == f"{number.name}: saving before exit; send it again to exit immediately\n"
+    time.sleep(0.6)  # one that comes sooner belongs to the first
     process.send_signal(number)
     assert process.communicate(timeout=30) == ("", "")
-    assert process.returncode == status
+    assert process.returncode == 130
+
+
+@pytest.mark.parametrize("then", ["pass", "entered.begin()"])
+def test_a_process_without_a_reader_of_its_messages_is_ended_too(then, stuck):
+    process = stuck(then)
+    process.stderr.close()
+    process.send_signal(signal.SIGINT)
+    if then != "pass":
+        time.sleep(1)
+        process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=25) == (0 if then == "pass" else 130)
+
+
+SAVING = """
+import hashlib, os, signal, time
+from convs2s_jax.training.run.processes import interrupts
+
+interrupts.PATIENCE = 0.2
+with interrupts.Interrupts(own_process=True) as entered:
+    entered.begin()
+    print("begun", flush=True)
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 2_000_000)  # a step: handlers run after it
+    time.sleep(1)
+    print("saved", entered.received, flush=True)
+"""
+
+
+def test_a_signal_that_comes_twice_at_once_is_one():
+    """As launchers send it to a process and to its group; the handler runs once for both."""
+    code = [sys.executable, "-c", SAVING]
+    process = subprocess.Popen(code, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline() == "begun\n"
+        for _ in range(2):
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.02)
+        told, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert (process.returncode, told) == (0, "saved SIGTERM\n")
 
 
 def test_handlers_are_restored_after_an_error_too():
