@@ -2,16 +2,20 @@
 
 import contextlib
 import gc
+import itertools
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 import weakref
+from types import SimpleNamespace
 
 import pytest
 
+from convs2s_jax.training.run.processes import interrupts as module
 from convs2s_jax.training.run.processes.interrupts import (
     SIGNALS,
     EndedAtOnceError,
@@ -208,40 +212,26 @@ def test_a_first_signal_is_told_and_a_second_one_ends_a_process_within_a_library
 def test_a_process_without_a_reader_of_its_messages_is_ended_too(then, stuck):
     process = stuck(then)
     process.stderr.close()
-    process.send_signal(signal.SIGINT)
-    if then != "pass":
-        time.sleep(1)
+    while process.poll() is None:  # at the latest until the timer kills it
         process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=25) == (0 if then == "pass" else 130)
+        time.sleep(0.6)
+    assert process.returncode == (0 if then == "pass" else 130)
 
 
-SAVING = """
-import hashlib, os, signal, time
-from convs2s_jax.training.run.processes import interrupts
-
-interrupts.PATIENCE = 0.2
-with interrupts.Interrupts(own_process=True) as entered:
-    entered.begin()
-    print("begun", flush=True)
-    hashlib.pbkdf2_hmac("sha256", b"", b"", 2_000_000)  # a step: handlers run after it
-    time.sleep(1)
-    print("saved", entered.received, flush=True)
-"""
-
-
-def test_a_signal_that_comes_twice_at_once_is_one():
-    """As launchers send it to a process and to its group; the handler runs once for both."""
-    code = [sys.executable, "-c", SAVING]
-    process = subprocess.Popen(code, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout.readline() == "begun\n"
-        for _ in range(2):
-            process.send_signal(signal.SIGTERM)
-            time.sleep(0.02)
-        told, _ = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert (process.returncode, told) == (0, "saved SIGTERM\n")
+@pytest.mark.parametrize(("gap", "ended"), [(0.02, []), (1.0, [130])])
+def test_a_signal_that_comes_twice_at_once_is_one(gap, ended, monkeypatch, capsys):
+    """As launchers send it to a process and to its group; during a step, the handler runs once for both."""
+    times, ends = itertools.count(step=gap), []
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: 9 + next(times), sleep=lambda _: None))
+    monkeypatch.setattr(module, "_end", ends.append)
+    interrupts = Interrupts(own_process=True)
+    interrupts.begin()
+    ours, theirs = socket.socketpair()
+    ours.send(bytes([signal.SIGTERM, signal.SIGTERM]))
+    ours.close()
+    interrupts._watch(theirs)
+    assert ends == ended
+    assert capsys.readouterr().err == "SIGTERM: saving before exit; send it again to exit immediately\n"
 
 
 def test_handlers_are_restored_after_an_error_too():
