@@ -3,13 +3,17 @@
 import contextlib
 import difflib
 import reprlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 _SHOWN = 200
 """Maximum number of characters of a value in a message."""
 _SENTENCE = 2000
 """Maximum number of characters of a message that a command prints."""
+
+
+Tell = Callable[[str], None]
+"""Receives a message for the user."""
 
 
 class UserError(Exception):

@@ -7,12 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from convs2s_jax.core import stores
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.core.guard import NO_ROOM, held_interrupts
 from convs2s_jax.core.places import scheme_of
 
-Tell = Callable[[str], None]
-"""Receives a message for the user."""
 PREFIX = "convs2s_jax-"
 """Beginning of the names of temporary folders."""
 

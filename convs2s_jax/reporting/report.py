@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from convs2s_jax.core import local_copies
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.core.files import replace_file
 from convs2s_jax.core.places import joined
 from convs2s_jax.core.versions import versions
@@ -17,7 +17,6 @@ from convs2s_jax.reporting.translations import Translations
 from convs2s_jax.training.run.stores import store_copy
 from convs2s_jax.translation.trained import Trained
 
-Tell = Callable[[str], None]
 PAGE, TRANSLATIONS = "index.html", "translations"
 """The page, and the folder of translations that the next report reuses, in the output."""
 

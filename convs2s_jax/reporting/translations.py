@@ -1,7 +1,7 @@
 """Translations of held-out lines by a run's best checkpoint, cached for the next report."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import numpy as np
 
 from convs2s_jax.core.checksums import DamagedError, checksum, parsed, seal, unseal
 from convs2s_jax.core.config import to_dict
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.core.files import content, replace_file
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.reporting.options import ReportOptions
@@ -25,7 +25,6 @@ from convs2s_jax.translation import translator as translators
 from convs2s_jax.translation.jobs.options import Options
 from convs2s_jax.translation.trained import Trained
 
-Tell = Callable[[str], None]
 _VERSION = 1
 """Version of the cached files. Files of another version are regenerated."""
 OTHER_LINES = {

@@ -53,7 +53,8 @@ def export_checkpoint(order: Export, tell: Callable[[str], None]) -> None:
         files with these names exist.
     """
     with store_copy.reading(order.workdir, tell) as (workdir, told), _opened(str(order.output), tell) as output:
-        _export(order, workdir, output, told)
+        written = _export(order, workdir, output, told)
+    tell(written)
 
 
 @contextlib.contextmanager
@@ -75,8 +76,8 @@ def _opened(output: str, tell: Callable[[str], None]) -> Iterator[Path]:
         _refuse(output, there)
 
 
-def _export(order: Export, workdir: Path, output: Path, tell: Callable[[str], None]) -> None:
-    """`export_checkpoint`, with the folder of the run and the file to write."""
+def _export(order: Export, workdir: Path, output: Path, tell: Callable[[str], None]) -> str:
+    """`export_checkpoint`, with the folder of the run and the file to write. Return a sentence about it."""
     cfg = run_folder.load_config(workdir)
     family = family_of_model(cfg.translator)
     source, target = (given or own for given, own in zip(order.languages, (cfg.data.src, cfg.data.tgt), strict=True))
@@ -135,7 +136,7 @@ def _export(order: Export, workdir: Path, output: Path, tell: Callable[[str], No
             _move(folder, output)
     except OSError as error:
         raise UserError(f"--output={order.output} cannot be written: {error.strerror}") from error
-    tell(
+    return (
         f"{order.output}: wrote step {position['step']} of {order.workdir}, with dict.{source}.txt and "
         f"dict.{target}.txt next to it"
     )

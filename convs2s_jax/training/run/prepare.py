@@ -138,11 +138,11 @@ def _check_validation(cfg: Config, valid: ParallelText, tell: Callable[[str], No
     if valid.rows is not None:
         copies = f"; {valid.copies} copies of them are left out" if valid.copies else ""
         tell(f"held out for validation: {len(valid)} pairs{copies}")
-    metrics, tokenize = cfg.training.metrics, cfg.training.bleu_tokenize
-    flag = "--config.training.bleu_tokenize"
-    hint = scoring.hint(valid.tgt, metrics=metrics, bleu_tokenize=tokenize, flag=flag)
-    if hint and cfg.training.validate_bleu:
-        tell(hint)
+    if cfg.training.validate_bleu:
+        metrics, tokenize = cfg.training.metrics, cfg.training.bleu_tokenize
+        flag = "--config.training.bleu_tokenize"
+        if hint := scoring.hint(valid.tgt, metrics=metrics, bleu_tokenize=tokenize, flag=flag):
+            tell(hint)
 
 
 def _training_split(

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from tqdm import tqdm
 
 from convs2s_jax.core.config import check
+from convs2s_jax.core.errors import Tell
 from convs2s_jax.core.guard import held_interrupts
 from convs2s_jax.data import corpora
 from convs2s_jax.metrics import scoring
@@ -18,7 +19,7 @@ from convs2s_jax.training.run import run_folder
 from convs2s_jax.translation import fit, shortlists
 from convs2s_jax.translation.jobs import labelling, output, resuming
 from convs2s_jax.translation.jobs.formats import FORMATS, Format
-from convs2s_jax.translation.jobs.job import Job, MakeJob, Tell, batching
+from convs2s_jax.translation.jobs.job import Job, MakeJob, batching
 from convs2s_jax.translation.jobs.options import Options
 from convs2s_jax.translation.jobs.work import Work, dependencies_of, read_work
 from convs2s_jax.translation.lines import score, translate

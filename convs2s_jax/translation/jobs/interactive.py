@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from convs2s_jax.core import streams
 from convs2s_jax.core.config import check
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.search import keys
 from convs2s_jax.search.buckets import Batching
 from convs2s_jax.search.shortlist import fixed_sizes
@@ -18,7 +18,7 @@ from convs2s_jax.training.run import run_folder
 from convs2s_jax.translation import fit
 from convs2s_jax.translation.jobs import decoding, inputs, labelling
 from convs2s_jax.translation.jobs.formats import FORMATS
-from convs2s_jax.translation.jobs.job import MakePrompt, Prompt, Tell
+from convs2s_jax.translation.jobs.job import MakePrompt, Prompt
 from convs2s_jax.translation.jobs.options import Options
 from convs2s_jax.translation.lines import translate
 from convs2s_jax.translation.results import Result

@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from convs2s_jax.core.config import LARGEST
+from convs2s_jax.core.errors import Tell
 from convs2s_jax.search.buckets import Batching
 from convs2s_jax.translation.jobs.formats import Format
 from convs2s_jax.translation.jobs.options import Options
 from convs2s_jax.translation.jobs.resuming import Dependencies
-
-Tell = Callable[[str], None]
 
 
 class Answer(Protocol):

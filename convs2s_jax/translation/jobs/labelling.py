@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from convs2s_jax.core.config import check
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.core.tokens import SPECIAL
 from convs2s_jax.data.text_files import read_lines
 from convs2s_jax.data.unknown import is_mostly_unknown
@@ -20,7 +20,7 @@ from convs2s_jax.search.buckets import DEFAULT_BATCHING, Batching
 from convs2s_jax.search.classify import classify
 from convs2s_jax.translation import trained
 from convs2s_jax.translation.jobs import inputs, resuming
-from convs2s_jax.translation.jobs.job import Job, Prompt, Tell, batching
+from convs2s_jax.translation.jobs.job import Job, Prompt, batching
 from convs2s_jax.translation.jobs.label_formats import LABEL_FORMATS, Choice, Labelled
 from convs2s_jax.translation.jobs.options import Options, flags
 from convs2s_jax.translation.lines import encode

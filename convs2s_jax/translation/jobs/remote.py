@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from convs2s_jax.core import local_copies, stores
+from convs2s_jax.core.errors import Tell
 from convs2s_jax.core.places import scheme_of
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.stores import store_copy
 from convs2s_jax.translation.jobs import resuming
-from convs2s_jax.translation.jobs.job import Tell
 from convs2s_jax.translation.jobs.options import Options
 
 FILES = ("input", "prefix", "constraints", "score", "unk_dictionary", "shortlist")

@@ -5,13 +5,12 @@ from dataclasses import dataclass, replace
 
 from convs2s_jax.core.checksums import checksum
 from convs2s_jax.core.config import to_dict
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.data.text_files import read_lines
 from convs2s_jax.metrics import scoring
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.translation import fit
 from convs2s_jax.translation.jobs import inputs, resuming
-from convs2s_jax.translation.jobs.job import Tell
 from convs2s_jax.translation.jobs.options import Options, check_read_once
 from convs2s_jax.translation.translator import Translator
 

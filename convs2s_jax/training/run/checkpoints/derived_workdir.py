@@ -8,9 +8,8 @@ from typing import Any
 from convs2s_jax.core import local_copies
 from convs2s_jax.core.checksums import DamagedError
 from convs2s_jax.core.config import check
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.core.files import new_folder
-from convs2s_jax.core.local_copies import Tell
 from convs2s_jax.core.places import scheme_of
 from convs2s_jax.data import vocabulary
 from convs2s_jax.data.vocabulary import Vocabularies

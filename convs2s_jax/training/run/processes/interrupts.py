@@ -63,8 +63,8 @@ class Interrupts:
         """
         self.received = ""
         self._own_process, self._peers = own_process, peers
-        self._begun, self._told, self._sent = False, False, False
-        self._untold = [True]
+        self._begun, self._sent = False, False
+        self._save_untold, self._stop_untold = [True], [True]
         self._ending, self._repeated = False, False
         self._asked = 0
         self._last = 0
@@ -160,36 +160,36 @@ class Interrupts:
         if self._peers is not None and not self._begun:
             self._peers.stop(signal.Signals(number).name)
         else:
-            sys.stderr.write("SIGINT: all processes save before exit; send it again to exit this one immediately\n")
+            _write("SIGINT: all processes save before exit; send it again to exit this one immediately\n")
             distributed.pass_on()
 
     def _watch(self, signals: socket.socket) -> None:
         """Handle signals in a separate thread: the handlers above wait until the main thread returns to Python."""
         with signals:
-            first = 0.0
+            first: float | None = None
             while number := signals.recv(1):
-                if number[0] not in SIGNALS or (self._begun and self._peers is not None):
+                if number[0] not in SIGNALS:
                     continue
                 name = signal.Signals(number[0]).name
                 if self._peers is not None:
-                    self._peers.stop(name)
+                    if not self._begun:
+                        self._peers.stop(name)
                     continue
-                now = time.monotonic()
                 if self._repeated:
                     self._repeated = False
                     continue
-                if self._begun and not first:
-                    first = now
+                now = time.monotonic()
+                if first is not None and now - first < TOGETHER:
+                    continue
+                is_first, first = first is None, now if first is None else first
+                if is_first and self._begun:
                     self._tell_saving(name)
                     continue
-                if first and now - first < TOGETHER:
-                    continue
-                first = first or now
                 time.sleep(PATIENCE)
                 if not self._begun:
                     self._tell_stop(name)
                     _end()
-                if now > first and not self._ending:
+                if not is_first and not self._ending:
                     _end(INTERRUPTED)
 
     def _stop_here(self, name: str) -> None:
@@ -201,14 +201,17 @@ class Interrupts:
             _end()
 
     def _tell_saving(self, name: str) -> None:
-        with contextlib.suppress(IndexError):  # handler and thread may run at the same time; only one has the item
-            self._untold.pop()
-            _write(f"{name}: saving before exit; send it again to exit immediately\n")
+        _write_once(self._save_untold, f"{name}: saving before exit; send it again to exit immediately\n")
 
     def _tell_stop(self, name: str) -> None:
-        if not self._told:
-            self._told = True
-            _write(f"{name}: stopped before the first update; there was nothing to save\n")
+        _write_once(self._stop_untold, f"{name}: stopped before the first update; there was nothing to save\n")
+
+
+def _write_once(untold: list[bool], text: str) -> None:
+    """`_write`, if the list still has its item. Handler and thread may run at the same time; only one gets it."""
+    with contextlib.suppress(IndexError):
+        untold.pop()
+        _write(text)
 
 
 def _write(text: str) -> None:

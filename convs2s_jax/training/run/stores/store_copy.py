@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from convs2s_jax.core import files, local_copies, stores
-from convs2s_jax.core.errors import UserError
-from convs2s_jax.core.local_copies import Tell
+from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.core.places import scheme_of
 from convs2s_jax.training.run.reports import metrics_file
 from convs2s_jax.training.run.run_folder import DAMAGED, LOG
