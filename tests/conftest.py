@@ -3,11 +3,13 @@
 import gc
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts commands in the background without it
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # two workers plan at once
 # Compiling is most of the time of these tests, so it is done with little optimisation.
