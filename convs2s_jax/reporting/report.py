@@ -8,6 +8,7 @@ from typing import Any
 from convs2s_jax.core import local_copies
 from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.core.files import replace_file
+from convs2s_jax.core.guard import writing_remedy
 from convs2s_jax.core.places import joined
 from convs2s_jax.core.versions import versions
 from convs2s_jax.reporting import attention, charts, document, page, runs, translations
@@ -47,10 +48,8 @@ def report(options: ReportOptions, *, when: str, tell: Tell, scripts: Callable[[
             data = content(found, options, output / TRANSLATIONS, when=when, tell=told)
             replace_file(output / PAGE, page.page(data, charts=scripts()))
         except OSError as error:
-            raise UserError(
-                f"--output={options.output} cannot be written: {error.strerror}; free some space or choose another "
-                "folder"
-            ) from error
+            remedy = writing_remedy(error, "choose another folder")
+            raise UserError(f"--output={options.output} cannot be written: {error.strerror}; {remedy}") from error
         for run in found:
             for problem in run.problems:
                 tell(f"{run.name}: {problem}")

@@ -1,7 +1,7 @@
 """From a configuration to tokenised text, vocabularies and batch shapes."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +79,7 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
     text = TrainingText(cfg.data, recogniser(known), task=type(cfg.model).__name__)
     held_out = text.valid, parallel_text.read(cfg.data, "test", optional=True)
     _check_validation(cfg, text.valid, tell)
+    _advise_on_scores(cfg, held_out, tell)
     made = vocabularies.of_run(cfg, workdir, text, tell, learn=learn)
     segmenting.check_vocabularies(cfg.data, made)
     fingerprints = {one.name: fingerprint_of_text(one) for one in held_out}
@@ -138,11 +139,15 @@ def _check_validation(cfg: Config, valid: ParallelText, tell: Callable[[str], No
     if valid.rows is not None:
         copies = f"; {valid.copies} copies of them are left out" if valid.copies else ""
         tell(f"held out for validation: {len(valid)} pairs{copies}")
-    if cfg.training.validate_bleu:
-        metrics, tokenize = cfg.training.metrics, cfg.training.bleu_tokenize
-        flag = "--config.training.bleu_tokenize"
-        if hint := scoring.hint(valid.tgt, metrics=metrics, bleu_tokenize=tokenize, flag=flag):
-            tell(hint)
+
+
+def _advise_on_scores(cfg: Config, held_out: Sequence[ParallelText], tell: Callable[[str], None]) -> None:
+    """Report a tokeniser of BLEU that does not fit the validation set, or the test set if there is no other."""
+    references = next((text.tgt for text in held_out if len(text)), ())
+    metrics, tokenize = cfg.training.metrics, cfg.training.bleu_tokenize
+    hint = scoring.hint(references, metrics=metrics, bleu_tokenize=tokenize, flag="--config.training.bleu_tokenize")
+    if hint and cfg.training.validate_bleu:
+        tell(hint)
 
 
 def _training_split(

@@ -125,6 +125,22 @@ def test_a_run_that_held_out_lines_with_copies_in_its_training_text_keeps_its_sp
     ) in told
 
 
+@pytest.mark.parametrize("scored", [True, False])
+def test_tokenised_references_of_a_test_set_are_told_if_there_is_no_validation_set(folder, tmp_path, scored):
+    for side in ("in", "out"):
+        (folder / f"test.{side}").write_text("a b .\nc d .\n")
+    values = options(folder) | {"training__validate_bleu": scored}
+    told = []
+    prepare(tiny.config(**values), tmp_path / "run", told.append)
+    hint = "the references look tokenised; with --config.training.bleu_tokenize=none, BLEU compares their words as they are"
+    assert (hint in told) == scored
+    for side in ("in", "out"):
+        (folder / f"valid.{side}").write_text("e f\ng h\n")
+    told.clear()
+    prepare(tiny.config(**values), tmp_path / "another", told.append)
+    assert hint not in told
+
+
 def test_what_is_held_out_and_what_a_validation_file_shares_with_training_is_told(folder, tmp_path, monkeypatch):
     monkeypatch.setattr("convs2s_jax.metrics.scoring.hint", lambda *_, flag, **__: f"hint: {flag}")
     told = []
