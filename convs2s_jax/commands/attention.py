@@ -93,7 +93,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     for i in sorted({*range(len(lines))} - {*real}):
         tell(f"{name}, line {i + 1} is empty: no picture is drawn")
     digits = max(4, len(str(len(lines))))
-    with local_copies.outgoing_folder("--output", options.output, tell) as (folder, told):
+    with local_copies.outgoing_folder("--output", options.output, tell) as (folder, told, _):
         _make_writable(folder)
         for begin in range(0, len(real), WINDOW):
             window = real[begin : begin + WINDOW]

@@ -34,8 +34,13 @@ def content(path: str | Path, *, most: int = LARGEST) -> bytes:
         size = os.fstat(file.fileno()).st_size
         data = file.read(min(most, max(size, LARGEST)) + 1) if size <= most else None
     if data is None or len(data) > most:
-        raise OSError(errno.EOVERFLOW, f"it has more than {most:,} bytes, too many for such a file", str(path))
+        raise too_large(path, most)
     return data
+
+
+def too_large(place: str | Path, most: int) -> OSError:
+    """Return the error for a file or object of more than `most` bytes."""
+    return OSError(errno.EOVERFLOW, f"it has more than {most:,} bytes, too many for such a file", str(place))
 
 
 def open_regular(path: str | Path) -> BinaryIO:

@@ -1,9 +1,10 @@
 """Local copies of files and folders in object stores. Messages state the address in place of the path of a copy."""
 
 import contextlib
+import errno
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from convs2s_jax.core import stores
@@ -16,7 +17,9 @@ PREFIX = "convs2s_jax-"
 
 
 def fetch(address: str, folder: Path, name: str) -> None:
-    """Copy an object of a folder in the store. Raises OSError if it cannot be read or written."""
+    """Copy an object of a folder in the store. Raises OSError if it cannot be read or written, or is named x/../y."""
+    if ".." in name.split("/"):
+        raise OSError(errno.EINVAL, f"{name} is not the name of a file in a folder", address)
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_bytes(stores.read(stores.join(address, name)))
 
@@ -38,15 +41,17 @@ def address_in_errors(copy: Path, address: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def incoming(flag: str, place: str) -> Iterator[Path]:
+def incoming(flag: str, place: str, *, beside: str = "", most: int | None = None) -> Iterator[Path]:
     """Yield the path of a file to read: the place itself, or a temporary copy of an object.
 
     Args:
       flag: the flag that specifies it, for messages.
       place: path or address.
+      beside: name of another object of the same folder, which is copied too if it exists.
+      most: maximum size in bytes of an object. The caller checks the size of a local file.
 
     Raises:
-      UserError: there is no such object, or the store cannot be used.
+      UserError: there is no such object, it is too large, or the store cannot be used.
     """
     if not scheme_of(place):
         yield Path(place)
@@ -55,12 +60,47 @@ def incoming(flag: str, place: str) -> Iterator[Path]:
     try:
         with address_in_errors(folder, place.rpartition("/")[0]):
             try:
-                copy.write_bytes(stores.read(place))
+                copy.write_bytes(stores.read(place, most=most))
+                with contextlib.suppress(FileNotFoundError):
+                    if beside:
+                        fetch(place.rpartition("/")[0], folder, beside)
             except FileNotFoundError as error:
                 raise UserError(f"{flag}={place}: there is no such object") from error
             except OSError as error:
+                if error.errno == errno.EOVERFLOW:
+                    raise UserError(f"{flag}={place} cannot be read: {error.strerror}; choose another file") from error
                 raise unusable(flag, place, error) from error
             yield copy
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def incoming_folder(flag: str, place: str, wanted: Callable[[str], bool], *, beginning: str = "") -> Iterator[Path]:
+    """Yield the path of a folder to read: the place itself, or a temporary copy of some of its objects.
+
+    Args:
+      flag: the flag that specifies it, for messages.
+      place: path or address.
+      wanted: whether to copy an object, by its name in the folder.
+      beginning: prefix of all names that are wanted; only such objects are listed.
+
+    Raises:
+      UserError: the store cannot be used.
+    """
+    if not scheme_of(place):
+        yield Path(place)
+        return
+    address = place.rstrip("/")
+    folder, _ = temporary(address)
+    try:
+        with address_in_errors(folder, address):
+            try:
+                names = filter(wanted, stores.names(address, beginning))
+                stores.in_parallel(lambda name: fetch(address, folder, name), names)
+            except OSError as error:
+                raise unusable(flag, address, error) from error
+            yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -89,10 +129,10 @@ def outgoing(flag: str, place: str, tell: Tell) -> Iterator[Path]:
 @contextlib.contextmanager
 def outgoing_folder(
     flag: str, place: str, tell: Tell, *, is_new: bool = False, reused: tuple[str, ...] = (), last: str = ""
-) -> Iterator[tuple[Path, Tell]]:
+) -> Iterator[tuple[Path, Tell, Callable[[], None]]]:
     """Yield the path of a folder to create or fill: the place itself, or a temporary folder, uploaded at the end.
 
-    Nothing is uploaded after an error. The caller checks and creates a local folder.
+    Nothing more is uploaded after an error. The caller checks and creates a local folder.
 
     Args:
       flag: the flag that specifies it, such as --output.
@@ -104,15 +144,21 @@ def outgoing_folder(
         complete.
 
     Yields:
-      The path, and `tell` with the address in place of the path of a copy.
+      The path, `tell` with the address in place of the path of a copy, and a function that uploads what has changed so
+      far and raises OSError. It does nothing for a local folder.
 
     Raises:
       UserError: there are objects although `is_new`, or the store cannot be used.
     """
     if not scheme_of(place):
-        yield Path(place), tell
+        yield Path(place), tell, lambda: None
         return
     address = place.rstrip("/")
+    sent: dict[str, tuple[int, int]] = {}
+
+    def send() -> None:
+        _send(folder, address, sent, last)
+
     with _results(flag, address) as (kept, folder):
         try:
             if is_new and stores.names(address):
@@ -122,9 +168,9 @@ def outgoing_folder(
             stores.in_parallel(lambda name: fetch(address, folder, name), there if reused else [])
         except OSError as error:
             raise unusable(flag, address, error) from error
-        before = _stamps(folder)
-        yield folder, with_address(tell, folder, address)
-    upload(flag, address, kept, lambda: _send(folder, address, before, last), tell)
+        sent |= _stamps(folder)
+        yield folder, with_address(tell, folder, address), send
+    upload(flag, address, kept, send, tell)
 
 
 def upload(flag: str, address: str, folder: Path, send: Callable[[], None], tell: Tell) -> None:
@@ -193,9 +239,11 @@ def _stamps(folder: Path) -> dict[str, tuple[int, int]]:
     return {name: (status.st_size, status.st_mtime_ns) for name, status in sorted(found.items())}
 
 
-def _send(folder: Path, address: str, before: Mapping[str, tuple[int, int]], last: str) -> None:
-    """Write the files of a folder that have changed to a store, those named `last` after all others."""
-    names = [name for name, stamp in _stamps(folder).items() if stamp != before.get(name)]
+def _send(folder: Path, address: str, sent: dict[str, tuple[int, int]], last: str) -> None:
+    """Write the files of a folder that have changed to a store, those named `last` after all others. Updates `sent`."""
+    stamps = _stamps(folder)
+    names = [name for name, stamp in stamps.items() if stamp != sent.get(name)]
     for at_end in (False, True):
         some = [name for name in names if (bool(last) and f"/{name}".endswith(f"/{last}")) == at_end]
         stores.in_parallel(lambda name: stores.write(stores.join(address, name), (folder / name).read_bytes()), some)
+    sent |= stamps

@@ -66,7 +66,7 @@ def opened(given: str) -> Iterator[tuple[Path, str]]:
     with contextlib.ExitStack() as stack:
         if scheme_of(given):
             stack.enter_context(sigterm_interrupts())  # otherwise SIGTERM would leave the copy
-            path = stack.enter_context(local_copies.incoming("--config", given))
+            path = stack.enter_context(local_copies.incoming("--config", given, most=_LARGEST))
         else:
             path = find(given)
         yield path, read_text(path, remedy="choose a configuration file", most=_LARGEST)

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from convs2s_jax.core.errors import UserError, first_line
+from convs2s_jax.core.files import too_large
 from convs2s_jax.core.places import scheme_of
 
 T = TypeVar("T")
@@ -31,9 +32,20 @@ def join(folder: str, *names: str) -> str:
     return "/".join([folder.rstrip("/"), *names])
 
 
-def read(address: str) -> bytes:
-    """Return the content of an object. Raises FileNotFoundError if it is missing, OSError if it cannot be read."""
+def read(address: str, *, most: int | None = None) -> bytes:
+    """Return the content of an object.
+
+    Args:
+      address: of the object.
+      most: maximum size in bytes; a larger object is not downloaded.
+
+    Raises:
+      FileNotFoundError: it is missing.
+      OSError: it cannot be read, or is too large.
+    """
     bucket, name = _split(address)
+    if most is not None and _is_longer(bucket, name, most):
+        raise too_large(address, most)
     found = _tried(address, lambda: _opened(bucket).read(name).result())
     if found.state != "value":
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), address)
@@ -131,6 +143,14 @@ def _driver(spec: str, emulator: str | None) -> Any:
     import tensorstore  # not needed without a store, and slow to import
 
     return tensorstore.KvStore.open(json.loads(spec)).result()
+
+
+def _is_longer(bucket: tuple[str, str], name: str, size: int) -> bool:
+    """Whether an object is known to have more than `size` bytes. TensorStore returns no sizes, but parts of objects."""
+    try:
+        return bool(_opened(bucket).read(name, byte_range=slice(size, size + 1)).result().state == "value")
+    except Exception:  # there is no such byte; of any other error, the read that follows gives the reason
+        return False
 
 
 def _listed(bucket: tuple[str, str], prefix: str) -> list[str]:

@@ -3,7 +3,6 @@
 import dataclasses
 import errno
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -12,11 +11,10 @@ from typing import Protocol
 import numpy as np
 import tqdm
 
-from convs2s_jax.core import stores
+from convs2s_jax.core import local_copies
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import new_folder
-from convs2s_jax.core.places import scheme_of
 from convs2s_jax.data import bpe_codes, labels, pieces, sealed_folder, sentencepiece, words
 from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.parallel_text import ParallelText
@@ -158,19 +156,8 @@ def load_from(place: str) -> Vocabularies:
     Raises:
       UserError: as in `load`, or the store cannot be used.
     """
-    if not scheme_of(place):
-        return load(Path(place))
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            for name in stores.names(place):
-                if "/" not in name:
-                    (Path(folder) / name).write_bytes(stores.read(stores.join(place, name)))
-        except OSError as error:
-            raise stores.unusable("data.vocabulary.dir", place, error) from error
-        try:
-            return load(Path(folder))
-        except UserError as error:
-            raise UserError(str(error).replace(folder, place)) from error
+    with local_copies.incoming_folder("data.vocabulary.dir", place, lambda name: "/" not in name) as folder:
+        return load(folder)
 
 
 def _sample(lines: Sequence[str], most: int, seed: int) -> Sequence[str]:

@@ -68,7 +68,7 @@ def test_the_config_json_of_a_run_is_a_configuration(tmp_path):
             read_config(str(path), [])
 
 
-def test_a_configuration_may_be_in_a_store(bucket):  # noqa: F811
+def test_a_configuration_may_be_in_a_store(bucket, monkeypatch):  # noqa: F811
     stores.write("gs://bucket/a/config.json", json.dumps(checksums.seal({"seed": 1})).encode())
     stores.write("gs://bucket/a/my.py", b"def get_config():\n    return {'seed': 2}\n")
     stores.write("gs://bucket/a/bad.py", b"def get_config():\n    return 1 / 0\n")
@@ -80,11 +80,14 @@ def test_a_configuration_may_be_in_a_store(bucket):  # noqa: F811
     assert read_config("gs://bucket/a/config.json", [("steps", "3")]) == {"seed": 1, "steps": 3}
     assert read_config("gs://bucket/a/my.py", []) == {"seed": 2}
     assert presets.read("gs://bucket/a/my.py").startswith("def get_config")
+    monkeypatch.setattr(presets, "_LARGEST", len(near))
+    stores.write("gs://bucket/a/long.py", near + b"\n")
     for name, message in {
         "bad.py": r"gs://bucket/a/bad\.py, line 2: ZeroDivisionError: division by zero",
         "near.py": r"gs://bucket/a/near\.py, line 5: FileNotFoundError: .*'gs://bucket/a/x'$",
         "bad.json": r"gs://bucket/a/bad\.json is not the config\.json of a run: ",
         "none.py": r"--config=gs://bucket/a/none\.py: there is no such object",
+        "long.py": r"--config=gs://bucket/a/long\.py cannot be read: it has more than 104 bytes, .*choose another file",
     }.items():
         with pytest.raises(UserError, match=f"^{message}"):
             read_config(f"gs://bucket/a/{name}", [])

@@ -9,7 +9,7 @@ import pytest
 from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.guard import TerminatedError, sigterm_interrupts
-from convs2s_jax.core.local_copies import incoming, outgoing, outgoing_folder
+from convs2s_jax.core.local_copies import incoming, incoming_folder, outgoing, outgoing_folder
 from tests.stores import bucket, requests  # noqa: F401  (fixtures)
 
 TEMPORARY = "convs2s_jax-*"
@@ -34,8 +34,10 @@ def test_a_local_place_is_itself(tmp_path):
     told = []
     with incoming("--input", f"{tmp_path}/a") as path, outgoing("--output", f"{tmp_path}/b", told.append) as other:
         assert (path, other) == (tmp_path / "a", tmp_path / "b")
-    with outgoing_folder("--output", f"{tmp_path}/c", told.append, is_new=True) as (folder, tell):
+    with outgoing_folder("--output", f"{tmp_path}/c", told.append, is_new=True) as (folder, tell, _):
         assert (folder, tell) == (tmp_path / "c", told.append)
+    with incoming_folder("--dicts", f"{tmp_path}/d", lambda _: False) as folder:
+        assert folder == tmp_path / "d"
     assert not list(tmp_path.glob("[abc]"))
 
 
@@ -57,9 +59,75 @@ def test_a_file_is_read_and_written_under_its_address(bucket, temporary):  # noq
     assert list(temporary.iterdir()) == []
 
 
+def test_another_object_of_the_folder_is_copied_if_it_exists(bucket):  # noqa: F811
+    fill(bucket, ("a", "b", "c"))
+    for beside in ("b", "d"):
+        with incoming("--input", "gs://bucket/a", beside=beside) as copy:
+            assert {path.name for path in copy.parent.iterdir()} == {"a", beside} - {"d"}
+
+
+def test_a_large_object_is_refused_before_it_is_downloaded(bucket, temporary, monkeypatch):  # noqa: F811
+    fill(bucket, ("abc", "other"))
+    assert stores.read("gs://bucket/abc", most=3) == b"abc"
+    ranges, driver = [], stores._opened(("gs", "bucket"))
+
+    class Noted:
+        def read(self, name, byte_range=None):
+            ranges.append(byte_range)
+            return driver.read(name, byte_range=byte_range)
+
+    monkeypatch.setattr(stores, "_opened", lambda _: Noted())
+    with (
+        pytest.raises(
+            UserError, match=r"^--input=gs://bucket/abc cannot be read: it has more than 2 bytes, .* another"
+        ),
+        incoming("--input", "gs://bucket/abc", most=2),
+    ):
+        pytest.fail("there is a copy")
+    assert ranges == [slice(2, 3)]
+    assert list(temporary.iterdir()) == []
+    with pytest.raises(UserError, match="there is no such object"), incoming("--input", "gs://bucket/no", most=2):
+        pytest.fail("there is a copy")
+
+
+def test_what_is_wanted_of_a_folder_is_copied(bucket, temporary):  # noqa: F811
+    fill(bucket / "in", ("ab", "a/c", "ad", "b"))
+    with incoming_folder("--dicts", "gs://bucket/in/", lambda name: name != "ad", beginning="a") as folder:
+        assert sorted(path.name for path in folder.rglob("*")) == ["a", "ab", "c"]
+        assert (folder / "a" / "c").read_text() == "a/c"
+        with (
+            pytest.raises(UserError, match=r"^gs://bucket/in/b is missing$"),
+            incoming_folder("--dicts", "gs://bucket/in/", lambda _: False) as other,
+        ):
+            raise UserError(f"{other}/b is missing")
+    assert list(temporary.iterdir()) == []
+
+
+def test_what_was_saved_meanwhile_stays_after_an_error_and_is_not_written_again(bucket, requests, temporary):  # noqa: F811
+    def write_in_parts(end=lambda: None):
+        with outgoing_folder("--output", "gs://bucket/out", print, last="mark") as (folder, _, save):
+            for names in (("a/b", "mark"), ("c",)):
+                fill(folder, names)
+                save()
+            fill(folder, ("d",))
+            end()
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    bucket.mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        write_in_parts(interrupt)
+    saved = [("write", f"gs://bucket/out/{name}") for name in ("a/b", "mark", "c")]
+    assert requests == saved
+    write_in_parts()
+    assert requests[3:] == [*saved, ("write", "gs://bucket/out/d")]
+    assert list(temporary.iterdir()) == []
+
+
 def test_a_folder_is_uploaded_at_the_end_and_what_marks_it_as_complete_last(bucket, requests, temporary):  # noqa: F811
     told = []
-    with outgoing_folder("--output", "gs://bucket/out/", told.append, last="mark") as (folder, tell):
+    with outgoing_folder("--output", "gs://bucket/out/", told.append, last="mark") as (folder, tell, _):
         assert not folder.exists()
         fill(folder)
         tell(f"{folder}/c is written")
@@ -73,7 +141,7 @@ def test_a_folder_is_uploaded_at_the_end_and_what_marks_it_as_complete_last(buck
 
 def test_earlier_objects_are_fetched_by_the_beginnings_of_their_names(bucket):  # noqa: F811
     fill(bucket / "out", ("a/1", "a/2", "b1", "c"))
-    with outgoing_folder("--output", "gs://bucket/out", print, reused=("a/", "b")) as (folder, _):
+    with outgoing_folder("--output", "gs://bucket/out", print, reused=("a/", "b")) as (folder, *_):
         assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()) == [
             "a/1",
             "a/2",
@@ -83,7 +151,7 @@ def test_earlier_objects_are_fetched_by_the_beginnings_of_their_names(bucket):  
 
 def test_what_was_fetched_is_written_only_if_it_changed(bucket, requests):  # noqa: F811
     fill(bucket / "out", ("a/1", "a/2", "a.txt"))
-    with outgoing_folder("--output", "gs://bucket/out", print, reused=("a/",), last="2") as (folder, _):
+    with outgoing_folder("--output", "gs://bucket/out", print, reused=("a/",), last="2") as (folder, *_):
         assert not (folder / "a.txt").exists()
         fill(folder, ("a/3", "b2"))
         (folder / "a" / "2").write_text("new")
@@ -98,11 +166,24 @@ def test_no_other_folder_is_deleted_or_uploaded(name, bucket, requests, temporar
     (temporary / "other").mkdir()
     (temporary / "other" / "secret").write_text("secret")
     bucket.mkdir()
-    with outgoing_folder("--output", f"gs://bucket/{name}", print) as (folder, _):
+    with outgoing_folder("--output", f"gs://bucket/{name}", print) as (folder, *_):
         folder.mkdir()
         assert folder.parent.parent == temporary
     assert requests == []
     assert [path.name for path in temporary.iterdir()] == ["other"]
+
+
+def test_no_file_outside_the_copy_is_written(bucket, temporary, monkeypatch):  # noqa: F811
+    """In a store, .. is a name like others; whoever writes there must not write here."""
+    (temporary / "other").write_text("own")
+    monkeypatch.setattr(stores, "names", lambda *_: ["../other"])
+    monkeypatch.setattr(stores, "read", lambda _: b"theirs")
+    with (
+        pytest.raises(UserError, match=r"^--dicts=gs://bucket/in cannot be used: \.\./other is not the name of a file"),
+        incoming_folder("--dicts", "gs://bucket/in", lambda _: True),
+    ):
+        pytest.fail("there is a copy")
+    assert (temporary / "other").read_text() == "own"
 
 
 def test_a_bucket_that_is_not_there_is_told_before_the_work(bucket, monkeypatch):  # noqa: F811
@@ -210,7 +291,7 @@ def test_an_interrupt_waits_for_the_upload_and_a_second_one_ends_it(as_folder, s
 
 def write(as_folder, tell, *, meanwhile=lambda: None):
     if as_folder:
-        with outgoing_folder("--output", "gs://bucket/out", tell) as (folder, _):
+        with outgoing_folder("--output", "gs://bucket/out", tell) as (folder, *_):
             folder.mkdir()
             (folder / "a").write_text("done")
             meanwhile()

@@ -66,7 +66,7 @@ def _opened(output: str, tell: Callable[[str], None]) -> Iterator[Path]:
     address, _, name = output.rpartition("/")
     there = [name] if stores.check_object("--output", output) else []
     _refuse(output, there)
-    with local_copies.outgoing_folder("--output", address, tell, last=name) as (folder, _):
+    with local_copies.outgoing_folder("--output", address, tell, last=name) as (folder, *_):
         folder.mkdir()
         yield folder / name
         for path in folder.iterdir():

@@ -4,7 +4,6 @@ import contextlib
 import errno
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,18 +34,14 @@ def opened(workdir: Path | str, *, flag: str = "--workdir", reports: bool = Fals
         yield Path(workdir)
         return
     address = str(workdir).rstrip("/")
-    with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=local_copies.PREFIX)))
-        stack.enter_context(local_copies.address_in_errors(folder, address))
-        try:
-            beginnings = ("vocab/", "samples/") if reports else ("vocab/",)
-            files_read = ("config.json", metrics_file.NAME, LOG) if reports else ("config.json",)
-            there = stores.names(address)
-            wanted = [name for name in there if name in files_read or name.startswith(beginnings)]
-            stores.in_parallel(lambda name: local_copies.fetch(address, folder, name), wanted)
-        except OSError as error:
-            raise local_copies.unusable(flag, address, error) from error
-        if not wanted:
+    beginnings = ("vocab/", "samples/") if reports else ("vocab/",)
+    files_read = ("config.json", metrics_file.NAME, LOG) if reports else ("config.json",)
+
+    def wanted(name: str) -> bool:
+        return name in files_read or name.startswith(beginnings)
+
+    with local_copies.incoming_folder(flag, address, wanted) as folder:
+        if not any(folder.iterdir()):
             raise UserError(f"{flag}={address}: there is no such folder")
         (folder / ORIGIN).write_text(f"{flag}\n{address}", encoding="utf-8")
         if reports:
