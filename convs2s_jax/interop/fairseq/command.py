@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -22,14 +21,16 @@ class ImportFlags:
     """Flags of the import command.
 
     Attributes:
-      checkpoint: fairseq .pt files, or .npz files with config.json next to them.
-      dicts: folder that contains dict.SRC.txt and dict.TGT.txt.
+      checkpoint: fairseq .pt files, or .npz files with config.json next to them; or their addresses in an object store
+        (gs://BUCKET/NAME, s3://BUCKET/NAME).
+      dicts: folder that contains dict.SRC.txt and dict.TGT.txt, or its address.
       workdir: new folders, one for each checkpoint; or the address of a single workdir in an object store.
       source_lang: SRC; by default the checkpoint's own.
       target_lang: TGT; by default the checkpoint's own.
-      src_spm: SentencePiece model of the source, for text that is not yet split into pieces.
-      tgt_spm: SentencePiece model of the target.
-      bpe_codes: subword-nmt codes, one file for both sides or SRC,TGT, for text that is not yet split into pieces.
+      src_spm: SentencePiece model of the source, or its address, for text that is not yet split into pieces.
+      tgt_spm: SentencePiece model of the target, or its address.
+      bpe_codes: subword-nmt codes, one file or address for both sides or SRC,TGT, for text that is not yet split into
+        pieces.
       average: create one workdir with the average of all checkpoints.
       momentum: carry over the optimiser's momentum.
       config: configuration file, or its address, whose fields override those of the checkpoint.
@@ -92,12 +93,12 @@ def import_main(values: dict[str, Any], overrides: Overrides) -> None:
     """Convert checkpoints to workdirs."""
     given = command_line.options_of(ImportFlags, values)
     order = Import(
-        checkpoints=[Path(name) for name in given.checkpoint],
+        checkpoints=given.checkpoint,
         workdirs=given.workdir,
-        dicts=Path(given.dicts),
+        dicts=given.dicts,
         languages=(given.source_lang, given.target_lang),
-        models=(Path(given.src_spm), Path(given.tgt_spm)) if given.src_spm else (None, None),
-        codes=(Path(given.bpe_codes[0]), Path(given.bpe_codes[-1])) if given.bpe_codes else (None, None),
+        models=(given.src_spm, given.tgt_spm) if given.src_spm else (None, None),
+        codes=(given.bpe_codes[0], given.bpe_codes[-1]) if given.bpe_codes else (None, None),
         average=given.average,
         momentum=given.momentum,
         config=given.config,
@@ -132,7 +133,7 @@ Each checkpoint becomes a workdir for decoding and further training (docs/fairse
 """,
             groups=(Group("Options", ImportFlags),),
             main=import_main,
-            stores=("workdir", "config"),
+            stores=("checkpoint", "dicts", "workdir", "src_spm", "tgt_spm", "bpe_codes", "config"),
         ),
         "export": Command(
             about="""

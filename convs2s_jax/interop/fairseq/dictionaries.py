@@ -44,6 +44,11 @@ def read(folder: Path, languages: Sequence[str], models: Paths, codes: Paths = (
     return Vocabularies(*sides)
 
 
+def is_name(name: str) -> bool:
+    """Whether a file has a name that `read` may ask for: dict.LANGUAGE.txt."""
+    return name.startswith("dict.") and name.endswith(".txt") and "/" not in name
+
+
 def needs_external_bpe(vocabularies: Vocabularies) -> bool:
     """Whether the user has to split input with subword-nmt and join the output."""
     return any(isinstance(one, WordList) and is_marked(one) for one in (vocabularies.src, vocabularies.tgt))

@@ -69,6 +69,8 @@ INERT = (
 """Names, besides argparse.Namespace, that a checkpoint may refer to: fairseq's meters, configurations and numbers."""
 
 
+ARGUMENTS = "config.json"
+"""Name of the file with fairseq's arguments, next to an .npz file."""
 _NAMES = frozenset({*INERT, "argparse.Namespace", "collections.OrderedDict"})
 _MOST_PICKLE, _MOST_JSON = 2**26, 2**24
 _OLDEST_TORCH = (2, 6)
@@ -96,7 +98,7 @@ def read(path: Path) -> dict[str, Any]:
 def unchecked(path: Path) -> str:
     """The reason that damage to a readable file would go unnoticed, or "" if checksums detect it."""
     if path.suffix == ".npz":
-        return f"the arguments next to it, {path.with_name('config.json')}, have no checksum"
+        return f"the arguments next to it, {path.with_name(ARGUMENTS)}, have no checksum"
     if not archives.is_archive(path):
         return "it is in the format used before PyTorch 1.6, which has no checksums"
     with archives.opened(path) as archive:
@@ -128,7 +130,7 @@ def write(content: dict[str, Any], path: Path) -> None:
 
 
 def _read_arrays(path: Path) -> dict[str, Any]:
-    arguments = path.with_name("config.json")
+    arguments = path.with_name(ARGUMENTS)
     try:
         with archives.opened(path) as archive:
             model = {name: _single(value) for name, value in archives.arrays(archive).items()}

@@ -3,23 +3,25 @@
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from convs2s_jax.core import places
+from convs2s_jax.core import local_copies, places
 from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build, override, to_dict
-from convs2s_jax.core.errors import UserError, located
+from convs2s_jax.core.errors import Tell, UserError, located
+from convs2s_jax.core.files import LARGEST
 from convs2s_jax.data.bpe_codes import MARK
 from convs2s_jax.data.pieces import ListedPieces
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.interop.fairseq import dictionaries, momentum
 from convs2s_jax.interop.fairseq.checkpoint import Checkpoint, load
 from convs2s_jax.interop.fairseq.families import config_from_args, params_from_state_dict
+from convs2s_jax.interop.fairseq.files import ARGUMENTS
 from convs2s_jax.interop.fairseq.parameters import as_version_2, check_directions
 from convs2s_jax.interop.fairseq.recipe import Recipe, recipe
 from convs2s_jax.models import encoder_decoder
@@ -37,9 +39,9 @@ class Import:
     """The settings of an import.
 
     Attributes:
-      checkpoints: files to read.
+      checkpoints: paths or addresses of the files to read.
       workdirs: paths or addresses of workdirs to create: one for each checkpoint, or a single one for their average.
-      dicts: folder of the dictionaries.
+      dicts: folder of the dictionaries, or its address.
       languages: source and target language; "" for those of the checkpoint.
       models: SentencePiece models of both sides, or None.
       codes: subword-nmt codes of both sides, or None.
@@ -49,16 +51,26 @@ class Import:
       overrides: (path.to.field, text) pairs of the command line.
     """
 
-    checkpoints: Sequence[Path]
+    checkpoints: Sequence[Path | str]
     workdirs: Sequence[Path | str]
-    dicts: Path
+    dicts: Path | str
     languages: tuple[str, str] = ("", "")
-    models: tuple[Path | None, Path | None] = (None, None)
-    codes: tuple[Path | None, Path | None] = (None, None)
+    models: tuple[Path | str | None, Path | str | None] = (None, None)
+    codes: tuple[Path | str | None, Path | str | None] = (None, None)
     average: bool = False
     momentum: bool = True
     config: str = ""
     overrides: Sequence[tuple[str, str]] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Inputs:
+    """The files of an import on this machine: those of `Import`, or copies of them."""
+
+    checkpoints: list[Path]
+    dicts: Path
+    models: dictionaries.Paths
+    codes: dictionaries.Paths
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,16 +103,17 @@ def import_checkpoints(order: Import, tell: Callable[[str], None]) -> None:
     _check(order)
     with contextlib.ExitStack() as stack:
         parts = [stack.enter_context(derived_workdir.new("--workdir", str(place), tell)) for place in order.workdirs]
-        found = [load(path) for path in order.checkpoints]
+        inputs, told = stack.enter_context(_localised(order, tell))
+        found = [load(path) for path in inputs.checkpoints]
         if order.average:
             alone = dataclasses.replace(order, momentum=False)
-            made = [_average([_convert(one, alone, tell) for one in found])]
+            made = [_average([_convert(one, alone, inputs, told) for one in found])]
             what = f"the average of {len(found)} checkpoints"
             tell(f"{what}: momentum starts from zero, since updates belong to a single model")
         else:
-            made = [_convert(one, order, tell) for one in found]
-        files = [str(path) for path in order.checkpoints]
-        for part, one, of in zip(parts, made, [files] if order.average else [[file] for file in files], strict=True):
+            made = [_convert(one, order, inputs, told) for one in found]
+        names = [str(path) for path in order.checkpoints]
+        for part, one, of in zip(parts, made, [names] if order.average else [[name] for name in names], strict=True):
             _write(part, one, of)
     for place, one in zip(order.workdirs, made, strict=True):
         at = f"step {one.position.step}, epoch {one.position.epoch}"
@@ -128,7 +141,39 @@ def _check(order: Import) -> None:
             raise UserError(f"--workdir={place} is listed twice; each checkpoint requires its own workdir")
 
 
-def _convert(found: Checkpoint, order: Import, tell: Callable[[str], None]) -> _Made:
+@contextlib.contextmanager
+def _localised(order: Import, tell: Tell) -> Iterator[tuple[_Inputs, Tell]]:
+    """Yield the files to read, with temporary copies of objects in stores, and a `tell` that shows their addresses."""
+    copies: dict[str, Path] = {}
+    with contextlib.ExitStack() as stack:
+
+        def file(flag: str, place: Path | str, *, beside: str = "", most: int | None = None) -> Path:
+            name = str(place)
+            if name not in copies:
+                copies[name] = stack.enter_context(local_copies.incoming(flag, name, beside=beside, most=most))
+            return copies[name]
+
+        def optional(flag: str, place: Path | str | None) -> Path | None:
+            return None if place is None else file(flag, place, most=LARGEST)
+
+        inputs = _Inputs(
+            checkpoints=[
+                file("--checkpoint", place, beside=ARGUMENTS if str(place).endswith(".npz") else "")
+                for place in order.checkpoints
+            ],
+            dicts=stack.enter_context(
+                local_copies.incoming_folder("--dicts", str(order.dicts), dictionaries.is_name, beginning="dict.")
+            ),
+            models=(optional("--src_spm", order.models[0]), optional("--tgt_spm", order.models[1])),
+            codes=(optional("--bpe_codes", order.codes[0]), optional("--bpe_codes", order.codes[1])),
+        )
+        folders = {copy.parent: name.rpartition("/")[0] for name, copy in copies.items()}
+        for copy, address in {**folders, inputs.dicts: str(order.dicts).rstrip("/")}.items():
+            tell = local_copies.with_address(tell, copy, address) if places.scheme_of(address) else tell
+        yield inputs, tell
+
+
+def _convert(found: Checkpoint, order: Import, inputs: _Inputs, tell: Tell) -> _Made:
     """Convert one checkpoint."""
     with located(found.where):
         trained = recipe(found.args, found.rate, found.epoch)
@@ -138,30 +183,30 @@ def _convert(found: Checkpoint, order: Import, tell: Callable[[str], None]) -> _
     )
     if not (source and target):
         raise UserError(f"{found.where} does not specify its languages; set --source_lang and --target_lang")
-    vocabularies = dictionaries.read(order.dicts, (source, target), order.models, order.codes)
+    vocabularies = dictionaries.read(inputs.dicts, (source, target), inputs.models, inputs.codes)
     cfg = _config(found, order, trained, (source, target), vocabularies)
     with located(found.where):
         params = params_from_state_dict(cfg.translator, found.tensors)
         check_directions(params)
     whole = encoder_decoder.with_shared_table(params, cfg.translator)
     rows = (len(whole.encoder.embedding.table), len(whole.decoder.embedding.table))
-    dictionaries.check_sizes(vocabularies, rows, order.dicts, (source, target))
+    dictionaries.check_sizes(vocabularies, rows, inputs.dicts, (source, target))
     if cfg.translator.share_embeddings:
         one = dictionaries.joined(vocabularies)
         if one is None:
             tell(
-                f"{order.dicts}: the two vocabularies differ, but the model of {found.where} shares one table between "
+                f"{inputs.dicts}: the two vocabularies differ, but the model of {found.where} shares one table between "
                 "both sides; it can translate but cannot be trained further"
             )
         vocabularies = one or vocabularies
     params = as_version_2(params)
     tell(
-        f"{order.dicts}: dict.{source}.txt and dict.{target}.txt have no checksums, so damage from before this import "
+        f"{inputs.dicts}: dict.{source}.txt and dict.{target}.txt have no checksums, so damage from before this import "
         "goes unnoticed"
     )
     if dictionaries.needs_external_bpe(vocabularies):
         tell(
-            f"{order.dicts}: dictionary entries end in {MARK}, so the model reads and writes text split with "
+            f"{inputs.dicts}: dictionary entries end in {MARK}, so the model reads and writes text split with "
             "subword-nmt; for plain text, import with --bpe_codes=FILE, or join its output with "
             "sed -E 's/(@@ )|(@@ ?$)//g'"
         )
