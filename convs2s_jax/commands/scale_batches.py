@@ -2,14 +2,16 @@
 
 import json
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from convs2s_jax.core import files
+from convs2s_jax.core import files, local_copies, stores
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, shown
+from convs2s_jax.core.places import scheme_of
 from convs2s_jax.scaling import plan
 from convs2s_jax.scaling.topology import Topology
 from convs2s_jax.training.run.config import Config
@@ -85,7 +87,9 @@ def planned(cfg: Config, devices: Topology, batches: Batches, sizes: Mapping[str
 
 def check_json(name: str) -> None:
     """Raise UserError early if the file of --json, if set, cannot be written, because a plan takes minutes."""
-    if name:
+    if scheme_of(name):
+        stores.check_object("--json", name)
+    elif name:
         try:
             files.check_replaceable(Path(name))
         except OSError as error:
@@ -95,10 +99,16 @@ def check_json(name: str) -> None:
 def write_json(name: str, values: Mapping[str, Any]) -> None:
     """Write the file of --json, if set. Raises UserError if it cannot be written."""
     if name:
-        try:
-            files.replace_file(Path(name), json.dumps(values, indent=1) + "\n")
-        except OSError as error:
-            raise _unwritable(name, error) from error
+        with local_copies.outgoing("--json", name, tell) as path:
+            try:
+                files.replace_file(path, json.dumps(values, indent=1) + "\n")
+            except OSError as error:
+                raise _unwritable(name, error) from error
+
+
+def tell(sentence: str) -> None:
+    """Print a message to standard error; the plan is printed to standard output."""
+    print(sentence, file=sys.stderr)  # noqa: T201
 
 
 def _unwritable(name: str, error: OSError) -> UserError:

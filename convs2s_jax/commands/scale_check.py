@@ -35,7 +35,8 @@ class CheckOptions:
       config: name of a configuration that comes with the package, or path or address of a file.
       steps: number of updates to measure for each shape.
       devices: number of devices to use; default: all. On CPU, this many virtual devices are created.
-      json: JSON file for the plan and the measurements.
+      json: JSON file for the plan and the measurements, or its address in an object store (gs://BUCKET/NAME,
+        s3://BUCKET/NAME).
       xla_flags: a set of XLA flags, as in training.
     """
 
@@ -85,7 +86,7 @@ COMMAND = Command(
     groups=(Group("Options", CheckOptions), Group("Batches", Batches), Group("Several processes", Processes)),
     main=main,
     own_signals=True,
-    stores=("config",),
+    stores=("config", "json"),
     memory=SMALLER_BATCHES,
 )
 

@@ -33,7 +33,7 @@ class PlanOptions:
       topology: CHIP:SHAPE for TPUs (v5e:16x16, v5p:4x4x4), CHIP:NUMBER for GPUs (h100:8), or cpu:NUMBER.
       slices: number of TPU slices of this topology.
       baseline: also plan a single chip with the same tokens, and print the efficiency relative to it.
-      json: JSON file for the plan.
+      json: JSON file for the plan, or its address in an object store (gs://BUCKET/NAME, s3://BUCKET/NAME).
     """
 
     config: str = ""
@@ -77,7 +77,10 @@ def only_compile(environment: MutableMapping[str, str]) -> None:
 
 
 COMMAND = Command(
-    about=ABOUT, groups=(Group("Options", PlanOptions), Group("Batches", Batches)), main=main, stores=("config",)
+    about=ABOUT,
+    groups=(Group("Options", PlanOptions), Group("Batches", Batches)),
+    main=main,
+    stores=("config", "json"),
 )
 
 

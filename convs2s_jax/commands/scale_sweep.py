@@ -3,16 +3,16 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, get_args
 
-from convs2s_jax.commands.scale_batches import sizes_of
+from convs2s_jax.commands.scale_batches import sizes_of, tell
 from convs2s_jax.commands.scale_plan import only_compile
-from convs2s_jax.core import command_line
+from convs2s_jax.core import command_line, local_copies
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import build, check
 from convs2s_jax.core.errors import UserError, did_you_mean
 from convs2s_jax.core.files import replace_file
+from convs2s_jax.core.places import joined
 from convs2s_jax.scaling import figures, sweep, topology
 from convs2s_jax.training.mesh import AXES, Parallel
 from convs2s_jax.training.run.config import Config
@@ -25,6 +25,7 @@ Plan many cases, and write a table (sweep.csv) and figures to --output:
 Each case is compiled once and stored in DIR/cases. Run the same command again to plan the missing cases. The table
 includes all cases in the folder, also those of earlier commands.
 """
+TABLE = "sweep.csv"
 TAKEN_FROM = {"parallel": "--ways", **{f"mesh.{axis}": "--meshes" for axis in AXES}, "mesh": "--meshes"}
 """Configuration fields that vary between the cases, and the flags that set them."""
 
@@ -36,7 +37,8 @@ class SweepOptions:
     Attributes:
       config: name of a configuration that comes with the package, or path or address of a file. Its mesh sizes and
         its parallel are ignored; its mesh.rules are used.
-      output: folder for plans, table and figures.
+      output: folder for plans, table and figures, or its address in an object store (gs://BUCKET/NAME,
+        s3://BUCKET/NAME).
       topologies: devices, as in `convs2s scale plan --topology`.
       slices: numbers of slices.
       meshes: sizes DATA.FSDP.TENSOR, with -1 for the remaining devices. -1.1.1 is data parallelism; 1.-1.1 shards
@@ -101,11 +103,17 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     )
     only_compile(os.environ)
     topology.reserve(topology.virtual_devices(options.topologies))
-    folder, sizes = Path(options.output), sizes_of(cfg, options.vocabulary, options.labels)
-    rows = sweep.run(cfg, wanted, folder, sizes, lambda sentence: print(sentence, flush=True))  # noqa: T201
-    replace_file(folder / "sweep.csv", sweep.as_csv(rows))
-    drawn = figures.draw(rows, folder) if options.figures else []
-    print(f"written: {', '.join(str(path) for path in [folder / 'sweep.csv', *drawn])}")  # noqa: T201
+    sizes = sizes_of(cfg, options.vocabulary, options.labels)
+    earlier = (sweep.ABOUT, f"{sweep.CASES}/")
+    with local_copies.outgoing_folder("--output", options.output, tell, reused=earlier, last=TABLE) as (
+        folder,
+        _,
+        save,
+    ):
+        rows = sweep.run(cfg, wanted, folder, sizes, lambda sentence: print(sentence, flush=True), save)  # noqa: T201
+        replace_file(folder / TABLE, sweep.as_csv(rows))
+        drawn = figures.draw(rows, folder) if options.figures else []
+    print(f"written: {', '.join(joined(options.output, name) for name in [TABLE, *drawn])}")  # noqa: T201
 
 
 def check_overrides(overrides: Overrides) -> None:
@@ -117,7 +125,7 @@ def check_overrides(overrides: Overrides) -> None:
             raise UserError(f"{name}={text}: a sweep sets this with {TAKEN_FROM[field]}; use that flag instead{rules}")
 
 
-COMMAND = Command(about=ABOUT, groups=(Group("Options", SweepOptions),), main=main, stores=("config",))
+COMMAND = Command(about=ABOUT, groups=(Group("Options", SweepOptions),), main=main, stores=("config", "output"))
 
 
 def console(arguments: Sequence[str] | None = None) -> None:

@@ -62,8 +62,8 @@ def check_installed() -> None:
     )
 
 
-def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
-    """Write each figure that has rows, as PNG and SVG, and return the files."""
+def draw(rows: Sequence[Row], folder: Path) -> list[str]:
+    """Write each figure that has rows, as PNG and SVG, and return the names of the files."""
     from matplotlib.figure import Figure as Canvas  # it takes a second to import
 
     written = []
@@ -79,10 +79,9 @@ def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
         shown = [row for points in lines.values() for row in points]
         _finish(axes, figure, figure.unit.format(counts=shown[0]["counts"]), [row["devices"] for row in shown])
         for kind in FORMATS:
-            path = folder / f"{name}.{kind}"
-            with replacing(path) as part:
+            written.append(f"{name}.{kind}")
+            with replacing(folder / written[-1]) as part:
                 canvas.savefig(part, format=kind, dpi=150)
-            written.append(path)
     return written
 
 

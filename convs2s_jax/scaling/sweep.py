@@ -110,7 +110,12 @@ def cases(
 
 
 def run(
-    cfg: Config, wanted: Sequence[Case], folder: Path, sizes: Mapping[str, int], tell: Callable[[str], None]
+    cfg: Config,
+    wanted: Sequence[Case],
+    folder: Path,
+    sizes: Mapping[str, int],
+    tell: Callable[[str], None],
+    save: Callable[[], None] = lambda: None,
 ) -> list[Row]:
     """Make the plans that the folder does not contain yet, and return the rows of all its plans, those wanted first.
 
@@ -121,6 +126,7 @@ def run(
         other compiler settings or chip rates.
       sizes: vocabulary sizes (`configured.vocabularies`).
       tell: called with a sentence for each case.
+      save: called after each change of the folder, which a killed sweep continues from.
 
     Raises:
       UserError: the folder has plans of another sweep, or libtpu is missing.
@@ -133,6 +139,7 @@ def run(
         known = read_json(path, remedy="choose another --output")
         about = provenance.joined(known, about, folder)
     replace_file(path, json.dumps(about, indent=1) + "\n")
+    save()
     found = []
     for number, case in enumerate(wanted, 1):
         place, told = folder / CASES / f"{case.name}.json", "from an earlier run"
@@ -140,6 +147,7 @@ def run(
         if made is None or set(made) == {"case", "refused"}:  # the reason may be fixed by now
             made, told = {"case": dataclasses.asdict(case), **_plan(cfg, case, sizes)}, "planned"
             replace_file(place, json.dumps(made, indent=1) + "\n")
+            save()
         row = row_of(case, made)
         result = f"refused: {row['refused']}" if row["refused"] else f"{1e3 * row['step_s']:.2f} ms a step"
         tell(f"{number} of {len(wanted)}: {case.name}: {told}; {result}")

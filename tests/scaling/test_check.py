@@ -10,15 +10,17 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from convs2s_jax.commands import scale, scale_batches
+from convs2s_jax.commands import scale, scale_batches, scale_check, scale_plan
+from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.scaling import check, tables
+from convs2s_jax.scaling import check, plan, tables
 from convs2s_jax.scaling.check import Measured, attached_topology
 from convs2s_jax.scaling.chips import CHIPS
 from convs2s_jax.training.sharding import replicated
 from convs2s_jax.training.step import TrainState
 from tests import processes, tiny
 from tests.meshes import mesh_of
+from tests.stores import bucket  # noqa: F401  (a fixture)
 
 H100 = "NVIDIA H100 80GB HBM3"
 PROGRAM = "from convs2s_jax.commands import scale; scale.console()"
@@ -136,6 +138,27 @@ def test_a_file_that_cannot_be_written_is_refused_before_planning(action, name, 
         scale.console(["convs2s scale", *action, "--config=cldr_en_de", f"--json={tmp_path / name}"])
     assert ended.value.code == 2
     assert f"--json={tmp_path / name} cannot be written: {why}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("action", [["plan", "--topology=cpu:1"], ["check", "--devices=1"]], ids=["plan", "check"])
+def test_a_plan_is_written_to_a_store_or_refused_before_planning(action, bucket, capsys, monkeypatch):  # noqa: F811
+    made = SimpleNamespace(refused="too large")
+    bucket.mkdir()
+    monkeypatch.setattr(scale_plan, "only_compile", lambda _: None)
+    monkeypatch.setattr(scale_plan, "planned", lambda *_: made)
+    monkeypatch.setattr(scale_check, "_measured", lambda *_: (made, []))
+    monkeypatch.setattr(tables, "of_plan", lambda _: "the plan")
+    monkeypatch.setattr(tables, "of_check", lambda *_: "the check")
+    monkeypatch.setattr(plan, "as_json", lambda _: {"refused": made.refused})
+    run = ["convs2s scale", *action, "--config=cldr_en_de"]
+    scale.console([*run, "--json=gs://bucket/plans/a.json"])
+    assert json.loads(stores.read("gs://bucket/plans/a.json"))["refused"] == "too large"
+    assert "the plan" in capsys.readouterr().out
+    for planner in ((scale_plan, "planned"), (scale_check, "_measured")):
+        monkeypatch.setattr(*planner, pytest.fail)
+    with pytest.raises(SystemExit):
+        scale.console([*run, "--json=gs://bucket"])
+    assert "--json=gs://bucket has no object name: use gs://BUCKET/NAME" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,14 @@ import operator
 
 import pytest
 
-from convs2s_jax.commands import scale
+from convs2s_jax.commands import scale, scale_sweep
 from convs2s_jax.commands.scale_sweep import SweepOptions
+from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.scaling import figures, provenance, sweep
+from convs2s_jax.scaling import figures, provenance, sweep, topology
 from convs2s_jax.training.mesh import MeshConfig
 from tests import tiny
+from tests.stores import bucket, requests  # noqa: F401  (fixtures)
 
 SIZES = {"source": 150, "target": 150}
 
@@ -154,6 +156,55 @@ def test_plans_by_another_compiler_are_refused(tmp_path, plans, monkeypatch):
     assert len(plans) == 6
 
 
+def test_a_sweep_in_a_store_continues_from_the_cases_that_a_kill_left(
+    tmp_path,
+    plans,
+    bucket,  # noqa: F811
+    requests,  # noqa: F811
+    monkeypatch,
+    capsys,
+):
+    """Each case is in the store once it is planned. Table and figures are those of a local sweep."""
+    bucket.mkdir()
+    monkeypatch.setattr(scale_sweep, "only_compile", lambda _: None)
+    monkeypatch.setattr(topology, "reserve", lambda _: None)
+
+    def run(output):
+        given = [f"--config={tiny.config_file(tmp_path)}", f"--output={output}", "--topologies=cpu:1,cpu:8"]
+        scale.console(["convs2s scale", "sweep", *given, "--tokens=512", "--length=16", "--nofigures"])
+        return capsys.readouterr().out
+
+    planner = sweep._plan
+
+    def planned_once(*given):
+        if plans:
+            raise KeyboardInterrupt
+        return planner(*given)
+
+    monkeypatch.setattr(sweep, "_plan", planned_once)
+    with pytest.raises(SystemExit) as ended:
+        run("gs://bucket/sweep/")
+    assert ended.value.code == 130
+    [first] = plans
+    assert stores.names("gs://bucket/sweep") == [f"cases/{first.name}.json", "sweep.json"]
+    assert requests[0] == ("write", "gs://bucket/sweep/sweep.json")
+    monkeypatch.setattr(sweep, "_plan", planner)
+    told = run("gs://bucket/sweep/")
+    assert f"1 of 2: {first.name}: from an earlier run; 1125.00 ms a step" in told
+    assert told.splitlines()[-1] == "written: gs://bucket/sweep/sweep.csv"
+    assert requests[-1] == ("write", "gs://bucket/sweep/sweep.csv")
+    run(tmp_path / "local")
+    for name in stores.names("gs://bucket/sweep"):
+        assert stores.read(f"gs://bucket/sweep/{name}") == (tmp_path / "local" / name).read_bytes()
+    assert len(plans) == 4
+    with pytest.raises(SystemExit):
+        scale.console(
+            ["convs2s scale", "sweep", f"--config={tiny.config_file(tmp_path, seed=5)}", "--output=gs://bucket/sweep"]
+            + ["--topologies=cpu:1", "--tokens=512", "--length=16", "--nofigures"]
+        )
+    assert "gs://bucket/sweep has plans for another configuration; choose another --output" in capsys.readouterr().err
+
+
 def test_efficiency_is_against_the_fewest_chips_at_the_same_tokens(tmp_path, plans):
     rows = sweep.run(tiny.config(), cases(), tmp_path, SIZES, print)
     found = {(row["data"], row["fsdp"], row["batch"]): row["efficiency"] for row in rows if not row["refused"]}
@@ -183,7 +234,7 @@ def test_the_table_and_the_figures_are_files(tmp_path, plans):
     assert [row["refused"] for row in table].count("too large") == 1
     assert {row["counts"] for row in table if not row["refused"]} == {"texts"}
     drawn = figures.draw(rows, tmp_path)
-    assert {path.name for path in drawn} == {f"{name}.{kind}" for name in figures.FIGURES for kind in ("png", "svg")}
+    assert set(drawn) == {f"{name}.{kind}" for name in figures.FIGURES for kind in ("png", "svg")}
     assert (tmp_path / "weak.png").read_bytes().startswith(b"\x89PNG")
     assert "efficiency" in (tmp_path / "weak.svg").read_text() or "<svg" in (tmp_path / "weak.svg").read_text()
     assert "<!-- texts/s -->" in (tmp_path / "strong.svg").read_text()

@@ -14,6 +14,7 @@ from convs2s_jax.data import corpora
 from convs2s_jax.training.run.stores import mirror, store_copy
 from tests import emulators, tiny
 from tests.commands.test_kept_programs import run as counted
+from tests.interop.fairseq import examples
 from tests.processes import Process, free_port
 
 pytestmark = pytest.mark.drill
@@ -166,6 +167,39 @@ def test_everything_in_a_store_gives_what_a_local_run_gives(store, variables, tm
     other = run("decode.py", *there, "--resume", "--beam_size=1")
     assert other.returncode == 2
     assert f"--resume: {output} is the output of another command: --beam_size was 2 and is now 1" in other.stderr
+
+
+def test_a_checkpoint_of_fairseq_is_imported_and_plans_are_written(store, variables, tmp_path):
+    """What is in the store is what the same commands write to a folder, but for the places in it."""
+    pytest.importorskip("torch")
+    text = tmp_path / "fairseq"
+    text.mkdir()
+    _, args, tensors = examples.case()
+    examples.save(text, examples.content(tensors, args))
+    upload(text, store.address("fairseq"))
+    config = tiny.config_file(tmp_path, training__max_steps=1)
+    stores.write(store.address("plan.py"), config.read_bytes())
+    for folder, given, cfg in ((tmp_path, text, config), (store.address(""), store.address("fairseq"), "")):
+        base = str(folder).rstrip("/")
+        cfg = cfg or store.address("plan.py")
+        for command in (
+            ["import", f"--checkpoint={given}/checkpoint.pt", f"--dicts={given}", f"--workdir={base}/imported"],
+            ["scale", "plan", f"--config={cfg}", "--topology=cpu:2", "--lengths=8", f"--json={base}/plan.json"],
+            ["scale", "sweep", f"--config={cfg}", "--topologies=cpu:1", "--tokens=256", "--length=8", "--nofigures"]
+            + [f"--output={base}/sweep"],
+        ):
+            done = run("-c", CONVS2S, *command)
+            assert done.returncode == 0, done.stderr
+    [step] = mirror.steps_of(stores.names(store.address("imported")))
+    assert arrays(store.address("imported"), int(step)) == local_arrays(tmp_path / "imported", int(step))
+    mine, theirs = json.loads((tmp_path / "plan.json").read_text()), json.loads(stores.read(store.address("plan.json")))
+    assert (mine["tokens"], mine["resident"]) == (theirs["tokens"], theirs["resident"])
+    assert stores.names(store.address("sweep")) == sorted(
+        path.relative_to(tmp_path / "sweep").as_posix() for path in (tmp_path / "sweep").rglob("*.*")
+    )
+    stores.write(store.address("large.py"), bytes(2**24 + 1))
+    done = run("-c", CONVS2S, "config", f"--config={store.address('large.py')}")
+    assert f"--config={store.address('large.py')} cannot be read: it has more than 16,777,216 bytes" in done.stderr
 
 
 def test_a_second_trainer_is_refused(store, variables, tmp_path):
