@@ -13,7 +13,7 @@ import jax
 from convs2s_jax.core import local_copies, stores
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import new_folder
-from convs2s_jax.core.places import scheme_of
+from convs2s_jax.core.places import joined, scheme_of
 from convs2s_jax.data import vocabulary
 from convs2s_jax.interop.fairseq import dictionaries, files, momentum, recipe
 from convs2s_jax.interop.fairseq.checkpoint import save
@@ -60,20 +60,15 @@ def export_checkpoint(order: Export, tell: Callable[[str], None]) -> None:
 @contextlib.contextmanager
 def _opened(output: str, tell: Callable[[str], None]) -> Iterator[Path]:
     """Yield the path of the file to write: the output itself, or one that is uploaded with its dictionaries."""
+    folder, _, name = output.rpartition("/")
+    there = stores.check_object("--output", output) if scheme_of(output) else Path(output).is_file()
+    _refuse(output, [name] if there else [])  # before the work
     if not scheme_of(output):
         yield Path(output)
         return
-    address, _, name = output.rpartition("/")
-    there = [name] if stores.check_object("--output", output) else []
-    _refuse(output, there)
-    with local_copies.outgoing_folder("--output", address, tell, last=name) as (folder, *_):
-        folder.mkdir()
-        yield folder / name
-        for path in folder.iterdir():
-            with contextlib.suppress(FileNotFoundError):
-                if stores.read(stores.join(address, path.name)) != path.read_bytes():
-                    there.append(path.name)
-        _refuse(output, there)
+    with local_copies.outgoing_folder("--output", folder, tell, last=name) as (copy, *_):
+        copy.mkdir()
+        yield copy / name
 
 
 def _export(order: Export, workdir: Path, output: Path, tell: Callable[[str], None]) -> str:
@@ -133,7 +128,7 @@ def _export(order: Export, workdir: Path, output: Path, tell: Callable[[str], No
             )
             dictionaries.write(vocabularies.src, folder, source)
             dictionaries.write(vocabularies.tgt, folder, target)
-            _move(folder, output)
+            _move(folder, output, data)
     except OSError as error:
         raise UserError(f"--output={order.output} cannot be written: {error.strerror}") from error
     return (
@@ -142,20 +137,32 @@ def _export(order: Export, workdir: Path, output: Path, tell: Callable[[str], No
     )
 
 
-def _move(folder: Path, output: Path) -> None:
-    """Move the files into place, the checkpoint last. Only dictionaries with the same content are replaced."""
-    made = sorted(folder.iterdir(), key=lambda path: path.name == output.name)
-    _refuse(output, [path.name for path in made if _differs(path, output.with_name(path.name), output)])
-    for path in made:
+def _move(made: Path, output: Path, folder: str) -> None:
+    """Move the files into place, the checkpoint last. Only dictionaries with the same content are replaced.
+
+    Args:
+      made: folder of the files.
+      output: where the checkpoint goes: the output of the order, or a file that is uploaded to it.
+      folder: path or address of the folder of the output. Several runs may share its dictionaries.
+    """
+    paths = sorted(made.iterdir(), key=lambda path: path.name == output.name)
+    there = {path.name: _content(joined(folder, path.name)) for path in paths}
+    same = {path.name: path.read_bytes() for path in paths if path.name != output.name}
+    taken = [name for name, content in there.items() if content not in (None, same.get(name))]
+    _refuse(joined(folder, output.name), taken)
+    for path in paths:
         os.replace(path, output.absolute().with_name(path.name))
 
 
-def _refuse(output: Path | str, there: Sequence[str]) -> None:
+def _content(place: str) -> bytes | None:
+    """Return the content of a file or an object; None if there is none."""
+    try:
+        return stores.read(place) if scheme_of(place) else Path(place).read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _refuse(output: str, there: Sequence[str]) -> None:
     """Raise UserError if the export would overwrite these files."""
     if there:
         raise UserError(f"--output={output} would overwrite {', '.join(there)}; choose a file in a new folder")
-
-
-def _differs(new: Path, there: Path, output: Path) -> bool:
-    """Whether a move would overwrite a checkpoint, or a dictionary with other content (runs share dictionaries)."""
-    return there.exists() and (there.name == output.name or there.read_bytes() != new.read_bytes())

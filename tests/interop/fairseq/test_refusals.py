@@ -14,6 +14,7 @@ from convs2s_jax.data import vocabulary
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.interop.fairseq import command
 from convs2s_jax.training.run import run_folder
+from convs2s_jax.training.run.checkpoints import restoring
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.loop import train
 from tests import tiny
@@ -221,6 +222,9 @@ def test_exports_that_are_refused_leave_nothing(file, tmp_path, monkeypatch):
     assert (out / "dict.de.txt").read_text() == "mine\n"
     with pytest.raises(UserError, match="cannot be written: No such file"):
         examples.take_out(tmp_path / "run", out / "deeper" / "still" / "x.pt")
+    (out / "x.pt").write_text("mine")
+    monkeypatch.setattr(restoring, "restore_items", lambda *_, **__: pytest.fail("it was restored first"))
+    stays("x.pt would overwrite x.pt; choose a file in a new folder", ["dict.de.txt", "x.pt"])
 
 
 @pytest.mark.drill
