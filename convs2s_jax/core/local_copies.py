@@ -161,7 +161,12 @@ def outgoing_folder(
 
     with _results(flag, address) as (kept, folder):
         try:
-            if is_new and stores.names(address):
+            if is_new and (others := stores.names(address)):
+                if last and not any(_completes(name, last) for name in others):
+                    raise UserError(
+                        f"{flag}={address} contains objects, but no {last}, which is uploaded last: delete them if "
+                        "they are from an upload that did not finish, or choose a new folder; nothing was written"
+                    )
                 raise UserError(f"{flag}={address} already exists: choose a new folder; nothing was written")
             # also without anything to fetch, to report a bucket that does not exist
             there = [name for beginning in reused or (last,) for name in stores.names(address, beginning)]
@@ -239,11 +244,16 @@ def _stamps(folder: Path) -> dict[str, tuple[int, int]]:
     return {name: (status.st_size, status.st_mtime_ns) for name, status in sorted(found.items())}
 
 
+def _completes(name: str, last: str) -> bool:
+    """Whether a file, by its path in the folder, is one of those named `last`."""
+    return last != "" and f"/{name}".endswith(f"/{last}")
+
+
 def _send(folder: Path, address: str, sent: dict[str, tuple[int, int]], last: str) -> None:
     """Write the files of a folder that have changed to a store, those named `last` after all others. Updates `sent`."""
     stamps = _stamps(folder)
     names = [name for name, stamp in stamps.items() if stamp != sent.get(name)]
     for at_end in (False, True):
-        some = [name for name in names if (bool(last) and f"/{name}".endswith(f"/{last}")) == at_end]
+        some = [name for name in names if _completes(name, last) == at_end]
         stores.in_parallel(lambda name: stores.write(stores.join(address, name), (folder / name).read_bytes()), some)
     sent |= stamps

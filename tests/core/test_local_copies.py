@@ -225,6 +225,21 @@ def test_an_address_that_must_be_new_is_refused_if_there_is_something(bucket, te
     assert list(temporary.iterdir()) == []
 
 
+def test_an_upload_that_did_not_finish_is_recognised_and_left_alone(bucket, requests):  # noqa: F811
+    """It may also be the folder of something else: the user decides."""
+    fill(bucket / "out", ("a", "b/benchmark"))
+    refusal = r"^--output=gs://bucket/out contains objects, but no mark, which is uploaded last: delete them if they "
+    for exists, message in ((False, refusal), (True, r"^--output=gs://bucket/out already exists: choose a new folder")):
+        if exists:
+            fill(bucket / "out", ("b/mark",))
+        with (
+            pytest.raises(UserError, match=message),
+            outgoing_folder("--output", "gs://bucket/out", print, is_new=True, last="mark"),
+        ):
+            pytest.fail("there is a folder")
+    assert requests == []
+
+
 def test_nothing_is_uploaded_after_an_error(bucket, requests, temporary):  # noqa: F811
     bucket.mkdir()
 
