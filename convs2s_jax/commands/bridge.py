@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from convs2s_jax.core import command_line
-from convs2s_jax.interop.fairseq.command import COMMANDS
+from convs2s_jax.interop.fairseq_command import COMMANDS
 
 
 def console(arguments: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from convs2s_jax.commands import convs2s, scale
 from convs2s_jax.core.command_line import Command, Group, default_text, usage
 from convs2s_jax.core.fields import Field
-from convs2s_jax.interop.fairseq.command import COMMANDS as FAIRSEQ
+from convs2s_jax.interop.fairseq_command import COMMANDS as FAIRSEQ
 
 HEAD = """# Every command and every flag
 

@@ -1,7 +1,6 @@
 """The `convs2s` command and its sub-commands: `convs2s train`, `convs2s decode` and so on."""
 
 import importlib
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,7 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from convs2s_jax.core.errors import UserError, did_you_mean
-from convs2s_jax.core.guard import guard
+from convs2s_jax.core.guard import guard, quiet_imports
 
 
 class Entry(NamedTuple):
@@ -62,21 +61,14 @@ def console() -> None:
 
 
 def run(name: str, arguments: Sequence[str]) -> None:
-    """Run a command. Until its module is imported, which may take a second, Ctrl-C ends the process quietly.
-
-    Libraries would turn the exception of Python's handler into other errors, or ignore it.
+    """Run a command.
 
     Args:
       name: of the command, such as train.
       arguments: like `sys.argv`.
     """
-    handler = signal.getsignal(signal.SIGINT)
-    if handler is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-    try:
+    with quiet_imports():
         module = importlib.import_module(f"convs2s_jax.commands.{COMMANDS[name].module}")
-    finally:
-        signal.signal(signal.SIGINT, handler)
     module.console(arguments)
 
 

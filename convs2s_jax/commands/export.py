@@ -9,7 +9,7 @@ from convs2s_jax.core import command_line, extras
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
 from convs2s_jax.core.guard import guard
-from convs2s_jax.interop.fairseq.command import COMMANDS
+from convs2s_jax.interop.fairseq_command import COMMANDS
 
 ABOUT = """
 Export a model:

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from convs2s_jax.commands.decode import tell
 from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Command, Group, Overrides
@@ -45,11 +43,14 @@ class PrepareOptions:
 def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Prepare the data of a run."""
     options = command_line.options_of(PrepareOptions, values)
+    fields = command_line.read_config(options.config, overrides)
     # imported here because this takes seconds, and --help and flag errors should not wait for it
+    import jax
+
     from convs2s_jax.training.run import opening
     from convs2s_jax.training.run.config import Config
 
-    cfg = build(Config, command_line.read_config(options.config, overrides))
+    cfg = build(Config, fields)
     settings: Any = jax.config
     settings.update("jax_platforms", "cpu")  # leave accelerators to other programs
     opening.prepare_only(cfg, Path(options.workdir), tell)

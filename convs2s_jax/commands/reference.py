@@ -9,13 +9,9 @@ from typing import Any
 from convs2s_jax.core.config import to_dict
 from convs2s_jax.core.fields import Field, fields_of, summary, type_text
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.processes.rendezvous import Processes
+from convs2s_jax.training.run.processes.options import Processes
 from convs2s_jax.translation.jobs.options import Options
 
-OUTLINE = """
-Every configuration field is a flag, as in --config.model.dropout=0.3. The sections are --config.data, --config.model,
---config.training, --config.search and --config.mesh; --help=config (docs/configuration.md) lists all fields.
-"""
 FLAGS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
     ("Flags of training: several processes", Processes, ()),
     ("Flags of decoding", Options, ("search", "corpus")),

@@ -1,4 +1,4 @@
-"""Shared by `convs2s scale plan` and `check`: the batches of an update, and the plan as a JSON file."""
+"""Shared flags of `convs2s scale plan` and `check`: the batches of an update, and the plan as a JSON file."""
 
 import json
 import re
@@ -12,10 +12,6 @@ from convs2s_jax.core import files, local_copies, stores
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, shown
 from convs2s_jax.core.places import scheme_of
-from convs2s_jax.scaling import plan
-from convs2s_jax.scaling.topology import Topology
-from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.programs.configured import vocabularies
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,32 +53,9 @@ class Batches:
         split = [tuple(map(int, each.split("x"))) for each in self.lengths]
         return [(each[0], each[1]) if len(each) == 2 else each[0] for each in split]
 
-
-def sizes_of(cfg: Config, vocabulary: int | None, labels: int | None) -> dict[str, int]:
-    """Return the vocabulary sizes of a plan.
-
-    Raises:
-      UserError: `labels` is missing for a classifier, or set for another model.
-    """
-    check(
-        labels is not None or not cfg.classifies,
-        "--labels is missing: the number of a classifier's labels is known only from its training text; use --labels=2 "
-        "for two",
-    )
-    check(labels is None or cfg.classifies, f"--labels={labels}: the model is not a classifier; remove it")
-    return vocabularies(cfg, vocabulary, labels)
-
-
-def planned(cfg: Config, devices: Topology, batches: Batches, sizes: Mapping[str, int]) -> plan.Plan:
-    """Call `plan.make` with these batches, for vocabularies of these `sizes`."""
-    return plan.make(
-        cfg,
-        devices,
-        lengths=batches.pairs,
-        tokens=batches.tokens,
-        tokens_per_chip=batches.tokens_per_chip,
-        sizes=sizes,
-    )
+    def given(self) -> dict[str, Any]:
+        """Return the arguments of `scaling.plan.make` that describe the batches."""
+        return {"lengths": self.pairs, "tokens": self.tokens, "tokens_per_chip": self.tokens_per_chip}
 
 
 def check_json(name: str) -> None:

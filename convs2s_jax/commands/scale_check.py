@@ -6,17 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from convs2s_jax.commands.scale_batches import Batches, check_json, planned, sizes_of, write_json
+from convs2s_jax.commands.scale_batches import Batches, check_json, write_json
+from convs2s_jax.commands.train import leave
 from convs2s_jax.core import command_line, xla_flags
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import build, check
-from convs2s_jax.core.guard import SMALLER_BATCHES
+from convs2s_jax.core.guard import SMALLER_BATCHES, quiet_imports
 from convs2s_jax.core.xla_flags import Name as FlagSet
-from convs2s_jax.scaling import check as checking
-from convs2s_jax.scaling import plan, tables, topology
-from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.processes import distributed, rendezvous
-from convs2s_jax.training.run.processes.rendezvous import Processes
+from convs2s_jax.training.run.processes.options import Processes, from_environment
 
 ABOUT = """
 Run updates on the local devices, and print the plan next to the measurements:
@@ -57,28 +54,30 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     options = command_line.options_of(CheckOptions, values)
     xla_flags.add(options.xla_flags, os.environ)
     batches = command_line.options_of(Batches, values)
-    cfg = build(Config, command_line.read_config(options.config, overrides))
-    given = rendezvous.from_environment(command_line.options_of(Processes, values), dict(os.environ))
+    given = from_environment(command_line.options_of(Processes, values), dict(os.environ))
+    fields = command_line.read_config(options.config, overrides)
+    with quiet_imports():  # here, because this takes a second, and --help and flag errors should not wait for it
+        from convs2s_jax.scaling import check as checking
+        from convs2s_jax.scaling import plan, tables, topology
+        from convs2s_jax.training.run.config import Config
+        from convs2s_jax.training.run.processes import distributed, rendezvous
+
+    cfg = build(Config, fields)
     if options.devices and given.num_processes is None:
         topology.reserve(options.devices)
     with rendezvous.join(given) or contextlib.nullcontext():
         distributed.primary_only("checked", lambda: check_json(options.json))
-        made, found = _measured(options, batches, cfg)
+        devices = checking.attached_topology(options.devices)
+        sizes = plan.sizes_of(cfg, batches.vocabulary, batches.labels)
+        made = plan.make(cfg, devices, sizes=sizes, **batches.given())
+        check(not made.refused, f"the update does not fit: {made.refused}")
+        found = checking.measure(made, cfg, devices, steps=options.steps, sizes=sizes)
     if distributed.is_primary():
         print(f"{tables.of_plan(made)}\n\n{tables.of_check(found, options.steps)}")  # noqa: T201
         measured = [
             {**each._asdict(), "median": each.median, "spread": each.spread, "error": each.error} for each in found
         ]
         write_json(options.json, {**plan.as_json(made), "measured": measured})
-
-
-def _measured(options: CheckOptions, batches: Batches, cfg: Config) -> tuple[plan.Plan, list[checking.Measured]]:
-    """Return the plan for the local devices, and the measurements on them."""
-    devices = checking.attached_topology(options.devices)
-    sizes = sizes_of(cfg, batches.vocabulary, batches.labels)
-    made = planned(cfg, devices, batches, sizes)
-    check(not made.refused, f"the update does not fit: {made.refused}")
-    return made, checking.measure(made, cfg, devices, steps=options.steps, sizes=sizes)
 
 
 COMMAND = Command(
@@ -93,4 +92,4 @@ COMMAND = Command(
 
 def console(arguments: Sequence[str] | None = None) -> None:
     """Run the sub-command. `arguments` are like `sys.argv`; None for those of this process."""
-    command_line.run(COMMAND, arguments=arguments, leave=distributed.leave)
+    command_line.run(COMMAND, arguments=arguments, leave=leave)

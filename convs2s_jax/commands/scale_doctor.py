@@ -7,17 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
-
+from convs2s_jax.commands.train import leave
 from convs2s_jax.core import command_line, xla_flags
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import build, check
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.guard import quiet_imports
 from convs2s_jax.core.xla_flags import Name as FlagSet
-from convs2s_jax.scaling import doctor
-from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.processes import distributed, rendezvous
-from convs2s_jax.training.run.processes.rendezvous import Processes
+from convs2s_jax.training.run.processes.options import Processes, from_environment
 
 ABOUT = """
 Report what each process sees before a long run: devices, versions, clock, workdir, data, bandwidth.
@@ -50,9 +47,17 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     options = command_line.options_of(DoctorOptions, values)
     xla_flags.add(options.xla_flags, os.environ)
     check(bool(options.config) or not overrides, "--config.* without --config: add --config=NAME")
-    cfg = build(Config, command_line.read_config(options.config, overrides)) if options.config else None
-    given = command_line.options_of(Processes, values)
-    peers = rendezvous.join(rendezvous.from_environment(given, dict(os.environ)))
+    given = from_environment(command_line.options_of(Processes, values), dict(os.environ))
+    fields = command_line.read_config(options.config, overrides) if options.config else None
+    with quiet_imports():  # here, because this takes a second, and --help and flag errors should not wait for it
+        import jax
+
+        from convs2s_jax.scaling import doctor
+        from convs2s_jax.training.run.config import Config
+        from convs2s_jax.training.run.processes import distributed, rendezvous
+
+    cfg = None if fields is None else build(Config, fields)
+    peers = rendezvous.join(given)
     with peers or contextlib.nullcontext():
         mine = json.dumps(doctor.facts(cfg, options.workdir))
         seen = [json.loads(line) for line in distributed.collect([mine], jax.process_count(), name="facts")]
@@ -75,4 +80,4 @@ COMMAND = Command(
 
 def console(arguments: Sequence[str] | None = None) -> None:
     """Run the sub-command. `arguments` are like `sys.argv`; None for those of this process."""
-    command_line.run(COMMAND, arguments=arguments, leave=distributed.leave)
+    command_line.run(COMMAND, arguments=arguments, leave=leave)

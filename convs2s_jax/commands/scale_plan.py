@@ -1,18 +1,15 @@
 """`convs2s scale plan`: compile an update for devices that need not be attached."""
 
 import os
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
-
-from convs2s_jax.commands.scale_batches import Batches, check_json, planned, sizes_of, write_json
+from convs2s_jax.commands.scale_batches import Batches, check_json, write_json
 from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import build, check
-from convs2s_jax.scaling import plan, tables, topology
-from convs2s_jax.training.run.config import Config
+from convs2s_jax.core.guard import quiet_imports
 
 ABOUT = """
 Compile an update for devices that need not be attached, and print what it costs:
@@ -51,29 +48,22 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Make the plan, print it, and write it to --json."""
     options = command_line.options_of(PlanOptions, values)
     batches = command_line.options_of(Batches, values)
-    cfg = build(Config, command_line.read_config(options.config, overrides))
+    fields = command_line.read_config(options.config, overrides)
+    with quiet_imports():  # here, because this takes a second, and --help and flag errors should not wait for it
+        from convs2s_jax.scaling import plan, tables, topology
+        from convs2s_jax.training.run.config import Config
+
+    cfg = build(Config, fields)
     check_json(options.json)
-    only_compile(os.environ)
+    topology.only_compile(os.environ)
     devices = topology.named(options.topology, slices=options.slices)
-    sizes = sizes_of(cfg, batches.vocabulary, batches.labels)
-    made = planned(cfg, devices, batches, sizes)
+    sizes = plan.sizes_of(cfg, batches.vocabulary, batches.labels)
+    made = plan.make(cfg, devices, sizes=sizes, **batches.given())
     if options.baseline and not made.refused:
         single = topology.named(topology.single_device(options.topology))
         made = plan.compared(made, plan.one_chip(cfg, made, single, sizes=sizes))
     print(tables.of_plan(made))  # noqa: T201
     write_json(options.json, plan.as_json(made))
-
-
-def only_compile(environment: MutableMapping[str, str]) -> None:
-    """Configure a process that only compiles, so that it does not occupy an accelerator.
-
-    libtpu then compiles without looking for a TPU, and several such processes can run at the same time.
-    """
-    jax.config.update("jax_platforms", "cpu")
-    environment.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
-    environment.setdefault("TPU_SKIP_MDS_QUERY", "1")
-    environment.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-16")  # any value: without one, libtpu prints a warning
-    environment.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
 
 
 COMMAND = Command(

@@ -3,19 +3,17 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from types import MappingProxyType
+from typing import Any
 
-from convs2s_jax.commands.scale_batches import sizes_of, tell
-from convs2s_jax.commands.scale_plan import only_compile
+from convs2s_jax.commands.scale_batches import tell
 from convs2s_jax.core import command_line, local_copies
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import build, check
-from convs2s_jax.core.errors import UserError, did_you_mean
+from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import replace_file
+from convs2s_jax.core.guard import quiet_imports
 from convs2s_jax.core.places import joined
-from convs2s_jax.scaling import figures, sweep, topology
-from convs2s_jax.training.mesh import AXES, Parallel
-from convs2s_jax.training.run.config import Config
 
 ABOUT = """
 Plan many cases, and write a table (sweep.csv) and figures to --output:
@@ -26,7 +24,9 @@ Each case is compiled once and stored in DIR/cases. Run the same command again t
 includes all cases in the folder, also those of earlier commands.
 """
 TABLE = "sweep.csv"
-TAKEN_FROM = {"parallel": "--ways", **{f"mesh.{axis}": "--meshes" for axis in AXES}, "mesh": "--meshes"}
+TAKEN_FROM = MappingProxyType(
+    {"parallel": "--ways", **dict.fromkeys(("mesh.data", "mesh.fsdp", "mesh.tensor", "mesh"), "--meshes")}
+)
 """Configuration fields that vary between the cases, and the flags that set them."""
 
 
@@ -75,8 +75,6 @@ class SweepOptions:
         check(min((*self.tokens, *self.tokens_per_chip)) >= 2, "--tokens and --tokens_per_chip: use 2 or more")
         for number in self.slices:
             check(number >= 1, f"--slices contains {number}: use 1 or more")
-        for way in self.ways:
-            check(way in get_args(Parallel), f"--ways contains '{way}'{did_you_mean(way, get_args(Parallel))}")
         check(self.length >= 1, f"--length={self.length}: use 1 or more")
         check(
             self.vocabulary is None or 5 <= self.vocabulary < 2**31,
@@ -89,7 +87,12 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Plan the cases, write the table, and draw the figures."""
     options = command_line.options_of(SweepOptions, values)
     check_overrides(overrides)
-    cfg = build(Config, command_line.read_config(options.config, overrides))
+    fields = command_line.read_config(options.config, overrides)
+    with quiet_imports():  # here, because this takes a second, and --help and flag errors should not wait for it
+        from convs2s_jax.scaling import figures, plan, sweep, topology
+        from convs2s_jax.training.run.config import Config
+
+    cfg = build(Config, fields)
     if options.figures:
         figures.check_installed()
     wanted = sweep.cases(
@@ -101,9 +104,9 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
         tokens_per_chip=options.tokens_per_chip,
         length=options.length,
     )
-    only_compile(os.environ)
+    topology.only_compile(os.environ)
     topology.reserve(topology.virtual_devices(options.topologies))
-    sizes = sizes_of(cfg, options.vocabulary, options.labels)
+    sizes = plan.sizes_of(cfg, options.vocabulary, options.labels)
     earlier = (sweep.ABOUT, f"{sweep.CASES}/")
     with local_copies.outgoing_folder("--output", options.output, tell, reused=earlier, last=TABLE) as (
         folder,

@@ -2,28 +2,21 @@
 
 import contextlib
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-import jax
-
-from convs2s_jax.commands import reference
-from convs2s_jax.core import command_line, compiled_programs, xla_flags
+from convs2s_jax.core import command_line, xla_flags
 from convs2s_jax.core.allocator import keep_freed_memory
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import build, check
-from convs2s_jax.core.guard import SMALLER_BATCHES
+from convs2s_jax.core.guard import SMALLER_BATCHES, quiet_imports
 from convs2s_jax.core.places import check_no_comma, scheme_of
 from convs2s_jax.core.platforms import expects_cpu
 from convs2s_jax.core.xla_flags import Name as FlagSet
-from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.loop import train
-from convs2s_jax.training.run.processes import distributed, rendezvous
-from convs2s_jax.training.run.processes.interrupts import Interrupts
-from convs2s_jax.training.run.processes.rendezvous import Processes
-from convs2s_jax.training.run.stores import staging
+from convs2s_jax.training.run.processes.options import Processes, from_environment
 
 ABOUT = """
 Train a model, or continue the run in --workdir:
@@ -33,7 +26,11 @@ Train a model, or continue the run in --workdir:
 Run the same command again to continue the run. SIGINT or SIGTERM saves a checkpoint and stops. Training uses all
 devices of a machine (--config.mesh.data=1 uses one), and of several machines if each runs the command
 (docs/distributed.md).
+
+Every configuration field is a flag, as in --config.model.dropout=0.3. The sections are --config.data, --config.model,
+--config.training, --config.search and --config.mesh; --help=config (docs/configuration.md) lists all fields.
 """
+DISTRIBUTED = "convs2s_jax.training.run.processes.distributed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,14 +61,25 @@ class TrainOptions:
 
 def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Read the configuration, connect to the other processes, and train."""
+    options = command_line.options_of(TrainOptions, values)
+    processes = from_environment(command_line.options_of(Processes, values), dict(os.environ))
+    xla_flags.add(options.xla_flags, os.environ)
+    fields = command_line.read_config(options.config, overrides)
+    with quiet_imports():  # here, because this takes a second, and --help and flag errors should not wait for it
+        import jax
+
+        from convs2s_jax.core import compiled_programs
+        from convs2s_jax.training.run.config import Config
+        from convs2s_jax.training.run.loop import train
+        from convs2s_jax.training.run.processes import distributed, rendezvous
+        from convs2s_jax.training.run.processes.interrupts import Interrupts
+        from convs2s_jax.training.run.stores import staging
+
     settings: Any = jax.config  # its attributes are created when JAX starts
     if expects_cpu(settings.jax_platforms):
         keep_freed_memory()
-    options = command_line.options_of(TrainOptions, values)
-    xla_flags.add(options.xla_flags, os.environ)
-    cfg = build(Config, command_line.read_config(options.config, overrides))
-    given = command_line.options_of(Processes, values)
-    peers = rendezvous.join(rendezvous.from_environment(given, dict(os.environ)))
+    cfg = build(Config, fields)
+    peers = rendezvous.join(processes)
     if scheme_of(options.workdir):
         staging.keep_programs(options.workdir, os.environ)
     elif peers is None:  # of several processes only the first would write, and reuse what the others compile
@@ -85,12 +93,26 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     distributed.guarded(work)
 
 
+def leave(status: int) -> NoReturn:
+    """End this process with `distributed.leave`. Until that is imported, there is no other process to agree with."""
+    if (distributed := sys.modules.get(DISTRIBUTED)) is not None:
+        distributed.leave(status)
+    sys.exit(status)
+
+
+def _fields() -> str:
+    """The text of `--help=config`."""
+    from convs2s_jax.commands import reference  # imports JAX
+
+    return reference.text()
+
+
 COMMAND = Command(
-    about=ABOUT + reference.OUTLINE,
+    about=ABOUT,
     groups=(Group("Options", TrainOptions), Group("Several processes", Processes)),
     main=main,
     own_signals=True,
-    topics={"config": reference.text},
+    topics={"config": _fields},
     stores=("config", "workdir"),
     memory=SMALLER_BATCHES,
 )
@@ -98,4 +120,4 @@ COMMAND = Command(
 
 def console(arguments: Sequence[str] | None = None) -> None:
     """Run the sub-command. `arguments` are like `sys.argv`; None for those of this process."""
-    command_line.run(COMMAND, arguments=arguments, leave=distributed.leave)
+    command_line.run(COMMAND, arguments=arguments, leave=leave)

@@ -93,6 +93,24 @@ def sigterm_interrupts() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def quiet_imports() -> Iterator[None]:
+    """Let Ctrl-C end the process quietly within the block, which imports libraries for a second or more.
+
+    Libraries would turn the exception of Python's handler into other errors, or ignore it. Another handler stays, and
+    outside the main thread nothing changes.
+    """
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextlib.contextmanager
 def held_interrupts() -> Iterator[None]:
     """Defer an interrupt (SIGINT, SIGTERM) until the end of the block; a second one takes effect at once."""
     if threading.current_thread() is not threading.main_thread():

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from convs2s_jax.core.config import check
 from convs2s_jax.data.shapes import Shape
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.scaling import programs, rates, roofline
@@ -101,6 +102,21 @@ class Plan:
         if self.refused:
             return False
         return self.resident <= self.chip.memory if self.chip.memory else None
+
+
+def sizes_of(cfg: Config, vocabulary: int | None, labels: int | None) -> dict[str, int]:
+    """Return the vocabulary sizes of a plan.
+
+    Raises:
+      UserError: `labels` is missing for a classifier, or set for another model.
+    """
+    check(
+        labels is not None or not cfg.classifies,
+        "--labels is missing: the number of a classifier's labels is known only from its training text; use --labels=2 "
+        "for two",
+    )
+    check(labels is None or cfg.classifies, f"--labels={labels}: the model is not a classifier; remove it")
+    return vocabularies(cfg, vocabulary, labels)
 
 
 def make(

@@ -11,14 +11,14 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from convs2s_jax.core.config import build, check, to_dict
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import UserError, did_you_mean
 from convs2s_jax.core.files import read_json, replace_file
 from convs2s_jax.scaling import plan, provenance, topology
 from convs2s_jax.scaling.topology import device_count
-from convs2s_jax.training.mesh import AXES, MeshConfig, shape
+from convs2s_jax.training.mesh import AXES, MeshConfig, Parallel, shape
 from convs2s_jax.training.run.config import Config
 
 Row = dict[str, Any]
@@ -90,8 +90,10 @@ def cases(
     """Return all combinations, with equal ones (such as all meshes of one chip) once, including those that do not fit.
 
     Raises:
-      UserError: a mesh is not three numbers, or a topology is invalid.
+      UserError: a mesh is not three numbers, or a topology or one of `ways` does not exist.
     """
+    for way in ways:
+        check(way in get_args(Parallel), f"--ways contains '{way}'{did_you_mean(way, get_args(Parallel))}")
     asked = [_mesh(text) for text in meshes]
     batches = [(each, False) for each in tokens] + [(each, True) for each in tokens_per_chip]
     found = [

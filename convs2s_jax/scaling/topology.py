@@ -10,7 +10,7 @@ import importlib.util
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -151,6 +151,18 @@ def virtual(count: int, name: str) -> Sequence[Any]:
         f"XLA_FLAGS=--xla_force_host_platform_device_count={count}",
     )
     return devices[:count]
+
+
+def only_compile(environment: MutableMapping[str, str]) -> None:
+    """Configure a process that only compiles, so that it does not occupy an accelerator.
+
+    libtpu then compiles without looking for a TPU, and several such processes can run at the same time.
+    """
+    jax.config.update("jax_platforms", "cpu")
+    environment.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
+    environment.setdefault("TPU_SKIP_MDS_QUERY", "1")
+    environment.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-16")  # any value: without one, libtpu prints a warning
+    environment.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
 
 
 def _check_chip(name: str) -> None:

@@ -5,32 +5,102 @@ import sys
 
 import pytest
 
+from convs2s_jax.commands import convs2s, scale
 from tests import tiny
 
-DECODE = "from convs2s_jax.commands import decode; decode.console(['decode.py', '--help'])"
-MISTAKE = "from convs2s_jax.commands import decode; decode.console(['decode.py', '--wokdir=a'])"
-LIST = "from convs2s_jax.commands import config; config.console(['convs2s config'])"
-SHORTLIST = "from convs2s_jax.commands import shortlist; shortlist.console(['convs2s shortlist', '--help'])"
+COMMAND = "from convs2s_jax.commands import convs2s; convs2s.run('{name}', ['convs2s', *{flags}])"
+NAMES = [*(name for name in convs2s.COMMANDS if name != "scale"), *(f"scale {action}" for action in scale.ACTIONS)]
+HANDLER = """
+import os, signal, sys
+
+class Finder:
+    def find_spec(name, *_):
+        if name == "jax":
+            print(signal.getsignal(signal.SIGINT) == signal.SIG_DFL, flush=True)
+            os._exit(0)
+
+sys.meta_path.insert(0, Finder)
+"""
 TRANSLATING = "from convs2s_jax.translation.jobs import decoding, interactive"
 RARE = {"rouge_score", "sacrebleu", "tensorboardX", "tensorflow", "tensorflow_datasets", "torch"}
+SLOW = {"jax", "numpy", "flax", "orbax", *RARE}
+LATER = [
+    ("train", "--workdir=a"),
+    ("train", "--config=a", "--workdir=b", "--process_id=1"),
+    ("train", "--config=no_such_file", "--workdir=a"),
+    ("prepare", "--config=no_such_file", "--workdir=a"),
+    ("import", "--checkpoint=a"),
+    ("export", "--workdir=a", "--output=b.pt", "--config.seed=1"),
+    ("export", "--workdir=a"),
+    ("scale plan", "--config=cldr_en_de"),
+    ("scale sweep", "--config=cldr_en_de"),
+    ("scale check", "--config=no_such_file"),
+    ("scale doctor", "--config.seed=3"),
+]
+"""Mistakes that the types of the flags do not show."""
 
 
-@pytest.mark.parametrize(
-    ("code", "libraries"),
-    [
-        (DECODE, {"jax", "numpy", "flax", "orbax", *RARE}),
-        (MISTAKE, {"jax", "numpy", "flax", "orbax", *RARE}),
-        (LIST, {"jax", "numpy", "flax", "orbax", *RARE}),
-        (SHORTLIST, {"jax", "numpy", "flax", "orbax", *RARE}),
-        (TRANSLATING, RARE),
-    ],
-    ids=["help", "a mistake in the flags", "a list", "help of shortlists", "translating"],
-)
-def test_nothing_is_imported_that_is_not_needed(code, libraries):
+def started(code, libraries):
+    """Run code in a new process; return it, and which of these libraries it has imported."""
     script = (
         f"import atexit, sys; atexit.register(lambda: print('imported', *sorted({libraries!r} & set(sys.modules))))"
     )
     ended = subprocess.run(
         [sys.executable, "-c", f"{script}; {code}"], cwd=tiny.ROOT, capture_output=True, text=True, check=False
     )
-    assert ended.stdout.splitlines()[-1:] == ["imported"], ended.stderr
+    return ended, ended.stdout.splitlines()[-1].split()[1:]
+
+
+def called(name, *flags):
+    command, *action = name.split()
+    return started(COMMAND.format(name=command, flags=[*action, *flags]), SLOW)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_help_waits_for_no_library(name):
+    ended, imported = called(name, "--help")
+    assert (ended.returncode, imported) == (0, []), ended.stderr
+    assert "--" in ended.stdout
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_flag_that_does_not_exist_is_refused_at_once(name):
+    ended, imported = called(name, "--wokdir=a")
+    assert (ended.returncode, imported) == (2, []), ended.stderr
+    assert "wokdir" in ended.stderr
+
+
+@pytest.mark.parametrize(("name", "flags"), [(name, flags) for name, *flags in LATER])
+def test_flags_that_contradict_each_other_are_refused_at_once(name, flags):
+    ended, imported = called(name, *flags)
+    assert (ended.returncode, imported) == (2, []), ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "libraries"),
+    [
+        ("from convs2s_jax.commands import config; config.console(['convs2s config'])", SLOW),
+        (TRANSLATING, RARE),
+    ],
+    ids=["a list", "translating"],
+)
+def test_nothing_is_imported_that_is_not_needed(code, libraries):
+    ended, imported = started(code, libraries)
+    assert (ended.returncode, imported) == (0, []), ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        ("train", ["--workdir=a"]),
+        ("scale plan", ["--topology=cpu:1"]),
+        ("scale sweep", ["--topologies=cpu:1", "--output=a", "--tokens=64"]),
+        ("scale check", []),
+        ("scale doctor", []),
+    ],
+)
+def test_an_interrupt_while_libraries_are_imported_ends_quietly(name, flags):
+    command, *action = name.split()
+    code = HANDLER + COMMAND.format(name=command, flags=[*action, "--config=cldr_en_de", *flags])
+    ended = subprocess.run([sys.executable, "-c", code], cwd=tiny.ROOT, capture_output=True, text=True, check=False)
+    assert ended.stdout == "True\n", ended.stderr

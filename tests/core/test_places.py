@@ -25,7 +25,7 @@ from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.places import check_place, scheme_of
 from convs2s_jax.data.config import DataConfig
-from convs2s_jax.interop.fairseq.command import COMMANDS as FAIRSEQ
+from convs2s_jax.interop.fairseq_command import COMMANDS as FAIRSEQ
 from tests.processes import called
 
 MODULES = (attention, average, config, decode, prepare, report, scale_check, scale_doctor, scale_plan, scale_sweep)

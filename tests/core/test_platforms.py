@@ -79,10 +79,12 @@ def test_accelerators_are_ruled_out_by_the_choice_of_platforms_or_without_device
 
 
 @pytest.mark.parametrize("cpu", [True, False])
-def test_training_has_one_heap_on_cpus_only(cpu, monkeypatch):
+def test_training_has_one_heap_on_cpus_only(cpu, tmp_path, monkeypatch):
     called = []
     monkeypatch.setattr(train, "expects_cpu", lambda _: cpu)
     monkeypatch.setattr(train, "keep_freed_memory", lambda: called.append("one heap"))
-    with pytest.raises(UserError, match="--config is missing"):
-        train.main({}, [])
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.py").write_text("def get_config(): return {}")
+    with pytest.raises(UserError, match="data must be set"):
+        train.main({"config": "config.py", "workdir": "run"}, [])
     assert called == ["one heap"] * cpu

@@ -12,6 +12,7 @@ import pytest
 
 from convs2s_jax.core import xla_flags
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.training.run.processes import rendezvous
 from tests import tiny
 from tests.helpers import drills_but
 from tests.processes import called
@@ -64,9 +65,7 @@ def test_commands_set_them_before_they_use_a_device(name, more, tmp_path, monkey
     monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_mine=1")
     monkeypatch.chdir(tmp_path)
     seen = []
-    monkeypatch.setattr(
-        command.rendezvous, "join", lambda _: seen.append(os.environ["LIBTPU_INIT_ARGS"]) or sys.exit(0)
-    )
+    monkeypatch.setattr(rendezvous, "join", lambda _: seen.append(os.environ["LIBTPU_INIT_ARGS"]) or sys.exit(0))
     called(command.console, name, f"--config={tiny.config_file(tmp_path)}", *more, "--xla_flags=tpu")
     assert re.match("--xla_mine=1 --xla_tpu_enable_async_collective_fusion=true ", seen[0])
 

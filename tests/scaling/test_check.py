@@ -133,7 +133,7 @@ def test_mistakes_get_a_sentence_and_status_2(arguments, message, capsys):
 @pytest.mark.parametrize("action", [["plan", "--topology=cpu:1"], ["check", "--devices=1"]], ids=["plan", "check"])
 @pytest.mark.parametrize(("name", "why"), [("missing/plan.json", "No such file"), (".", "Is a directory")])
 def test_a_file_that_cannot_be_written_is_refused_before_planning(action, name, why, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(scale_batches.plan, "make", pytest.fail)
+    monkeypatch.setattr(plan, "make", pytest.fail)
     with pytest.raises(SystemExit) as ended:
         scale.console(["convs2s scale", *action, "--config=cldr_en_de", f"--json={tmp_path / name}"])
     assert ended.value.code == 2

@@ -7,7 +7,7 @@ import json
 import jax
 import pytest
 
-from convs2s_jax.commands.scale_batches import Batches, sizes_of
+from convs2s_jax.commands.scale_batches import Batches
 from convs2s_jax.core.config import build, override
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.shapes import Shape
@@ -249,11 +249,11 @@ def test_vocabularies_have_the_sizes_that_a_run_of_the_configuration_has():
         "target": 70,
     }
     assert vocabularies(build(Config, classifier)) == {"source": 99, "target": 4 + 2}
-    assert sizes_of(build(Config, classifier), 50, 18) == {"source": 50, "target": 4 + 18}
+    assert plan.sizes_of(build(Config, classifier), 50, 18) == {"source": 50, "target": 4 + 18}
     with pytest.raises(UserError, match="--labels is missing: the number of a classifier's labels is known only from"):
-        sizes_of(build(Config, classifier), None, None)
+        plan.sizes_of(build(Config, classifier), None, None)
     with pytest.raises(UserError, match="--labels=3: the model is not a classifier; remove it"):
-        sizes_of(tiny.config(), None, 3)
+        plan.sizes_of(tiny.config(), None, 3)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")

@@ -13,7 +13,7 @@ from convs2s_jax.commands.scale_sweep import SweepOptions
 from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.scaling import figures, provenance, sweep, topology
-from convs2s_jax.training.mesh import MeshConfig
+from convs2s_jax.training.mesh import AXES, MeshConfig
 from tests import tiny
 from tests.stores import bucket, requests  # noqa: F401  (fixtures)
 
@@ -46,6 +46,11 @@ def test_a_mesh_that_is_none_is_refused(mesh, message):
         cases(topologies=("cpu:8",), meshes=(mesh,))
 
 
+def test_a_way_that_is_none_is_refused():
+    with pytest.raises(UserError, match="--ways contains 'jot'; did you mean 'jit'"):
+        sweep.cases(["cpu:1"], [1], ["-1.1.1"], ["jit", "jot"], tokens=(512,), tokens_per_chip=(), length=16)
+
+
 @pytest.mark.parametrize(
     ("mesh", "reason"),
     [
@@ -65,7 +70,6 @@ def test_a_mesh_that_does_not_fit_one_topology_is_a_row_with_the_reason(mesh, re
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"ways": ("jot",)}, "--ways contains 'jot'; did you mean 'jit'"),
         ({"ways": ()}, "--ways is missing"),
         ({"meshes": ()}, "--meshes is missing"),
         ({"slices": ()}, "--slices is missing"),
@@ -305,7 +309,7 @@ def test_cases_of_earlier_commands_stay_in_the_table(tmp_path, plans):
     assert len(plans) == 6
 
 
-@pytest.mark.parametrize("field", ["parallel=shard_map", "mesh.fsdp=2", "mesh.data=2", "mesh.tensor=2", "mesh={}"])
+@pytest.mark.parametrize("field", ["parallel=shard_map", *(f"mesh.{axis}=2" for axis in AXES), "mesh={}"])
 def test_what_the_cases_give_is_refused_on_the_command_line(field, tmp_path, capsys):
     given = [f"--config={tiny.config_file(tmp_path, mesh={'fsdp': 2})}", f"--output={tmp_path / 'out'}", "--tokens=64"]
     with pytest.raises(SystemExit) as ended:

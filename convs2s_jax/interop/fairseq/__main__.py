@@ -2,7 +2,7 @@
 
 import sys
 
-from convs2s_jax.interop.fairseq.command import run
+from convs2s_jax.interop.fairseq_command import run
 
 if __name__ == "__main__":
     run("convs2s_jax.interop.fairseq", sys.argv[1:])

@@ -12,7 +12,7 @@ from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import vocabulary
 from convs2s_jax.data.vocabulary import Vocabularies
-from convs2s_jax.interop.fairseq import command
+from convs2s_jax.interop import fairseq_command
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.checkpoints import restoring
 from convs2s_jax.training.run.config import Config
@@ -277,7 +277,7 @@ def test_an_export_says_that_fairseq_has_another_adam_than_adamw(values, tmp_pat
 
 def called_bridge(*arguments):
     """Within this process."""
-    return called(lambda given: command.run("convs2s_jax.interop.fairseq", given), *arguments)
+    return called(lambda given: fairseq_command.run("convs2s_jax.interop.fairseq", given), *arguments)
 
 
 def bridge(*arguments):

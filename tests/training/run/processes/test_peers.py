@@ -27,10 +27,11 @@ WAITING = f"""
 import sys, time
 from convs2s_jax.training.run.processes import distributed, rendezvous
 from convs2s_jax.training.run.processes.interrupts import Interrupts
+from convs2s_jax.training.run.processes.options import Processes
 
 address, count, number, victim = sys.argv[1], *map(int, sys.argv[2:])
 given = dict(coordinator_address=address, num_processes=count, process_id=number, heartbeat_timeout={SILENCE})
-found = rendezvous.join(rendezvous.Processes(**given))
+found = rendezvous.join(Processes(**given))
 
 def work():
     with found, Interrupts(own_process=True, peers=found):

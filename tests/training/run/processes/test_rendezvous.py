@@ -10,7 +10,7 @@ import pytest
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.mesh import MeshConfig, make
 from convs2s_jax.training.run.processes import distributed, rendezvous
-from convs2s_jax.training.run.processes.rendezvous import Processes
+from convs2s_jax.training.run.processes.options import Processes, from_environment
 from tests import processes as real
 from tests import tiny
 
@@ -19,10 +19,10 @@ GIVEN = {"coordinator_address": "10.0.0.1:1234", "num_processes": 4, "process_id
 
 def test_flags_come_before_the_environment():
     environment = {"JAX_COORDINATOR_ADDRESS": "host:9", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1"}
-    found = rendezvous.from_environment(Processes(), environment)
+    found = from_environment(Processes(), environment)
     assert (found.coordinator_address, found.num_processes, found.process_id) == ("host:9", 2, 1)
-    assert rendezvous.from_environment(Processes(**GIVEN), environment) == Processes(**GIVEN)
-    assert rendezvous.from_environment(Processes(), {}) == Processes()
+    assert from_environment(Processes(**GIVEN), environment) == Processes(**GIVEN)
+    assert from_environment(Processes(), {}) == Processes()
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_nonsense_is_refused(values, message):
 
 def test_an_environment_that_is_no_number_is_refused():
     with pytest.raises(UserError, match=r"^in the environment, JAX_PROCESS_ID is 'one': not a number$"):
-        rendezvous.from_environment(Processes(), {"JAX_PROCESS_ID": "one"})
+        from_environment(Processes(), {"JAX_PROCESS_ID": "one"})
 
 
 def test_a_single_process_is_its_own_primary_and_agrees_with_itself(tmp_path):
@@ -116,11 +116,12 @@ def test_a_lost_process_is_told_from_other_errors(error, lost, monkeypatch):
 LEAVING = """
 import os, sys, time
 from convs2s_jax.training.run.processes import distributed, rendezvous
+from convs2s_jax.training.run.processes.options import Processes
 
 address, number = sys.argv[1], int(sys.argv[2])
 end = os._exit
 os._exit = lambda status: (time.sleep(3 * number), end(status))  # process 1 is slow to go
-rendezvous.join(rendezvous.Processes(coordinator_address=address, num_processes=2, process_id=number))
+rendezvous.join(Processes(coordinator_address=address, num_processes=2, process_id=number))
 distributed.leave(3)
 """
 

@@ -1,4 +1,7 @@
-"""The commands that import checkpoints from fairseq and export checkpoints to it."""
+"""The commands that import checkpoints from fairseq and export checkpoints to it.
+
+Their work is in the package `interop.fairseq`, which imports JAX; `--help` and flag errors do not wait for that.
+"""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,8 +15,6 @@ from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, did_you_mean
 from convs2s_jax.core.fields import fields_of
 from convs2s_jax.core.guard import guard
-from convs2s_jax.interop.fairseq.exporting import Export, export_checkpoint
-from convs2s_jax.interop.fairseq.importing import Import, import_checkpoints
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +93,8 @@ class ExportFlags:
 def import_main(values: dict[str, Any], overrides: Overrides) -> None:
     """Convert checkpoints to workdirs."""
     given = command_line.options_of(ImportFlags, values)
+    from convs2s_jax.interop.fairseq.importing import Import, import_checkpoints
+
     order = Import(
         checkpoints=given.checkpoint,
         workdirs=given.workdir,
@@ -111,6 +114,8 @@ def export_main(values: dict[str, Any], overrides: Overrides) -> None:
     """Convert a workdir to a checkpoint."""
     command_line.refuse_overrides(overrides, "an export")
     given = command_line.options_of(ExportFlags, values)
+    from convs2s_jax.interop.fairseq.exporting import Export, export_checkpoint
+
     order = Export(
         workdir=given.workdir[0],
         output=given.output,
