@@ -116,8 +116,7 @@ def import_checkpoints(order: Import, tell: Callable[[str], None]) -> None:
         for part, one, of in zip(parts, made, [names] if order.average else [[name] for name in names], strict=True):
             _write(part, one, of)
     for place, one in zip(order.workdirs, made, strict=True):
-        at = f"step {one.position.step}, epoch {one.position.epoch}"
-        tell(f"{place}: {at}; translate with convs2s decode --workdir={place}")
+        tell(f"{place}: {one.position.where}; translate with convs2s decode --workdir={place}")
 
 
 def _check(order: Import) -> None:

@@ -68,7 +68,7 @@ def train(cfg: Config, workdir: Path | str, interrupts: Interrupts | None = None
             score_test(session, state)
         session.reports.tell(f"time: {session.clock.account()}")
         reason = why or interrupts.received
-        session.reports.tell(f"stopped at step {position.step}, epoch {position.last_epoch}: {reason}")
+        session.reports.tell(f"stopped at {position.where}: {reason}")
 
 
 def _due(cfg: TrainingConfig, position: Position) -> bool:

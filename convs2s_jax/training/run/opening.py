@@ -223,7 +223,7 @@ def _begin(
         fields = {field.name: saved[field.name] for field in dataclasses.fields(Position) if field.name in saved}
         best = Best(**saved.get("best", {}))
         position = Position(**{**fields, "schedule": ScheduleState(**saved["schedule"]), "best": best})
-        tell(f"continuing at step {position.step}, epoch {position.epoch}")
+        tell(f"continuing at {position.where}")
         if _measured_otherwise(run):
             tell(
                 f"{run.cfg.training.best_metric} is computed differently from here on (search, "

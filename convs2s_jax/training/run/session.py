@@ -58,6 +58,11 @@ class Position:
         """The epoch of the last update; the next one may not have begun."""
         return self.epoch - (self.batch == 0 < self.step)
 
+    @property
+    def where(self) -> str:
+        """The position as messages name it: the last update and its epoch."""
+        return f"step {self.step}, epoch {self.last_epoch}"
+
 
 @dataclasses.dataclass(frozen=True)
 class Session:

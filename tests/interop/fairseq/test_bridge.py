@@ -212,7 +212,7 @@ def test_train_continues_an_imported_run(file, tmp_path, capfd):
     overrides = [("data.dir", str(tmp_path)), ("training.max_steps", str(examples.UPDATES + 3))]
     train(build(Config, read_config(str(workdir / "config.json"), overrides)), workdir)
     told = capfd.readouterr().err
-    assert f"continuing at step {examples.UPDATES}, epoch {examples.EPOCH}" in told
+    assert f"continuing at step {examples.UPDATES}, epoch {examples.EPOCH - 1}" in told  # EPOCH has not begun
     last = examples.UPDATES + 3
     assert tiny.digests(workdir, last)["params"] != imported["params"]
     again = tiny.digests(workdir, examples.UPDATES)  # validated at its start: written again with its loss

@@ -330,7 +330,7 @@ def test_there_and_back_by_the_command_line(file, tmp_path):
     assert (result.returncode, result.stdout) == (0, ""), result.stderr
     assert run_folder.load_config(run).training.keep == 5
     assert result.stderr.splitlines()[-1].startswith(
-        f"{run}: step 40, epoch 3; translate with convs2s decode --workdir={run}"
+        f"{run}: step 40, epoch 2; translate with convs2s decode --workdir={run}"
     )
     out.mkdir()
     result = called_bridge("export", f"--workdir={run}", f"--output={out}/x.pt")

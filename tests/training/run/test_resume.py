@@ -153,6 +153,14 @@ def test_a_damaged_checkpoint_is_passed_over_and_written_anew(tmp_path, undistur
     assert tiny.digests(tmp_path, STEPS) == undisturbed
 
 
+def test_a_run_continues_at_the_position_at_which_it_stopped(tmp_path, capfd):
+    """Between two epochs, one message once named the last epoch and the other the next."""
+    train(tiny.config(training__max_epochs=1, training__max_steps=None), tmp_path)
+    [position] = re.findall(r"stopped at (step \d+, epoch 1): training.max_epochs is 1", capfd.readouterr().err)
+    train(tiny.config(training__max_epochs=1, training__max_steps=None), tmp_path)
+    assert f"continuing at {position}\n" in capfd.readouterr().err
+
+
 def test_a_loss_that_is_not_finite_names_its_step(tmp_path, monkeypatch):
     options = {"training__clip": 0.0, "training__save_every": 1}
     train(tiny.config(training__max_steps=2, **options), tmp_path)
