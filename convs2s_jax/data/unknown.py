@@ -40,14 +40,16 @@ def commonest(store: TokenStore, texts: Sequence[str], vocabulary: Vocabulary, *
     return [word for word, _ in found.most_common(count)]
 
 
-def describe(store: TokenStore, texts: Sequence[str], vocabulary: Vocabulary, side: str) -> str:
-    """Describe the fraction of unknown tokens of a side, "source" or "target", with the most frequent if it is large.
+def describe(store: TokenStore, texts: Sequence[str], vocabulary: Vocabulary, what: str) -> str:
+    """Describe the fraction of unknown tokens of a side, with the most frequent ones if it is large.
 
-    Other arguments as in `commonest`.
+    Args:
+      store, texts, vocabulary: as in `commonest`.
+      what: what is counted, such as "source tokens".
     """
     unknown = share(store)
     named = " ".join(commonest(store, texts, vocabulary)) if unknown > MANY else ""
-    return f"{100 * unknown:.2f} % of {side} tokens" + (f" (most often {named})" if named else "")
+    return f"{100 * unknown:.2f} % of {what}" + (f" (most often {named})" if named else "")
 
 
 def is_mostly_unknown(text: str, ids: Sequence[int] | np.ndarray, vocabulary: Vocabulary) -> bool:

@@ -9,6 +9,7 @@ _LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (.*)")
 _RATE = re.compile(r"(?:step|epoch) \d+: .*learning rate ([\d.e+-]+) -> ([\d.e+-]+)")
 _STOPPED = re.compile(r"stopped at (step \d+(?:, epoch \d+)?): (.*)")
 _CONTINUED = re.compile(r"continuing at step \d+, epoch \d+")
+_USED = re.compile("training (?:pairs|texts|lines): (.*)")
 _DEVICES = "devices: "
 """Beginning of the log of each start. The oldest logs have no such line."""
 _SIZE = re.compile(r"([\d,]+) parameters; vocabularies of (\d+) and (\d+)")
@@ -34,7 +35,7 @@ class Log:
     Attributes:
       begun, ended: times of the first and the last line.
       devices: devices of the run, with library versions.
-      pairs: number of training pairs that are used and skipped.
+      examples: number of training pairs, texts or lines that are used and skipped.
       batches: batches per epoch, their shapes and padding.
       parameters, source_words, target_words: number of parameters and of vocabulary entries.
       rates: changes of the learning rate between epochs or at validations. Changes at every update are not logged.
@@ -48,7 +49,7 @@ class Log:
     begun: str = ""
     ended: str = ""
     devices: str = ""
-    pairs: str = ""
+    examples: str = ""
     batches: str = ""
     parameters: str = ""
     source_words: str = ""
@@ -75,7 +76,7 @@ def read(text: str) -> Log:
         begun=lines[0][0] if lines else "",
         ended=lines[-1][0] if lines else "",
         devices=_after(_DEVICES, sentences),
-        pairs=_after("training pairs: ", sentences),
+        examples=used[1] if (used := _last(_USED, sentences)) else "",
         batches=_after("batches: ", sentences),
         parameters=size[1] if size else "",
         source_words=size[2] if size else "",

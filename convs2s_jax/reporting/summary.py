@@ -116,10 +116,10 @@ def facts(run: Run) -> list[tuple[str, str]]:
     """Facts about a run as (name, value), for a table."""
     log, cfg = run.log, run.cfg
     words = f"{log.source_words} source and {log.target_words} target entries" if log.source_words else UNKNOWN
-    counted = "Training pairs", log.pairs or UNKNOWN
-    if cfg.classifies:  # the log uses the terms of translation
+    examples = log.examples or UNKNOWN
+    if cfg.classifies:
         words = words.replace(" source", " text").replace(" target entries", " label entries")
-        counted = "Training texts", re.sub(r"(\d+) source or \d+ target tokens", r"\1 tokens", counted[1])
+        examples = re.sub(r"(\d+) source or \d+ target tokens", r"\1 tokens", examples)  # in logs of earlier versions
     optimizer, schedule = cfg.training.optimizer, cfg.training.schedule
     rates = [learning_rate.by_update(schedule), *(change.sentence for change in log.rates)]
     no_rate = "no changes logged" if log.starts else UNKNOWN
@@ -129,7 +129,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
         ("Parameters", log.parameters or UNKNOWN),
         ("Vocabularies", words),
         ("Data", task(run)),
-        counted,
+        (f"Training {cfg.examples}", examples),
         ("Devices and versions", log.devices or UNKNOWN),
         ("Optimiser and schedule", f"{optimizer.kind}, {schedule.kind}; clip {cfg.training.clip:g}; seed {cfg.seed}"),
         ("Learning rate", "; ".join(rate for rate in rates if rate) or no_rate),

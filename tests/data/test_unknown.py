@@ -48,10 +48,12 @@ def test_the_commonest_are_characters_of_sub_words_or_else_words(vocabulary, tmp
     tokens = stored(TEXTS, vocabulary, tmp_path)
     found = unknown.commonest(tokens, TEXTS, vocabulary, count=2)
     assert found == (["猫", "z"] if vocabulary.suffix != WORDS else ["猫", "zebra"])
-    said = unknown.describe(tokens, TEXTS, vocabulary, "source")
+    said = unknown.describe(tokens, TEXTS, vocabulary, "source tokens")
     assert said.startswith(f"{100 * unknown.share(tokens):.2f} % of source tokens (most often 猫 z")
     few = [*KNOWN * 3, "猫"]
-    assert unknown.describe(stored(few, vocabulary, tmp_path), few, vocabulary, "target").endswith(" target tokens")
+    assert unknown.describe(stored(few, vocabulary, tmp_path), few, vocabulary, "target tokens").endswith(
+        " target tokens"
+    )
     monkeypatch.setattr(unknown, "_SAMPLE", 2)  # lines 0 and 2
     assert unknown.commonest(tokens, TEXTS, vocabulary) == ["猫"]
 

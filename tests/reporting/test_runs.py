@@ -71,6 +71,15 @@ def test_units_are_those_of_the_task(tmp_path):
     assert both["memory"] == "GB in use on the device that uses most"
 
 
+@pytest.mark.parametrize("noun", ["pairs", "texts", "lines"])
+def test_training_examples_are_those_of_the_log(tmp_path, noun):
+    cfg = CONFIGS["b" if noun == "texts" else "a"]
+    if noun == "lines":
+        cfg = tiny.config(data__src="", model__encoder={"kind": "none"}, model__decoder__attention_layers=[])
+    run = runs.Run("a", tmp_path, cfg, log=logged(f"training {noun}: 4 used, 1 skipped"))
+    assert dict(summary.facts(run))[f"Training {noun}"] == "4 used, 1 skipped"
+
+
 def test_classifiers_have_texts_and_labels_in_place_of_pairs(tmp_path, monkeypatch):
     said = logged(
         "devices: a",

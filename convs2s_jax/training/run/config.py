@@ -228,6 +228,11 @@ class Config:
         return isinstance(self.model, ClassifierConfig)
 
     @property
+    def examples(self) -> str:
+        """What messages call training examples: pairs, the texts of a classifier, or the lines of a language model."""
+        return "texts" if self.classifies else "lines" if self.data.one_sided else "pairs"
+
+    @property
     def translator(self) -> ModelConfig:
         """The model, if it is one that translates.
 

@@ -9,6 +9,7 @@ import numpy as np
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import corpora, parallel_text, plan, store, unknown
+from convs2s_jax.data.labels import Labels
 from convs2s_jax.data.parallel_text import ParallelText
 from convs2s_jax.data.shapes import Shape
 from convs2s_jax.data.vocabulary import Vocabularies
@@ -17,7 +18,7 @@ from convs2s_jax.training.run import run_folder, validation, vocabularies
 from convs2s_jax.training.run.checkpoints import position_file
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.inputs import segmenting
-from convs2s_jax.training.run.inputs.batching import batch_shapes, longest, usable_rows
+from convs2s_jax.training.run.inputs.batching import batch_shapes, by_side, limits, longest, usable_rows
 from convs2s_jax.training.run.inputs.dataset import Split, fingerprint, fingerprint_of_text, recogniser
 from convs2s_jax.training.run.inputs.training_text import KnownText, TrainingText
 from convs2s_jax.training.run.selection import LOSS
@@ -138,7 +139,7 @@ def _check_validation(cfg: Config, valid: ParallelText, tell: Callable[[str], No
         tell("there is no validation set: the last checkpoint is used")
     if valid.rows is not None:
         copies = f"; {valid.copies} copies of them are left out" if valid.copies else ""
-        tell(f"held out for validation: {len(valid)} pairs{copies}")
+        tell(f"held out for validation: {len(valid)} {cfg.examples}{copies}")
 
 
 def _advise_on_scores(cfg: Config, held_out: Sequence[ParallelText], tell: Callable[[str], None]) -> None:
@@ -176,8 +177,8 @@ def _training_split(
     for held, count in zip(held_out, found.shared, strict=True):
         if count:
             tell(
-                f"{held.name}: {count} of {len(held)} pairs are also in the training text, so the loss and the scores "
-                "are better than on unseen text"
+                f"{held.name}: {count} of {len(held)} {cfg.examples} are also in the training text, so the loss and "
+                "the scores are better than on unseen text"
             )
     _tell(found.unknown, tell)
     return found.train
@@ -202,10 +203,18 @@ def _first_epoch(
         padding = plan.plan_epoch(src, tgt, rows, tight, seed=cfg.seed, epoch=1).padding
         without = f" ({100 * padding:.1f} % without row_multiple and length_multiple)"
     tell(
-        f"batches: {len(example.batches)} an epoch in {len(chosen)} shapes, {100 * example.padding:.1f} % padding"
-        f"{without}; " + ", ".join(f"{s.rows} x ({s.src}, {s.tgt})" for s in chosen)
+        f"batches: {len(example.batches)} an epoch in {len(chosen)} shape{'s' * (len(chosen) > 1)}, "
+        f"{100 * example.padding:.1f} % padding{without}; {_listed(cfg, chosen)}"
     )
     return chosen, example
+
+
+def _listed(cfg: Config, shapes: Sequence[Shape]) -> str:
+    """List shapes after the meaning of their numbers, as in "lines x tokens: 64 x 9, 32 x 17"."""
+    if cfg.examples == "pairs":
+        return "pairs x (source, target) tokens: " + ", ".join(f"{s.rows} x ({s.src}, {s.tgt})" for s in shapes)
+    lengths = [(s.rows, *by_side(cfg, s.src, s.tgt).values()) for s in shapes]
+    return f"{cfg.examples} x tokens: " + ", ".join(f"{rows} x {length}" for rows, length in lengths)
 
 
 def _tokens(split: Split, rows: np.ndarray) -> int:
@@ -227,10 +236,11 @@ def _check_rate(schedule: object) -> None:
 
 
 def _unknown_in(split: Split, made: Vocabularies) -> str:
-    """Report how many tokens of each side are unknown; a side without tokens is that of a language model."""
+    """Report how many tokens of each side are unknown. A language model's source has none, and labels are all known."""
     text = split.text
     sides = (split.src, text.src, made.src, "source"), (split.tgt, text.tgt, made.tgt, "target")
-    shares = [unknown.describe(*side) for side in sides if len(side[0].tokens)]
+    counted = [side for side in sides if len(side[0].tokens) and not isinstance(side[2], Labels)]
+    shares = [unknown.describe(*side, f"{name if len(counted) > 1 else ''} tokens".strip()) for *side, name in counted]
     return f"unknown in {text.name}: {', '.join(shares)}" if shares else ""
 
 
@@ -245,8 +255,8 @@ def _tell_of_cuts(cfg: Config, split: Split, tell: Callable[[str], None]) -> Non
     cut = int(np.sum((src > cfg.model.max_source) | (tgt > cfg.model.max_target)))
     if cut:
         tell(
-            f"{split.text.name}: {cut} of {len(src)} pairs exceed the model's positions, {cfg.model.max_source} source "
-            f"and {cfg.model.max_target} target tokens; their loss covers only the beginning"
+            f"{split.text.name}: {cut} of {len(src)} {cfg.examples} exceed the model's positions, "
+            f"{limits(cfg, cfg.model.max_source, cfg.model.max_target)}; their loss covers only the beginning"
         )
 
 

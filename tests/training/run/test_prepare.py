@@ -234,10 +234,64 @@ def test_unknown_tokens_are_told_of_each_split_and_side(folder, tmp_path):
         "unknown in train: 0.00 % of source tokens, 0.00 % of target tokens",
         "unknown in valid: 0.00 % of source tokens, 50.00 % of target tokens (most often zebra)",
     ]
-    told.clear()
-    one = {"data__src": "", "model__encoder": {"kind": "none"}, "model__decoder__attention_layers": []}
-    prepare(tiny.config(**options(folder, **one)), tmp_path / "other", told.append)
-    assert "unknown in train: 0.00 % of target tokens" in told
+
+
+LANGUAGE_MODEL = {"data__src": "", "model__encoder": {"kind": "none"}, "model__decoder__attention_layers": []}
+CLASSIFIER = {"model": {"kind": "classifier", "embedding_dim": 8}}
+
+
+@pytest.mark.parametrize(
+    ("values", "noun", "empty", "tokens", "limit", "shape"),
+    [
+        (
+            {},
+            "pairs",
+            "with an empty side",
+            "0.00 % of source tokens, 0.00 % of target tokens",
+            "62 source or 30 target tokens",
+            r"pairs x \(source, target\) tokens: \d+ x \(3, 3\)",
+        ),
+        (LANGUAGE_MODEL, "lines", "as empty", "0.00 % of tokens", "30 tokens", r"lines x tokens: \d+ x 3"),
+        (CLASSIFIER, "texts", "as empty", "0.00 % of tokens", "100 tokens", r"texts x tokens: \d+ x 3"),
+    ],
+    ids=["translation", "language model", "classifier"],
+)
+def test_messages_speak_of_what_the_model_is_trained_on(folder, tmp_path, values, noun, empty, tokens, limit, shape):
+    """Those of a language model and a classifier once spoke of pairs with an empty side, and of the other side."""
+    pairs = [(f"w{i % 9} w{i // 9}", f"w{i % 9}" if values == CLASSIFIER else f"w{i % 9} w{i // 9}") for i in range(80)]
+    pairs[7] = ("", "w7" if values == CLASSIFIER else "")
+    for split in ("train", "test"):
+        for side, lines in zip(("in", "out"), zip(*pairs, strict=True), strict=True):
+            (folder / f"{split}.{side}").write_text("".join(f"{line}\n" for line in lines))
+    if values != CLASSIFIER:
+        values = {"model__decoder__max_positions": 32, **values}
+    batch = {"tokens": 256, "shapes": 1, "max_length": 100}
+    told = []
+    cfg = tiny.config(**options(folder, data__hold_out=0.2, data__batch=batch, **values))
+    prepare(cfg, tmp_path / "run", told.append)
+    for pattern in (
+        rf"held out for validation: 16 {noun}",
+        rf"test: \d+ of 80 {noun} are also in the training text, so .*",
+        rf"unknown in train: {tokens}",
+        rf"training {noun}: 63 used, 1 skipped {empty}, 0 skipped as longer than {limit}",
+        rf"batches: 1 an epoch in 1 shape, [\d.]+ % padding; {shape}",
+    ):
+        assert [re.fullmatch(pattern, sentence) for sentence in told].count(None) == len(told) - 1, (pattern, told)
+
+
+@pytest.mark.parametrize(
+    ("values", "noun"), [(LANGUAGE_MODEL, "line"), (CLASSIFIER, "text")], ids=["language model", "classifier"]
+)
+def test_where_nothing_is_left_the_message_names_what_the_model_is_trained_on(folder, tmp_path, values, noun):
+    """For a classifier it once named the length of a label."""
+    (folder / "train.in").write_text("w1 w2 w3\n" * 20)
+    (folder / "train.out").write_text("w1 w2 w3\nw4 w5 w6\n" * 10)
+    bound = {"data__hold_out": 0, "data__batch__max_length": 3}
+    rule = (
+        f"no training {noun} is left: each is empty or is longer than the 3 tokens of data.batch.max_length; raise it"
+    )
+    with pytest.raises(UserError, match=rule):
+        prepare(tiny.config(**options(folder, **bound, **values)), tmp_path / "run", print)
 
 
 def test_validation_pairs_that_are_cut_are_counted(folder, tmp_path):
@@ -247,7 +301,7 @@ def test_validation_pairs_that_are_cut_are_counted(folder, tmp_path):
     told = []
     prepare(tiny.config(**options(folder)), tmp_path / "run", told.append)
     assert (
-        "valid: 1 of 2 pairs exceed the model's positions, 62 source and 62 target tokens; their loss covers only the "
+        "valid: 1 of 2 pairs exceed the model's positions, 62 source or 62 target tokens; their loss covers only the "
         "beginning"
     ) in told
 

@@ -17,6 +17,21 @@ def longest(cfg: Config) -> tuple[int, int]:
     return min(most, cfg.model.max_source), min(most, cfg.model.max_target)
 
 
+def by_side(cfg: Config, source: int, target: int) -> dict[str, int]:
+    """Lengths of a source and of a target, by the names of their sides in messages.
+
+    A language model has no source, and a target of a classifier is a label: the only length then has the name "".
+    """
+    if cfg.data.one_sided:
+        return {"": target}
+    return {"": source} if cfg.classifies else {"source": source, "target": target}
+
+
+def limits(cfg: Config, source: int, target: int) -> str:
+    """Describe maximum lengths, as in "62 source or 62 target tokens"."""
+    return " or ".join(f"{most} {side}".strip() for side, most in by_side(cfg, source, target).items()) + " tokens"
+
+
 def batch_shapes(cfg: Config, src: np.ndarray, tgt: np.ndarray) -> tuple[tuple[Shape, ...], tuple[Shape, ...]]:
     """Return shapes for pairs of these lengths: with the least padding, and rounded to the multiples the run sets."""
     batch, (max_source, max_target) = cfg.data.batch, longest(cfg)
@@ -28,7 +43,7 @@ def batch_shapes(cfg: Config, src: np.ndarray, tgt: np.ndarray) -> tuple[tuple[S
 
 
 def usable_rows(cfg: Config, train: Split, tell: Callable[[str], None]) -> np.ndarray:
-    """Return the indices of the training pairs that are neither empty nor too long: [n]. Report how many are skipped.
+    """Return the indices of the examples that are neither empty nor too long: [n]. Report how many are skipped.
 
     Raises:
       UserError: none is left.
@@ -36,16 +51,17 @@ def usable_rows(cfg: Config, train: Split, tell: Callable[[str], None]) -> np.nd
     max_source, max_target = longest(cfg)
     src, tgt = train.lengths()
     rows, skipped = plan.usable(src, tgt, max_source=max_source, max_target=max_target, one_sided=cfg.data.one_sided)
+    has, skips = ("has an empty side", "with an empty side") if cfg.examples == "pairs" else ("is empty", "as empty")
     tell(
-        f"training pairs: {len(rows)} used, {skipped.empty} skipped with an empty side, {skipped.too_long} skipped as "
-        f"longer than {max_source} source or {max_target} target tokens"
+        f"training {cfg.examples}: {len(rows)} used, {skipped.empty} skipped {skips}, {skipped.too_long} skipped as "
+        f"longer than {limits(cfg, max_source, max_target)}"
     )
     if len(rows) == 0:
         most, by, what = cfg.data.batch.max_length, "data.batch.max_length", "it"
-        if min(max_source, max_target) < most:
-            most, by, what = min(max_source, max_target), "the model's positions", "them"
+        if (shortest := min(by_side(cfg, max_source, max_target).values())) < most:
+            most, by, what = shortest, "the model's positions", "them"
         raise UserError(
-            f"no training pair is left: each has an empty side or is longer than the {most} tokens of {by}; "
-            f"raise {what}"
+            f"no training {cfg.examples.removesuffix('s')} is left: each {has} or is longer than the {most} tokens "
+            f"of {by}; raise {what}"
         )
     return rows
