@@ -46,6 +46,18 @@ def test_a_run_that_began_with_other_text_is_refused(tmp_path, capsys):
     [
         (["--config=cldr_en_de"], "--workdir is missing, as in --config=cldr_en_de --workdir=runs/a"),
         (["--config=cldr_en_de", "--workdir=gs://a/b"], "--workdir is gs://a/b: gs:// is not supported here"),
+        (
+            ["--config=cldr_en_de", "--workdir=a", "--config.mesh.rules=[['conf/w', [None, None, 'tensor']]]"],
+            "mesh.rules[0].path is 'conf/w': it matches no parameter that earlier rules leave",
+        ),
+        (
+            ["--config=cldr_en_de", "--workdir=a", "--config.training.bleu_tokenize=13b"],
+            "training.bleu_tokenize is '13b'",
+        ),
+        (
+            ["--config=cldr_en_de", "--workdir=a", "--config.search.beam_size=0"],
+            "search.beam_size is 0: a search keeps",
+        ),
         (["--config=cldr_en_de", "--workdir=a", "--config.data.dir=b"], "data.dir is set, but data.corpus 'cldr'"),
     ],
 )

@@ -161,8 +161,9 @@ def prepare_only(cfg: Config, workdir: Path, tell: Callable[[str], None]) -> Non
       tell: called with sentences for the user.
 
     Raises:
-      UserError: as `open_run`.
+      UserError: as `open_run`, except for what depends on the devices: the sizes of the mesh, the memory of a search.
     """
+    check_rules(cfg)
     with locked(workdir):
         _check_workdir(workdir, cfg)
         run = prepare(cfg, workdir, tell)
