@@ -52,7 +52,7 @@ def test_a_run_that_began_with_other_text_is_refused(tmp_path, capsys):
         ),
         (
             ["--config=cldr_en_de", "--workdir=a", "--config.training.bleu_tokenize=13b"],
-            "training.bleu_tokenize is '13b'",
+            "bleu_tokenize is '13b'; did you mean",
         ),
         (
             ["--config=cldr_en_de", "--workdir=a", "--config.search.beam_size=0"],

@@ -240,7 +240,10 @@ def _unknown_in(split: Split, made: Vocabularies) -> str:
     text = split.text
     sides = (split.src, text.src, made.src, "source"), (split.tgt, text.tgt, made.tgt, "target")
     counted = [side for side in sides if len(side[0].tokens) and not isinstance(side[2], Labels)]
-    shares = [unknown.describe(*side, f"{name if len(counted) > 1 else ''} tokens".strip()) for *side, name in counted]
+    shares = [
+        unknown.describe(tokens, lines, vocabulary, f"{side} tokens" if len(counted) > 1 else "tokens")
+        for tokens, lines, vocabulary, side in counted
+    ]
     return f"unknown in {text.name}: {', '.join(shares)}" if shares else ""
 
 
