@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from convs2s_jax.commands import scale, scale_batches, scale_check, scale_plan
+from convs2s_jax.commands import scale
 from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.scaling import check, plan, tables
+from convs2s_jax.scaling import check, plan, tables, topology
 from convs2s_jax.scaling.check import Measured, attached_topology
 from convs2s_jax.scaling.chips import CHIPS
 from convs2s_jax.training.sharding import replicated
@@ -142,20 +142,19 @@ def test_a_file_that_cannot_be_written_is_refused_before_planning(action, name, 
 
 @pytest.mark.parametrize("action", [["plan", "--topology=cpu:1"], ["check", "--devices=1"]], ids=["plan", "check"])
 def test_a_plan_is_written_to_a_store_or_refused_before_planning(action, bucket, capsys, monkeypatch):  # noqa: F811
-    made = SimpleNamespace(refused="too large")
     bucket.mkdir()
-    monkeypatch.setattr(scale_plan, "only_compile", lambda _: None)
-    monkeypatch.setattr(scale_plan, "planned", lambda *_: made)
-    monkeypatch.setattr(scale_check, "_measured", lambda *_: (made, []))
+    monkeypatch.setattr(topology, "only_compile", lambda _: None)
+    monkeypatch.setattr(topology, "reserve", lambda _: None)
+    monkeypatch.setattr(plan, "make", lambda *_, **__: SimpleNamespace(refused=""))
+    monkeypatch.setattr(check, "measure", lambda *_, **__: [])
     monkeypatch.setattr(tables, "of_plan", lambda _: "the plan")
     monkeypatch.setattr(tables, "of_check", lambda *_: "the check")
-    monkeypatch.setattr(plan, "as_json", lambda _: {"refused": made.refused})
+    monkeypatch.setattr(plan, "as_json", lambda _: {"devices": 1})
     run = ["convs2s scale", *action, "--config=cldr_en_de"]
     scale.console([*run, "--json=gs://bucket/plans/a.json"])
-    assert json.loads(stores.read("gs://bucket/plans/a.json"))["refused"] == "too large"
+    assert json.loads(stores.read("gs://bucket/plans/a.json"))["devices"] == 1
     assert "the plan" in capsys.readouterr().out
-    for planner in ((scale_plan, "planned"), (scale_check, "_measured")):
-        monkeypatch.setattr(*planner, pytest.fail)
+    monkeypatch.setattr(plan, "make", pytest.fail)
     with pytest.raises(SystemExit):
         scale.console([*run, "--json=gs://bucket"])
     assert "--json=gs://bucket has no object name: use gs://BUCKET/NAME" in capsys.readouterr().err

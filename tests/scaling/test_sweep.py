@@ -8,7 +8,7 @@ import operator
 
 import pytest
 
-from convs2s_jax.commands import scale, scale_sweep
+from convs2s_jax.commands import scale
 from convs2s_jax.commands.scale_sweep import SweepOptions
 from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError
@@ -170,7 +170,7 @@ def test_a_sweep_in_a_store_continues_from_the_cases_that_a_kill_left(
 ):
     """Each case is in the store once it is planned. Table and figures are those of a local sweep."""
     bucket.mkdir()
-    monkeypatch.setattr(scale_sweep, "only_compile", lambda _: None)
+    monkeypatch.setattr(topology, "only_compile", lambda _: None)
     monkeypatch.setattr(topology, "reserve", lambda _: None)
 
     def run(output):

@@ -8,7 +8,7 @@ import pytest
 from convs2s_jax.core import command_line, stores
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import vocabulary
-from convs2s_jax.interop.fairseq.command import COMMANDS
+from convs2s_jax.interop.fairseq_command import COMMANDS
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.checkpoints import derived_workdir
 from tests import tiny
