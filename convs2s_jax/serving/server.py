@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Generator
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -47,7 +48,8 @@ def serve(options: ServeOptions, *, tell: Callable[[str], None]) -> None:
             timeout_graceful_shutdown=max(1, round(options.drain)),
         )
         server = _Server(config)
-        server.run(sockets=[listener])  # with uvloop, which `asyncio.run` would not use
+        with server.handling_signals():
+            server.run(sockets=[listener])  # with uvloop, which `asyncio.run` would not use
         if not server.started:
             raise UserError("the server could not start; see the message above")
         if failures:
@@ -108,11 +110,24 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Shut down on the signals, and restore their handlers afterwards without raising the signals again."""
-        handled = (signal.SIGTERM, signal.SIGINT)
-        before: dict[Any, Any] = {number: signal.signal(number, self.handle_exit) for number in handled}
+        """Leave the signals to `handling_signals`."""
+        yield
+
+    @contextlib.contextmanager
+    def handling_signals(self) -> Generator[None, None, None]:
+        """Shut down on the signals, also while the event loop closes, which waits for a program being compiled."""
+        before: dict[Any, Any] = {
+            number: signal.signal(number, self._stop) for number in (signal.SIGTERM, signal.SIGINT)
+        }
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    def _stop(self, number: int, _frame: FrameType | None) -> None:
+        """Shut down. A second Ctrl-C ends the process at once; a second SIGTERM, as `timeout` sends it, does not."""
+        if self.should_exit and number == signal.SIGINT:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        self.should_exit = True

@@ -1,5 +1,6 @@
 """A server as a process: its address, how it ends, and that its translations are those of decode.py."""
 
+import asyncio
 import json
 import os
 import re
@@ -15,10 +16,11 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+import uvicorn
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.serving.options import ServeOptions
-from convs2s_jax.serving.server import _progress, address_of, listening_socket
+from convs2s_jax.serving.server import _progress, _Server, address_of, listening_socket
 
 ARCHIVE = Path(__file__).parents[1] / "reference" / "workdirs" / "convs2s.tar.xz"
 COMMAND = [sys.executable, "-c", "from convs2s_jax.commands.convs2s import console; console()", "serve"]
@@ -55,6 +57,48 @@ def test_the_log_tells_every_ten_seconds_how_many_programs_are_compiled(monkeypa
     for compiled in range(1, 6):
         progress(compiled, 5)
     assert told == ["compiled 2 of 5 programs", "compiled 4 of 5 programs", "ready after 22 s"]
+
+
+async def closing_for_a_second(scope, _receive, send):
+    """An application whose thread delays the end of its event loop, as a program that is being compiled does."""
+    assert scope["type"] == "lifespan"
+    await send({"type": "lifespan.startup.complete"})
+    asyncio.get_running_loop().run_in_executor(None, time.sleep, 1)
+    await send({"type": "lifespan.shutdown.complete"})
+
+
+def signalled_twice(number):
+    """Run a server that receives a signal once it has started, and again while its event loop closes."""
+    server = _Server(uvicorn.Config(closing_for_a_second, log_level="error"))
+
+    def send():
+        while not server.started:
+            time.sleep(0.01)
+        for _ in range(2):
+            os.kill(os.getpid(), number)
+            time.sleep(0.5)
+
+    sending = threading.Thread(target=send)
+    with listening_socket("127.0.0.1", 0) as listener:
+        sending.start()
+        with server.handling_signals():
+            server.run(sockets=[listener])
+    sending.join()
+
+
+def test_a_second_sigterm_lets_the_server_finish_and_a_second_ctrl_c_ends_it(monkeypatch):
+    outside, raised = [], []
+    monkeypatch.setattr(signal, "raise_signal", lambda number: raised.append((number, signal.getsignal(number))))
+    before = {number: signal.signal(number, lambda *_: outside.append(1)) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        signalled_twice(signal.SIGTERM)
+        assert raised == []
+        signalled_twice(signal.SIGINT)
+        assert raised == [(signal.SIGINT, signal.SIG_DFL)]
+        assert outside == []
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Running:
