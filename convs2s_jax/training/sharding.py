@@ -82,7 +82,7 @@ def spec(
       rules: of the configuration, which come before RULES, and alone determine how an array is sharded.
 
     Raises:
-      ValueError: no rule matches; a new kind of parameter needs a line in RULES.
+      ValueError: no rule matches, and the mesh could shard it; a new kind of parameter needs a line in RULES.
     """
     if not shape:
         return P()
@@ -95,8 +95,12 @@ def spec(
         pairs = zip(rules[number].axes, shape, strict=True)
         return P(*(_dividing([a for a in use if a in names_of(axes)], n, mesh) for axes, n in pairs))
     if rule is None or len(rule[1]) != len(shape):
+        if all(mesh.shape[axis] == 1 for axis in ("tensor", cut) if axis):
+            return P()  # whole under any rule
+        example = ("/".join(stem.split("/")[-2:]), (None,) * len(shape))
         raise ValueError(
-            f"{name} {shape}: no rule of training.sharding.RULES or mesh.rules specifies how it is sharded"
+            f"{name} {shape}: no rule of training.sharding.RULES or mesh.rules specifies how it is sharded; add one to "
+            f"mesh.rules, such as {example}, which keeps it whole"
         )
     # no axis of one device: programs leave it out of what they return, and arrays that name it need other programs
     divides = {a: mesh.shape[a] for a in set(rule[1]) if a and mesh.shape[a] > 1}

@@ -6,7 +6,7 @@
 import contextlib
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import jax
 
@@ -21,7 +21,13 @@ from convs2s_jax.nn.types import Array, Key
 
 
 class EveryLayerAlike:
-    """Defaults that most kinds share. The config of a custom kind can inherit them."""
+    """Defaults that most kinds share. The config of a custom kind can inherit them.
+
+    Attributes:
+      kind: name of the kind.
+    """
+
+    kind: str
 
     @property
     def dilation(self) -> int:
@@ -130,7 +136,10 @@ class DynamicConfig(_Headed):
     kind: Literal["dynamic"] = "dynamic"
 
 
-ConvolutionConfig = DenseConfig | SeparableConfig | LightweightConfig | DynamicConfig
+if TYPE_CHECKING:  # type checkers do not know which kinds are registered
+    ConvolutionConfig = EveryLayerAlike
+else:
+    ConvolutionConfig = DenseConfig | SeparableConfig | LightweightConfig | DynamicConfig
 """The config of any kind of convolution: a union discriminated by `kind`. The default is dense."""
 
 

@@ -106,7 +106,7 @@ def open_run(
     run = distributed.primary_first("prepared", lambda: prepare(cfg, workdir, tell, learn=primary or not place.shared))
     distributed.agree("training corpus", run.fingerprint)
     distributed.agree("validation or test set", digest_of_record(dict(run.held_out)))
-    evaluate = validation.evaluator(cfg.model, mesh, cfg.mesh.rules)
+    evaluate = validation.evaluator(cfg.model, mesh, cfg.mesh.rules, cfg.parallel)
     layout = placed_state(program_key(cfg), mesh, **_sizes(run))
     ahead = stack.enter_context(_ahead(cfg, step, evaluate, layout, mesh))
     state, position, damaged = _begin(run, mesh, layout, ahead, tell)

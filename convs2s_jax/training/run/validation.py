@@ -17,7 +17,7 @@ from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.types import Array, Tree
 from convs2s_jax.training import dispatch, gathering, sharding
 from convs2s_jax.training.batch import Batch, LossSums
-from convs2s_jax.training.mesh import ShardingRule, for_tracing, row_shards
+from convs2s_jax.training.mesh import Parallel, ShardingRule, for_tracing, row_shards
 from convs2s_jax.training.run.config import AnyModel
 from convs2s_jax.training.run.inputs.batches import batch_on
 from convs2s_jax.training.run.inputs.dataset import Split
@@ -45,13 +45,16 @@ class Evaluation(NamedTuple):
 
 
 @shared
-def evaluator(cfg: AnyModel, mesh: Mesh, rules: tuple[ShardingRule, ...] = ()) -> Callable[[Tree, Batch], LossSums]:
-    """The jitted loss of one batch, without dropout and smoothing."""
+def evaluator(
+    cfg: AnyModel, mesh: Mesh, rules: tuple[ShardingRule, ...] = (), parallel: Parallel = "jit"
+) -> Callable[[Tree, Batch], LossSums]:
+    """The jitted loss of one batch, without dropout and smoothing. With pmap parameters are whole and stay so."""
     loss = loss_of(cfg, shards=row_shards(mesh))
 
     def sums(params: Tree, batch: Batch) -> LossSums:
         with jax.sharding.use_abstract_mesh(for_tracing(mesh)):
-            return loss(gathering.constrained(params, mesh, rules), batch, None)
+            given = params if parallel == "pmap" else gathering.constrained(params, mesh, rules)
+            return loss(given, batch, None)
 
     return dispatch.jit(sums, out_shardings=sharding.replicated(mesh))
 

@@ -13,6 +13,8 @@ import convs2s_jax as convs2s
 from convs2s_jax.core.config import record
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.models.convs2s.convolutions import CONVOLUTIONS, EveryLayerAlike, register_convolution
+from convs2s_jax.training.run.validation import evaluator
+from convs2s_jax.training.sharding import replicated
 from tests.examples.test_examples import example
 from tests.helpers import close
 from tests.meshes import mesh_of
@@ -96,8 +98,31 @@ def test_both_kernels_are_trained_as_direction_and_length_and_lie_on_a_mesh_by_g
     conv = convs2s.shardings(split, mesh_of((2, 2, 2)), rules=rules).encoder.blocks[0].conv
     assert conv.down.w.v.spec == P(None, "fsdp", "tensor")
     assert conv.up.w.v.spec == P(None, ("tensor", "fsdp"))  # by a rule of RULES
-    with pytest.raises(ValueError, match=r"^encoder/blocks/0/conv/down/w/v .*: no rule of"):
-        convs2s.shardings(split, mesh_of((2, 2, 2)))
+    for sizes in ((2, 2, 2), (8, 1, 1), (1, 8, 1), (1, 1, 8)):
+        with pytest.raises(
+            ValueError,
+            match=r"^encoder/blocks/0/conv/down/w/v .*: no rule of .*; add one to mesh\.rules, such as "
+            r"\('down/w', \(None, None, None\)\), which keeps it whole$",
+        ):
+            convs2s.shardings(split, mesh_of(sizes))
+
+
+@pytest.mark.parametrize(("sizes", "parallel"), [((1, 1, 1), "jit"), ((8, 1, 1), "pmap")])
+def test_where_nothing_is_sharded_a_registered_kind_needs_no_rule(module, sizes, parallel):
+    cfg = model(module.LowRankConfig(rank=4))
+    split = jax.eval_shape(partial(convs2s.split_kernels, cfg=cfg), parameters(cfg))
+    conv = convs2s.shardings(split, mesh_of(sizes), parallel).encoder.blocks[0].conv
+    assert conv.down.w.v.spec == P()
+
+
+def test_a_validation_with_pmap_needs_no_rule_for_a_registered_kind(module):
+    cfg, mesh = model(module.LowRankConfig(rank=4)), mesh_of((8, 1, 1))
+    params, ids = parameters(cfg), np.random.default_rng(2).integers(4, V, (8, 5), np.int32)
+    batch = convs2s.Batch(src=jnp.asarray(ids), tgt=jnp.asarray(ids[:, ::-1]))
+    expected = jax.jit(convs2s.loss, static_argnums=1)(params, cfg, batch)
+    evaluate = evaluator(cfg, mesh, (), "pmap")
+    whole = jax.device_put(params, replicated(mesh))
+    close(evaluate(whole, jax.device_put(batch, convs2s.batch_sharding(mesh))).nll, expected.nll)
 
 
 def test_a_configuration_of_a_registered_kind_is_read_and_written(module):
