@@ -13,23 +13,39 @@ import jax.numpy as jnp
 import numpy as np
 
 from convs2s_jax.core.tokens import PAD
+from convs2s_jax.nn.embedding import Embedding
 from convs2s_jax.nn.types import Array, Tree
 from convs2s_jax.nn.weight_norm import Normed
 
 
 def check_params(params: Any, record: type) -> None:
-    """Reject parameters that are not a `record`, or whose kernels are still split for training."""
+    """Reject parameters that are not a `record`, whose kernels are still split for training, or of several models."""
     if not isinstance(params, record):
         raise TypeError(f"params is a {type(params).__name__}: expected {record.__name__}, as `init` returns them")
-    leaves = jax.tree.leaves(params, is_leaf=lambda x: isinstance(x, Normed))
-    if any(isinstance(leaf, Normed) for leaf in leaves):
-        raise ValueError("parameters are split into direction and length: call convs2s_jax.merge_kernels first")
+    for node in jax.tree.leaves(params, is_leaf=lambda x: isinstance(x, Normed | Embedding)):
+        if isinstance(node, Normed):
+            raise ValueError("parameters are split into direction and length: call convs2s_jax.merge_kernels first")
+        if isinstance(node, Embedding) and getattr(node.table, "ndim", 2) > 2:
+            raise ValueError(
+                f"params are those of several models, with an embedding table of shape {node.table.shape} in place of "
+                "[V, E]: map the function over them with jax.vmap, or pass the parameters of one model"
+            )
 
 
 def check_config(cfg: Any, record: type, *, name: str = "cfg") -> None:
     """Reject anything but a config of this class, such as parameters in its place; `name` is the argument's name."""
+    check_static(name, cfg)
     if not isinstance(cfg, record):
         raise TypeError(f"{name} is a {type(cfg).__name__}: expected {record.__name__}")
+
+
+def check_static(name: str, value: Any) -> None:
+    """Reject a traced value. JAX traces a config with a field `dtype` too, as if it were an array."""
+    if isinstance(value, jax.core.Tracer):
+        raise TypeError(
+            f"{name} is traced, but has to be static: pass static_argnames={name!r} to jax.jit, or close over it, as "
+            f"in jax.jit(lambda params: f(params, {name}))"
+        )
 
 
 def check_record(name: str, value: Any, factory: Any, kind: str) -> None:
@@ -76,6 +92,7 @@ def check_tokens(name: str, tokens: Any) -> None:
 
 def check_vocabulary(name: str, entries: Any) -> None:
     """Reject anything but a vocabulary size: an integer that leaves room for the padding id."""
+    check_static(name, entries)
     if not isinstance(entries, numbers.Integral) or entries <= PAD:
         raise ValueError(f"{name} is {entries}: expected an integer above {PAD}, the id of padding")
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import encoder_decoder
-from convs2s_jax.models.checks import check_config, check_pairs, check_params
+from convs2s_jax.models.checks import check_config, check_pairs, check_params, check_static
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.models.execution import matmul_precision_context
@@ -22,7 +22,9 @@ CHUNKS = 8
 (docs/performance.md)."""
 
 
-def cross_entropy(logits: Array, targets: Array, smoothing: float, *, real: Array | None = None) -> tuple[Array, Array]:
+def cross_entropy(
+    logits: Array, targets: Array, smoothing: float | Array, *, real: Array | None = None
+) -> tuple[Array, Array]:
     """Label-smoothed cross entropy and plain negative log-likelihood, summed over real targets.
 
     As in fairseq:  loss = (1 - s - s_i) nll + s_i sum_v(-log p_v),  s_i = s / (V - 1), with the sum over all V entries.
@@ -30,7 +32,7 @@ def cross_entropy(logits: Array, targets: Array, smoothing: float, *, real: Arra
     Args:
       logits: [..., V].
       targets: [...] ids.
-      smoothing: s in [0, 1).
+      smoothing: s in [0, 1). If it is the number 0, and not an array, the sum over V is left out.
       real: [...], True where a target counts; None for all targets except PAD.
 
     Returns:
@@ -40,7 +42,9 @@ def cross_entropy(logits: Array, targets: Array, smoothing: float, *, real: Arra
     picked = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     real = targets != PAD if real is None else real
     nll = jnp.sum(jnp.where(real, lse - picked, 0.0))
-    if smoothing == 0.0:
+    if isinstance(smoothing, jax.Array):
+        smoothing = smoothing.astype(nll.dtype)
+    elif smoothing == 0.0:
         return nll, nll
     each = smoothing / (logits.shape[-1] - 1)
     total = jnp.sum(jnp.where(real, logits.shape[-1] * lse - jnp.sum(logits, axis=-1), 0.0))
@@ -52,7 +56,7 @@ def loss(
     cfg: ModelConfig,
     batch: Batch,
     *,
-    smoothing: float = 0.0,
+    smoothing: float | Array = 0.0,
     shards: int = 1,
     key: Key | None = None,
 ) -> LossSums:
@@ -62,12 +66,13 @@ def loss(
       params: merged kernels.
       cfg: model.
       batch: sentence pairs.
-      smoothing: label smoothing, in [0, 1): a number, not a traced array.
+      smoothing: label smoothing, in [0, 1), a number or an array [], which can be traced.
       shards: number of shards of the rows, a divisor of B.
       key: for dropout, one key or the keys [B] of `nn.dropout.row_keys`; None for no dropout.
 
     Raises:
-      ValueError: src and tgt differ in rows, `shards` does not divide them, or `smoothing` is out of range.
+      ValueError: src and tgt differ in rows, `shards` does not divide them, or `smoothing` is out of range or has
+        axes.
     """
     params, features = _features(params, cfg, batch, smoothing, shards, key)
     total, nll = _projected(params, cfg, features, batch.tgt, smoothing, shards)
@@ -85,8 +90,11 @@ def training_loss(
 ) -> LossSums:
     """`loss` for the training step: faster, with a gradient of `LossSums.loss` only and no forward mode.
 
-    It computes the gradient of the softmax layer in the forward pass (`training.softmax`). Arguments as in `loss`.
+    It computes the gradient of the softmax layer in the forward pass (`training.softmax`). Arguments as in `loss`, but
+    `smoothing` is static.
     """
+    check_static("smoothing", smoothing)
+    smoothing = float(smoothing)
     params, features = _features(params, cfg, batch, smoothing, shards, key)
     with matmul_precision_context(cfg.matmul_precision):
         layer = encoder_decoder.output_layer(params, cfg, features.dtype)
@@ -97,7 +105,7 @@ def training_loss(
 
 
 def _features(
-    params: Params, cfg: ModelConfig, batch: Batch, smoothing: float, shards: int, key: Key | None
+    params: Params, cfg: ModelConfig, batch: Batch, smoothing: float | Array, shards: int, key: Key | None
 ) -> tuple[Params, Array]:
     """The parameters in the dtype of the computation, and the decoder's features [B, T, O]."""
     check_params(params, Params)
@@ -105,9 +113,9 @@ def _features(
     if not (hasattr(batch, "src") and hasattr(batch, "tgt")):
         raise TypeError(f"batch is a {type(batch).__name__}: create it with convs2s_jax.Batch(src=..., tgt=...)")
     check_pairs(batch.src, batch.tgt)
-    if isinstance(smoothing, jax.core.Tracer):
-        raise TypeError("smoothing is traced by jit, grad or vmap: pass a Python number, which is static")
-    if not 0.0 <= smoothing < 1.0:
+    if jnp.ndim(smoothing):
+        raise ValueError(f"smoothing has shape {jnp.shape(smoothing)}: pass one number, or map with jax.vmap")
+    if not isinstance(smoothing, jax.core.Tracer) and not 0.0 <= smoothing < 1.0:
         raise ValueError(f"smoothing is {smoothing}: use 0 or more and less than 1")
     if shards < 1 or len(batch.tgt) % shards:
         raise ValueError(f"{len(batch.tgt)} rows cannot be split over {shards} devices: use a multiple")
@@ -121,7 +129,7 @@ def _features(
 
 
 def _projected(
-    params: Params, cfg: ModelConfig, features: Array, targets: Array, smoothing: float, shards: int
+    params: Params, cfg: ModelConfig, features: Array, targets: Array, smoothing: float | Array, shards: int
 ) -> tuple[Array, Array]:
     """Cross entropy of logits(features), computed in chunks so that only the logits of one chunk are in memory.
 

@@ -30,7 +30,9 @@ from convs2s_jax.models.recurrent.decoder import RecurrentDecoderConfig
 from convs2s_jax.models.recurrent.encoder import RecurrentEncoderConfig
 from convs2s_jax.nn import convolution, multihead
 from convs2s_jax.nn.positions import sinusoidal
-from convs2s_jax.training.loss import Batch, loss
+from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.translate import translate
+from convs2s_jax.training.loss import Batch, loss, training_loss
 from tests.helpers import drills_but
 from tests.models.kinds import DECODERS, ENCODERS, firsts
 from tests.models.laws import config, parameters
@@ -198,9 +200,33 @@ WRONG = {
         lambda made: loss(made.params, CFG, (SRC, SRC)),
         r"^batch is a tuple: create it with convs2s_jax.Batch\(src=..., tgt=...\)$",
     ),
-    "a traced smoothing": (
-        lambda made: jax.jit(lambda s: loss(made.params, CFG, BATCH, smoothing=s))(0.1),
-        "^smoothing is traced by jit, grad or vmap: pass a Python number, which is static",
+    "a traced smoothing of the loss for training": (
+        lambda made: jax.jit(lambda s: training_loss(made.params, CFG, BATCH, smoothing=s))(0.1),
+        "^smoothing is traced, but has to be static: pass static_argnames='smoothing' to jax.jit, or close over it",
+    ),
+    "several smoothings": (
+        lambda made: loss(made.params, CFG, BATCH, smoothing=jnp.array([0.1, 0.2])),
+        r"^smoothing has shape \(2,\): pass one number, or map with jax.vmap$",
+    ),
+    "a traced config": (
+        lambda made: jax.jit(loss)(made.params, CFG, BATCH),
+        "^cfg is traced, but has to be static: pass static_argnames='cfg' to jax.jit, or close over it, as in "
+        r"jax.jit\(lambda params: f\(params, cfg\)\)",
+    ),
+    "a traced vocabulary size": (
+        lambda _: jax.jit(model.init, static_argnames="cfg")(
+            jax.random.key(0), CFG, source_vocabulary=V, target_vocabulary=V
+        ),
+        "^source_vocabulary is traced, but has to be static: pass static_argnames='source_vocabulary' to jax.jit",
+    ),
+    "stacked parameters outside vmap": (
+        lambda _: model.encode(jax.vmap(init)(jax.random.split(jax.random.key(0), 3)), CFG, SRC),
+        r"^params are those of several models, with an embedding table of shape \(3, 11, 8\) in place of \[V, E\]: map "
+        "the function over them with jax.vmap, or pass the parameters of one model$",
+    ),
+    "stacked parameters to translate": (
+        lambda _: translate(jax.vmap(init)(jax.random.split(jax.random.key(0), 3)), CFG, SearchConfig(), [[5, 6]]),
+        "^params are those of several models, with an embedding table of shape",
     ),
     "several keys to init": (
         lambda _: init(jax.random.split(jax.random.key(0), 2)),

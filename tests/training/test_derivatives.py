@@ -72,6 +72,25 @@ def test_forward_over_reverse_is_the_slope_of_the_gradient(name):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6 * scale), slope, finite)
 
 
+def test_smoothing_is_a_number_or_a_traced_array():
+    """The loss is linear in it, so its derivative is the difference between two values."""
+    cfg, point = config(*MODELS["convs2s"][0]), setup("convs2s")[1]
+
+    def f(smoothing):
+        return loss(point, cfg, BATCH, smoothing=smoothing).loss
+
+    numbers = [float(f(s)) for s in (0.0, 0.1, 0.25)]
+    traced = jax.jit(jax.vmap(f))(jnp.asarray([0.0, 0.1, 0.25], jnp.float32))
+    np.testing.assert_allclose(traced, numbers, rtol=1e-7)  # 0.1 is rounded to float32
+    np.testing.assert_allclose(f(jnp.asarray(0.25)), numbers[2], rtol=1e-12)
+    slope = (numbers[2] - numbers[0]) / 0.25
+    for derivative in (jax.grad, jax.jacfwd):
+        np.testing.assert_allclose(jax.jit(derivative(f))(0.1), slope, rtol=1e-9)
+    assert abs(slope) > 0.1
+    with pytest.raises(ValueError, match=r"^smoothing is 1.0: use 0 or more and less than 1$"):
+        f(jnp.asarray(1.0))
+
+
 def over_two_devices(f):
     """The loss of rows over two devices, by `shard_map` with its defaults: it checks which arrays vary."""
     mesh = jax.make_mesh((2,), ("rows",), axis_types=(AxisType.Auto,))
