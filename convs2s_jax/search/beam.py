@@ -14,20 +14,23 @@ symbol of a plain search it sees B rows, because all hypotheses are equal.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from numbers import Integral
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.typing import DTypeLike
 
 from convs2s_jax.core.tokens import EOS
+from convs2s_jax.search.config import Stop
 from convs2s_jax.search.finished import finish, is_done
 from convs2s_jax.search.hypotheses import Hypotheses, Trail, empty, merge_groups, pick, trace
 from convs2s_jax.search.numbers import Numbers
 from convs2s_jax.search.request import Request, check_request
 from convs2s_jax.search.rules import SPECIAL, Fused
 from convs2s_jax.search.state import Beams, SearchBatch, StepCache, StepMemory, alive, begin, compact, reorder
-from convs2s_jax.search.strategies.base import Strategy, View
+from convs2s_jax.search.strategies.base import Candidates, Strategy, View
 from convs2s_jax.search.structure import Structure
 
 StepFunction = Callable[[StepMemory, StepCache, Array], tuple[Array | Fused, StepCache]]
@@ -178,7 +181,7 @@ def advance(search: Search, batch: SearchBatch) -> tuple[Beams, Trail]:
     logits, cache = search.step(batch.memory, beams.cache, beams.last.reshape(-1))
     _check_result(beams.last.size, beams.cache, logits, cache)
     view = View(structure, numbers, request, beams.step, beams.totals, beams.history, beams.state, logits)
-    totals, parents, tokens = strategy.choose(view)
+    totals, parents, tokens = _checked(strategy.choose(view), (rows[0], 2 * H), beams.totals.dtype)
 
     ends = tokens == EOS
     ended = jnp.where(ends, totals, -jnp.inf)[:, :H]
@@ -200,6 +203,19 @@ def advance(search: Search, batch: SearchBatch) -> tuple[Beams, Trail]:
         state=strategy.follow(beams.state, request, parents, tokens),
     )
     return after, Trail(tokens, parents, after.totals)
+
+
+def _checked(candidates: Candidates, shape: tuple[int, int], dtype: DTypeLike) -> Candidates:
+    """Return the candidates of a strategy, of which H stay alive; reject arrays that do not fit the beam."""
+    if not isinstance(candidates, tuple) or len(candidates) != len(Candidates._fields):
+        raise TypeError("`choose` of the strategy has to return Candidates(totals, parents, tokens)")
+    for name, x, kind in zip(Candidates._fields, candidates, (dtype, jnp.int32, jnp.int32), strict=True):
+        if (x.shape, x.dtype) != (shape, kind):
+            raise ValueError(
+                f"{name} of the strategy's candidates are {x.dtype}{list(x.shape)}: expected "
+                f"{jnp.dtype(kind)}{list(shape)}, [R, 2H]"
+            )
+    return Candidates(*candidates)
 
 
 def _longer(history: Array, step: Array, parents: Array, tokens: Array) -> Array:
@@ -245,6 +261,10 @@ def _check(
         raise ValueError(f"limit is {limit} and chunk is {chunk}: use 1 or more for both")
     if structure.coverage and coverage is None:
         raise ValueError("coverage is None, but the search has a coverage penalty: pass coverage")
+    if structure.stop not in get_args(Stop):
+        raise ValueError(
+            f"stop of the strategy is {structure.stop!r}: use {', '.join(map(repr, get_args(Stop)))} or None"
+        )
     strategy.check(request)
     B = request.max_lengths.shape[0]
     N = B * structure.beam_size

@@ -57,6 +57,8 @@ def beam_search(
         if they are not traced), `coverage` or keys are missing, or `search` does not use one of the `numbers`.
     """
     check_config(search, SearchConfig, name="search")
+    if not isinstance(strategy, Strategy | None):
+        raise TypeError(f"strategy is a {type(strategy).__name__}: expected a Strategy, such as Strategy(choose)")
     numbers = numbers_of(search) if numbers is None else numbers
     check_numbers(numbers, search, own_strategy=strategy is not None)
     return beam.search(

@@ -72,6 +72,47 @@ def test_a_first_step_on_one_row_changes_nothing(strategy):
     jax.tree.map(np.testing.assert_array_equal, one, all_rows)
 
 
+def changed(field, change):
+    """Plain search with a mistake in one field of its candidates."""
+
+    def choose(view):
+        good = PLAIN.choose(view)
+        return good._replace(**{field: change(getattr(good, field))})
+
+    return Strategy(choose)
+
+
+WRONG = {
+    "function": (PLAIN.choose, r"^strategy is a function: expected a Strategy, such as Strategy\(choose\)"),
+    "rule": (PLAIN._replace(stop="never"), "^stop of the strategy is 'never': use 'exact', 'fairseq' or None"),
+    "few": (
+        changed("tokens", lambda x: x[:, :3]),
+        r"^tokens of the strategy's candidates are int32\[2, 3\]: expected int32\[2, 6\], \[R, 2H\]",
+    ),
+    "float parents": (
+        changed("parents", lambda x: x.astype(jnp.float32)),
+        r"^parents of the strategy's candidates are float32\[2, 6\]",
+    ),
+    "totals": (changed("totals", lambda x: x.astype(jnp.float16)), r"^totals .* are float16\[2, 6\]: expected float32"),
+    "pair": (Strategy(lambda view: PLAIN.choose(view)[:2]), r"^`choose` of the strategy has to return Candidates\("),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_strategy_that_does_not_fit_is_refused_in_one_sentence(name):
+    strategy, message = WRONG[name]
+    with pytest.raises((TypeError, ValueError), match=message):
+        search(
+            trigram_step(TABLES),
+            SearchConfig(beam_size=3),
+            (),
+            trigram_cache(np.arange(2), 3),
+            request([LONGEST] * 2),
+            limit=LONGEST + 1,
+            strategy=strategy,
+        )
+
+
 def test_options_name_their_strategy():
     assert strategy_of(SearchConfig()) is PLAIN
     assert strategy_of(SearchConfig(), phrases=True) is CONSTRAINED
