@@ -112,7 +112,8 @@ def merged_gradients(
     def summed(merged: Tree) -> tuple[Array, SumsT]:
         sums = loss(merged, batch, keys)
         if not (hasattr(sums, "loss") and hasattr(sums, "tokens")):
-            raise TypeError(f"the loss returned a {type(sums).__name__}: expected sums with `loss` and `tokens`")
+            kind = "an array" if isinstance(sums, jax.Array) else f"a {type(sums).__name__}"
+            raise TypeError(f"the loss returned {kind}: expected sums with `loss` and `tokens`, such as `LossSums`")
         return sums.loss, sums
 
     return jax.grad(summed, has_aux=True)(merged)

@@ -112,7 +112,7 @@ def test_an_update_consumes_its_state_and_not_the_parameters_it_was_made_of():
         (lambda: update(compile_steps(squared_error, optax.sgd(0.1)), None, [], None, None), "at least one batch"),
         (
             lambda: compile_steps(lambda *_: jnp.zeros(()), optax.sgd(0.1)).first(START, BATCHES[0], None),
-            "expected sums with `loss` and `tokens`",
+            "^the loss returned an array: expected sums with `loss` and `tokens`, such as `LossSums`",
         ),
     ],
 )
