@@ -133,8 +133,8 @@ def apply_gradients(
 
     Args:
       state: before the update.
-      optimizer: an optax transformation whose update needs gradients, its state and parameters; so not `optax.lbfgs`,
-        which needs the loss too.
+      optimizer: an optax transformation whose update needs gradients, its state, parameters and the value of the loss
+        per token; so not `optax.lbfgs`, which also evaluates the loss elsewhere.
       grads: summed gradients.
       sums: sums of the loss for the same rows; `tokens` is the divisor (at least 1).
       rate: the learning rate, by which the updates u are multiplied before they are added: params + rate * u. Use it
@@ -147,7 +147,8 @@ def apply_gradients(
     grads = jax.tree.map(lambda g: g / count.astype(g.dtype), grads)
     finite = jnp.stack([jnp.all(jnp.isfinite(g)) for g in jax.tree.leaves(grads)])
     grads, norm = clip_gradients(grads, clip)
-    updates, after = optimizer.update(grads, state.optimizer, state.params)
+    value = sums.loss / count.astype(sums.loss.dtype)
+    updates, after = optax.with_extra_args_support(optimizer).update(grads, state.optimizer, state.params, value=value)
     if rate is not None:
         updates = jax.tree.map(lambda u: rate.astype(u.dtype) * u, updates)
     params = optax.apply_updates(state.params, updates)

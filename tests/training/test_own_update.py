@@ -71,6 +71,22 @@ def test_any_optax_chain_makes_the_update(name):
     np.testing.assert_allclose(report.loss.loss, np.sum(error**2), rtol=1e-5)
 
 
+def test_an_optimizer_may_need_the_value_of_the_loss():
+    """Polyak's step is loss / |gradient|^2, of the mean over the rows of both batches; against a loop in numpy."""
+    params = {key: np.asarray(value, np.float64) for key, value in START.items()}
+    x, y = (np.concatenate([batch[key] for batch in BATCHES]).astype(np.float64) for key in "xy")
+    for _ in range(3):
+        error = x @ params["w"] + params["b"] - y
+        grads = {"b": 2 * np.mean(error), "w": 2 * x.T @ error / len(x)}
+        rate = np.mean(error**2) / (grads["b"] ** 2 + np.sum(grads["w"] ** 2))
+        params = {key: params[key] - rate * grads[key] for key in params}
+    polyak = optax.polyak_sgd(max_learning_rate=100.0)
+    for more in ({}, {"mesh": mesh_of((8, 1, 1)), "parallel": "pmap"}):
+        found, _ = after_three(polyak, None, **more)
+        for key, value in params.items():
+            np.testing.assert_allclose(found[key], value, rtol=1e-4)
+
+
 def test_what_is_no_list_of_batches_or_no_key_is_refused():
     step = compile_steps(squared_error, optax.sgd(0.1))
     state = init_state(START, optax.sgd(0.1))
