@@ -1,0 +1,75 @@
+"""Recipes of docs/library.md that are no scripts, as they stand on the page."""
+
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import convs2s_jax as convs2s
+
+PAGE = Path(__file__).parents[2] / "docs" / "library.md"
+CFG = convs2s.ModelConfig(
+    embedding_dim=8,
+    encoder=convs2s.ConvEncoderConfig(layers=[(8, 3)], max_positions=16),
+    decoder=convs2s.ConvDecoderConfig(layers=[(8, 3)], out_dim=8, max_positions=16),
+)
+BATCH = convs2s.Batch(src=jnp.array([[5, 6, 7, 2]]), tgt=jnp.array([[8, 9, 2]]))
+
+
+@pytest.fixture(autouse=True)
+def _as_users_have_it():
+    """Optimisers of optax rely on the standard promotion of dtypes."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+def run(title, **names):
+    """The names that a recipe defines, given those that it uses."""
+    code = re.search(rf"^\*\*{title}\.\*\*.*?^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)[1]
+    names |= {"jax": jax, "optax": optax, "convs2s": convs2s}
+    exec(compile(code, title, "exec"), names)
+    return names
+
+
+def init(key):
+    return convs2s.init(key, CFG, source_vocabulary=1000, target_vocabulary=1000)
+
+
+def test_frozen_parameters_stay_and_all_others_change():
+    optimizer = run("Frozen parameters")["optimizer"]
+    trained = convs2s.split_kernels(init(jax.random.key(0)), CFG)
+    step = convs2s.compile_steps(lambda params, batch, key: convs2s.loss(params, CFG, batch, key=key), optimizer)
+    state, _ = convs2s.update(step, convs2s.init_state(trained, optimizer), [BATCH], rate=None, key=None)
+    changed = jax.tree.map(lambda a, b: bool(jnp.any(a != b)), trained, state.params)
+    assert not any(jax.tree.leaves(changed.encoder))
+    assert all(jax.tree.leaves(changed.decoder))
+
+
+def test_several_models_have_the_losses_of_each_alone():
+    found = run("Several models at once", cfg=CFG, batch=BATCH)
+    keys = jax.random.split(jax.random.key(0), 3)
+    alone = [convs2s.loss(init(key), CFG, BATCH).loss for key in keys]
+    np.testing.assert_allclose(found["losses"], alone, rtol=1e-5)
+    assert len(found["found"]) == 1
+
+
+def test_the_strategy_is_plain_beam_search():
+    names = run("A custom search strategy")
+    strategy, table = names["Strategy"](names["choose"]), jax.random.normal(jax.random.key(1), (9, 9))
+
+    def search(**more):
+        return convs2s.beam_search(
+            lambda _, cache, last: (2 * table[last], cache),
+            convs2s.SearchConfig(beam_size=3),
+            memory=(),
+            cache=(),
+            request=convs2s.request(max_lengths=[6, 4]),
+            limit=7,
+            **more,
+        )
+
+    jax.tree.map(np.testing.assert_array_equal, search(strategy=strategy), search())
