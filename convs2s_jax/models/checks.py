@@ -112,6 +112,7 @@ def check_memory(memory: Any, rows: int) -> None:
       memory: as an encoder returns it, or prepared. Both have a mask [B, S].
       rows: N, of a cache or of tokens.
     """
+    check_static("rows", rows)
     mask = getattr(memory, "mask", None)
     if mask is None:
         raise TypeError(f"memory is a {type(memory).__name__}: expected what `encode` or `prepare` returns")

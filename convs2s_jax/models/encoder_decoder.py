@@ -182,6 +182,7 @@ def precompute(params: Params, cfg: ModelConfig) -> Params:
     if isinstance(params, PrecomputedParams):
         return params
     check_params(params, Params)
+    check_config(cfg, ModelConfig)
     params = with_shared_table(cast(params, cfg), cfg)
     fast = FAST_DECODERS.get(cfg.decoder.kind)
     if fast is None:

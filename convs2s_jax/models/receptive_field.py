@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from convs2s_jax.models.checks import check_config
 from convs2s_jax.models.config import ModelConfig
 
 
@@ -24,4 +25,5 @@ def receptive_fields(cfg: ModelConfig) -> ReceptiveFields:
 
     Residual connections and padding do not change them. Near the edges of a sentence, fewer tokens exist.
     """
+    check_config(cfg, ModelConfig)
     return ReceptiveFields(encoder=cfg.encoder.receptive_fields, decoder=cfg.decoder.receptive_fields)

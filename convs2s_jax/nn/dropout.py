@@ -20,7 +20,7 @@ def dropout(x: Array, rate: float, key: Key | None) -> Array:
 
     Args:
       x: [B, ..., C].
-      rate: dropout rate, rounded to a multiple of 1 / 65536.
+      rate: dropout rate in [0, 1), rounded to a multiple of 1 / 65536.
       key: one key for all rows, or the keys [B] of `row_keys`, with which the mask of a row depends on no other row.
 
     Returns:
@@ -28,6 +28,8 @@ def dropout(x: Array, rate: float, key: Key | None) -> Array:
     """
     if key is None or rate == 0.0:
         return x
+    if not 0.0 < rate < 1.0:
+        raise ValueError(f"rate is {rate}: use 0 or more and less than 1")
     key = typed(key)
     if key.ndim and key.shape != x.shape[:1]:
         raise ValueError(f"keys have shape {key.shape} for {len(x)} rows: pass one key, or one per row (`row_keys`)")

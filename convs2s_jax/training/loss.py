@@ -113,6 +113,7 @@ def _features(
     if not (hasattr(batch, "src") and hasattr(batch, "tgt")):
         raise TypeError(f"batch is a {type(batch).__name__}: create it with convs2s_jax.Batch(src=..., tgt=...)")
     check_pairs(batch.src, batch.tgt)
+    check_static("shards", shards)
     if jnp.ndim(smoothing):
         raise ValueError(f"smoothing has shape {jnp.shape(smoothing)}: pass one number, or map with jax.vmap")
     if not isinstance(smoothing, jax.core.Tracer) and not 0.0 <= smoothing < 1.0:

@@ -26,6 +26,7 @@ from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
 from convs2s_jax.models.convs2s.layers import ConvLayer
 from convs2s_jax.models.layer_attention import layer_attention
 from convs2s_jax.models.memory import Memory
+from convs2s_jax.models.receptive_field import receptive_fields
 from convs2s_jax.models.recurrent.decoder import RecurrentDecoderConfig
 from convs2s_jax.models.recurrent.encoder import RecurrentEncoderConfig
 from convs2s_jax.nn import convolution, multihead
@@ -212,6 +213,22 @@ WRONG = {
         lambda made: jax.jit(loss)(made.params, CFG, BATCH),
         "^cfg is traced, but has to be static: pass static_argnames='cfg' to jax.jit, or close over it, as in "
         r"jax.jit\(lambda params: f\(params, cfg\)\)",
+    ),
+    "a traced config of what is precomputed": (
+        lambda made: jax.jit(model.precompute)(made.params, CFG),
+        "^cfg is traced, but has to be static: pass static_argnames='cfg' to jax.jit",
+    ),
+    "a traced config of receptive fields": (
+        lambda _: jax.jit(receptive_fields)(CFG),
+        "^cfg is traced, but has to be static: pass static_argnames='cfg' to jax.jit",
+    ),
+    "a traced number of rows": (
+        lambda made: jax.jit(lambda rows: model.init_cache(made.params, CFG, made.memory, rows))(2),
+        "^rows is traced, but has to be static: pass static_argnames='rows' to jax.jit",
+    ),
+    "a traced number of shards": (
+        lambda made: jax.jit(lambda shards: loss(made.params, CFG, BATCH, shards=shards))(2),
+        "^shards is traced, but has to be static: pass static_argnames='shards' to jax.jit",
     ),
     "a traced vocabulary size": (
         lambda _: jax.jit(model.init, static_argnames="cfg")(

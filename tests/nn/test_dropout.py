@@ -19,6 +19,13 @@ def test_dropout_zeroes_a_share_and_keeps_the_mean(rate):
     np.testing.assert_allclose(y[y != 0], 3.0 / (1 - rate), rtol=1 / LEVELS / (1 - rate))
 
 
+@pytest.mark.parametrize("rate", [-0.1, 1.0, 2.0])
+def test_a_rate_that_keeps_all_or_nothing_is_refused(rate):
+    """A rate of 1 would scale what it keeps, one element in 65536, by 65536."""
+    with pytest.raises(ValueError, match=f"^rate is {rate}: use 0 or more and less than 1$"):
+        dropout(jnp.ones((2, 3)), rate, jax.random.key(0))
+
+
 def test_neighbours_in_a_row_are_dropped_independently():
     """Two elements come from one random number: of 100,000 pairs a quarter each, known to 0.14 %."""
     kept = np.asarray(dropout(jnp.ones((200, 1000)), 0.5, jax.random.key(3))) != 0
