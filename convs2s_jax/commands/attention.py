@@ -12,6 +12,7 @@ from convs2s_jax.core import command_line, extras
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, located
+from convs2s_jax.core.guard import quiet_imports
 
 ABOUT = """
 Draw the attention of each decoder layer and their mean, one picture per line:
@@ -65,13 +66,13 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     options = command_line.options_of(AttentionOptions, values)
     command_line.refuse_overrides(overrides, "a picture")
     extras.check_installed("drawing attention", ("matplotlib",), "report")
-    # imported here because this takes a second, and --help and flag errors should not wait for it
-    from convs2s_jax.core import compiled_programs, local_copies
-    from convs2s_jax.data.text_files import name_of, read_lines
-    from convs2s_jax.training.run import run_folder
-    from convs2s_jax.training.run.stores import store_copy
-    from convs2s_jax.translation import attention_figure, fit, layer_attention, trained, translator
-    from convs2s_jax.translation.jobs import inputs
+    with quiet_imports():  # here, because this takes a second, and --help and flag errors should not wait for it
+        from convs2s_jax.core import compiled_programs, local_copies
+        from convs2s_jax.data.text_files import name_of, read_lines
+        from convs2s_jax.training.run import run_folder
+        from convs2s_jax.training.run.stores import store_copy
+        from convs2s_jax.translation import attention_figure, fit, layer_attention, trained, translator
+        from convs2s_jax.translation.jobs import inputs
 
     compiled_programs.keep(os.environ)
     with store_copy.reading(options.workdir, tell) as (workdir, told):
@@ -93,7 +94,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     for i in sorted({*range(len(lines))} - {*real}):
         tell(f"{name}, line {i + 1} is empty: no picture is drawn")
     digits = max(4, len(str(len(lines))))
-    with local_copies.outgoing_folder("--output", options.output, tell) as (folder, told, _):
+    with local_copies.outgoing_folder("--output", options.output, tell) as (folder, told, *_):
         _make_writable(folder)
         for begin in range(0, len(real), WINDOW):
             window = real[begin : begin + WINDOW]

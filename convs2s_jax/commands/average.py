@@ -9,6 +9,7 @@ from convs2s_jax.commands.decode import tell
 from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
+from convs2s_jax.core.guard import quiet_imports
 from convs2s_jax.core.places import check_no_comma
 
 ABOUT = """
@@ -49,9 +50,9 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Average the checkpoints and write the workdir."""
     options = command_line.options_of(AverageOptions, values)
     command_line.refuse_overrides(overrides, "an average")
-    # imported here because this takes a second, and --help and flag errors should not wait for it
-    from convs2s_jax.core import compiled_programs
-    from convs2s_jax.translation.averaging import write_average
+    with quiet_imports():  # here, because this takes a second, and --help and flag errors should not wait for it
+        from convs2s_jax.core import compiled_programs
+        from convs2s_jax.translation.averaging import write_average
 
     compiled_programs.keep(os.environ)
     write_average(options.workdir, options.output, options.checkpoint, tell)

@@ -11,6 +11,7 @@ from typing import Any
 from convs2s_jax.core import command_line, presets
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import build, check, to_dict
+from convs2s_jax.core.guard import quiet_imports
 
 ABOUT = """
 Print configurations:
@@ -72,13 +73,14 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
 def _shown(options: ConfigOptions, overrides: Overrides) -> str:
     if options.source:
         return presets.read(options.config)
-    # imported here because this takes a second, and the list of configurations should not wait for it
     if options.reference:
-        from convs2s_jax.commands import reference
+        with quiet_imports():  # here, because this takes a second, and the list should not wait for it
+            from convs2s_jax.commands import reference
 
         return reference.text()
     if options.config:
-        from convs2s_jax.training.run.config import Config
+        with quiet_imports():
+            from convs2s_jax.training.run.config import Config
 
         cfg = build(Config, command_line.read_config(options.config, overrides))
         if options.shardings:

@@ -13,6 +13,7 @@ from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import convert
 from convs2s_jax.core.errors import UserError, did_you_mean
 from convs2s_jax.core.fields import fields_of
+from convs2s_jax.core.guard import quiet_imports
 from convs2s_jax.core.literals import literal_with_spelling
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.translation.jobs.options import Options
@@ -83,9 +84,9 @@ def _overridden(search: dict[str, Any], overrides: Overrides) -> dict[str, Any]:
 def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Decode a file or interactive input."""
     given = options(values, overrides)
-    # imported here because this takes a second, and --help and flag errors should not wait for it
-    from convs2s_jax.core import compiled_programs
-    from convs2s_jax.translation.jobs import decoding, interactive, remote
+    with quiet_imports():  # here, because this takes a second, and --help and flag errors should not wait for it
+        from convs2s_jax.core import compiled_programs
+        from convs2s_jax.translation.jobs import decoding, interactive, remote
 
     compiled_programs.keep(os.environ)
     with remote.localised(given, tell) as (local, say):

@@ -8,7 +8,7 @@ from convs2s_jax.commands.decode import SEARCH, search_options, tell
 from convs2s_jax.core import command_line, extras
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
-from convs2s_jax.core.guard import guard
+from convs2s_jax.core.guard import guard, quiet_imports
 from convs2s_jax.interop.fairseq_command import COMMANDS
 
 ABOUT = """
@@ -64,7 +64,8 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     options = command_line.options_of(ExportOptions, values)
     search = search_options(values, overrides)
     extras.check_installed("exporting", NEEDED, "export")
-    from convs2s_jax.interop.programs.exporting import Export, export_programs
+    with quiet_imports():
+        from convs2s_jax.interop.programs.exporting import Export, export_programs
 
     order = Export(
         workdir=options.workdir,

@@ -9,6 +9,7 @@ from convs2s_jax.commands.decode import tell
 from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import build, check
+from convs2s_jax.core.guard import quiet_imports
 from convs2s_jax.core.places import check_no_comma
 
 ABOUT = """
@@ -44,11 +45,11 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Prepare the data of a run."""
     options = command_line.options_of(PrepareOptions, values)
     fields = command_line.read_config(options.config, overrides)
-    # imported here because this takes seconds, and --help and flag errors should not wait for it
-    import jax
+    with quiet_imports():  # here, because this takes seconds, and --help and flag errors should not wait for it
+        import jax
 
-    from convs2s_jax.training.run import opening
-    from convs2s_jax.training.run.config import Config
+        from convs2s_jax.training.run import opening
+        from convs2s_jax.training.run.config import Config
 
     cfg = build(Config, fields)
     settings: Any = jax.config

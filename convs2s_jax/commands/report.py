@@ -9,6 +9,7 @@ from typing import Any
 from convs2s_jax.commands.decode import SEARCH, search_options, tell
 from convs2s_jax.core import command_line, extras
 from convs2s_jax.core.command_line import Command, Group, Overrides
+from convs2s_jax.core.guard import quiet_imports
 from convs2s_jax.reporting.options import ReportOptions
 
 ABOUT = """
@@ -26,8 +27,9 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Write the page and print its path."""
     options = command_line.options_of(ReportOptions, values, search=search_options(values, overrides))
     extras.check_installed("a report", NEEDED, "report")
-    from convs2s_jax.core import compiled_programs
-    from convs2s_jax.reporting.report import report
+    with quiet_imports():
+        from convs2s_jax.core import compiled_programs
+        from convs2s_jax.reporting.report import report
 
     compiled_programs.keep(os.environ)
     place = report(options, when=time.strftime("%Y-%m-%d %H:%M"), tell=tell)

@@ -2,12 +2,12 @@
 
 import json
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from convs2s_jax.commands.decode import tell
 from convs2s_jax.core import files, local_copies, stores
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, shown
@@ -77,11 +77,6 @@ def write_json(name: str, values: Mapping[str, Any]) -> None:
                 files.replace_file(path, json.dumps(values, indent=1) + "\n")
             except OSError as error:
                 raise _unwritable(name, error) from error
-
-
-def tell(sentence: str) -> None:
-    """Print a message to standard error; the plan is printed to standard output."""
-    print(sentence, file=sys.stderr)  # noqa: T201
 
 
 def _unwritable(name: str, error: OSError) -> UserError:

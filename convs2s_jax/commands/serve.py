@@ -7,6 +7,7 @@ from typing import Any
 from convs2s_jax.commands.decode import SEARCH, search_options, tell
 from convs2s_jax.core import command_line, extras
 from convs2s_jax.core.command_line import Command, Group, Overrides
+from convs2s_jax.core.guard import quiet_imports
 from convs2s_jax.serving.options import ServeOptions
 
 ABOUT = """
@@ -24,8 +25,9 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Serve until a signal arrives."""
     options = command_line.options_of(ServeOptions, values, search=search_options(values, overrides))
     extras.check_installed("serving", NEEDED, "serve")
-    from convs2s_jax.core import compiled_programs
-    from convs2s_jax.serving import server
+    with quiet_imports():
+        from convs2s_jax.core import compiled_programs
+        from convs2s_jax.serving import server
 
     compiled_programs.keep(os.environ)
     server.serve(options, tell=tell)

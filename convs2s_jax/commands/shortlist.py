@@ -8,6 +8,7 @@ from convs2s_jax.commands.decode import places_of_corpus, tell
 from convs2s_jax.core import command_line, local_copies
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
+from convs2s_jax.core.guard import quiet_imports
 from convs2s_jax.core.places import joined
 
 ABOUT = """
@@ -54,9 +55,9 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     options = command_line.options_of(ShortlistOptions, values)
     places, others = places_of_corpus(overrides)
     command_line.refuse_overrides(others, "a shortlist")
-    # imported here because this takes a second, and --help and flag errors should not wait for it
-    from convs2s_jax.training.run.stores import store_copy
-    from convs2s_jax.translation import shortlists
+    with quiet_imports():  # here, because this takes a second, and --help and flag errors should not wait for it
+        from convs2s_jax.training.run.stores import store_copy
+        from convs2s_jax.translation import shortlists
 
     place = options.output or joined(options.workdir, shortlists.NAME)
     with store_copy.opened(options.workdir) as workdir, local_copies.outgoing("--output", place, tell) as path:

@@ -78,36 +78,38 @@ def sigterm_interrupts() -> Iterator[None]:
       TerminatedError: SIGTERM was received.
     """
 
-    def terminate(_number: int, _frame: FrameType | None) -> NoReturn:
-        raise TerminatedError
-
     in_main = threading.current_thread() is threading.main_thread()
     if not in_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
-    signal.signal(signal.SIGTERM, terminate)
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
+def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise TerminatedError
+
+
 @contextlib.contextmanager
 def quiet_imports() -> Iterator[None]:
-    """Let Ctrl-C end the process quietly within the block, which imports libraries for a second or more.
+    """Let SIGINT and SIGTERM end the process at once within the block, which imports libraries for a second or more.
 
-    Libraries would turn the exception of Python's handler into other errors, or ignore it. Another handler stays, and
-    outside the main thread nothing changes.
+    Libraries would turn the exceptions of Python's handler and of `sigterm_interrupts` into other errors, ignore them,
+    or crash. Other handlers stay, and outside the main thread nothing changes.
     """
+    raising: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: _terminate}
     in_main = threading.current_thread() is threading.main_thread()
-    if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield
-        return
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    before = {number: handler for number, handler in raising.items() if in_main and signal.getsignal(number) is handler}
+    for number in before:
+        signal.signal(number, signal.SIG_DFL)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

@@ -17,8 +17,8 @@ PREFIX = "convs2s_jax-"
 
 
 def fetch(address: str, folder: Path, name: str) -> None:
-    """Copy an object of a folder in the store. Raises OSError if it cannot be read or written, or is named x/../y."""
-    if ".." in name.split("/"):
+    """Copy an object of a folder in the store. Raises OSError if it cannot be copied, or for names like x/../y."""
+    if not {"", ".", ".."}.isdisjoint(name.split("/")):  # its path could leave the folder
         raise OSError(errno.EINVAL, f"{name} is not the name of a file in a folder", address)
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_bytes(stores.read(stores.join(address, name)))
@@ -145,7 +145,7 @@ def outgoing_folder(
 
     Yields:
       The path, `tell` with the address in place of the path of a copy, and a function that uploads what has changed so
-      far and raises OSError. It does nothing for a local folder.
+      far, or raises UserError and keeps it. It does nothing for a local folder.
 
     Raises:
       UserError: there are objects although `is_new`, or the store cannot be used.
@@ -159,13 +159,20 @@ def outgoing_folder(
     def send() -> None:
         _send(folder, address, sent, last)
 
+    def save() -> None:
+        try:
+            send()
+        except OSError as error:
+            raise _unsent(flag, address, kept, error) from error
+
     with _results(flag, address) as (kept, folder):
         try:
             if is_new and (others := stores.names(address)):
                 if last and not any(_completes(name, last) for name in others):
                     raise UserError(
                         f"{flag}={address} contains objects, but no {last}, which is uploaded last: delete them if "
-                        "they are from an upload that did not finish, or choose a new folder; nothing was written"
+                        "they are from an upload that did not finish and nothing is being written there, or choose a "
+                        "new folder; nothing was written"
                     )
                 raise UserError(f"{flag}={address} already exists: choose a new folder; nothing was written")
             # also without anything to fetch, to report a bucket that does not exist
@@ -174,7 +181,7 @@ def outgoing_folder(
         except OSError as error:
             raise unusable(flag, address, error) from error
         sent |= _stamps(folder)
-        yield folder, with_address(tell, folder, address), send
+        yield folder, with_address(tell, folder, address), save
     upload(flag, address, kept, send, tell)
 
 
@@ -194,16 +201,27 @@ def upload(flag: str, address: str, folder: Path, send: Callable[[], None], tell
     Raises:
       UserError: the results cannot be written.
     """
-    kept = f"a part may be in the store; all results are in {folder}"
     with held_interrupts():
         try:
             send()
         except OSError as error:
-            raise UserError(f"{flag}={address} cannot be written: {error.strerror}; {kept}") from error
+            raise _unsent(flag, address, folder, error) from error
         except KeyboardInterrupt:
-            tell(f"{flag}={address} is not complete; {kept}")
+            tell(f"{flag}={address} is not complete; {_kept(folder)}")
             raise
         shutil.rmtree(folder, ignore_errors=True)
+
+
+class _UnsentError(UserError):
+    """Results cannot be uploaded, and stay in their temporary folder."""
+
+
+def _unsent(flag: str, address: str, folder: Path, error: OSError) -> _UnsentError:
+    return _UnsentError(f"{flag}={address} cannot be written: {error.strerror}; {_kept(folder)}")
+
+
+def _kept(folder: Path) -> str:
+    return f"a part may be in the store; all results are in {folder}"
 
 
 def unusable(flag: str, address: str, error: OSError) -> UserError:
@@ -223,11 +241,13 @@ def temporary(address: str) -> tuple[Path, Path]:
 
 @contextlib.contextmanager
 def _results(flag: str, address: str) -> Iterator[tuple[Path, Path]]:
-    """Yield a new temporary folder and a path in it for results. After an error, the folder is deleted."""
+    """Yield a new temporary folder and a path in it for results. After any error but `_UnsentError` it is deleted."""
     folder, path = temporary(address)
     try:
         with address_in_errors(path, address):
             yield folder, path
+    except _UnsentError:
+        raise
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
         cause: BaseException | None = error

@@ -14,7 +14,7 @@ from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, did_you_mean
 from convs2s_jax.core.fields import fields_of
-from convs2s_jax.core.guard import guard
+from convs2s_jax.core.guard import guard, quiet_imports
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +93,8 @@ class ExportFlags:
 def import_main(values: dict[str, Any], overrides: Overrides) -> None:
     """Convert checkpoints to workdirs."""
     given = command_line.options_of(ImportFlags, values)
-    from convs2s_jax.interop.fairseq.importing import Import, import_checkpoints
+    with quiet_imports():
+        from convs2s_jax.interop.fairseq.importing import Import, import_checkpoints
 
     order = Import(
         checkpoints=given.checkpoint,
@@ -114,7 +115,8 @@ def export_main(values: dict[str, Any], overrides: Overrides) -> None:
     """Convert a workdir to a checkpoint."""
     command_line.refuse_overrides(overrides, "an export")
     given = command_line.options_of(ExportFlags, values)
-    from convs2s_jax.interop.fairseq.exporting import Export, export_checkpoint
+    with quiet_imports():
+        from convs2s_jax.interop.fairseq.exporting import Export, export_checkpoint
 
     order = Export(
         workdir=given.workdir[0],

@@ -40,7 +40,7 @@ def report(options: ReportOptions, *, when: str, tell: Tell, scripts: Callable[[
         for run in found:
             if translations.translates(run):
                 translations.search_of(run, options)
-        output, told, _ = stack.enter_context(
+        output, told, *_ = stack.enter_context(
             local_copies.outgoing_folder("--output", options.output, tell, reused=(f"{TRANSLATIONS}/",), last=PAGE)
         )
         try:

@@ -39,7 +39,6 @@ def serve(options: ServeOptions, *, tell: Callable[[str], None]) -> None:
         inner = app.make(model, options, progress=_progress(tell), failed=failed)
         count = functools.partial(app.count, inner)
         made = Bounded(inner, most=options.max_body, seconds=options.timeout, count=count)
-        tell(f"serving on {address_of(listener)}; compiling {sum(1 for _ in model.shapes())} programs")
         config = uvicorn.Config(
             made,
             log_level="error",
@@ -49,6 +48,7 @@ def serve(options: ServeOptions, *, tell: Callable[[str], None]) -> None:
         )
         server = _Server(config)
         with server.handling_signals():
+            tell(f"serving on {address_of(listener)}; compiling {sum(1 for _ in model.shapes())} programs")
             server.run(sockets=[listener])  # with uvloop, which `asyncio.run` would not use
         if not server.started:
             raise UserError("the server could not start; see the message above")

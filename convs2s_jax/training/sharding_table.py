@@ -84,7 +84,8 @@ def _row(name: str, leaf: Any, mesh: Mesh | AbstractMesh, parallel: Parallel, ru
     axes = tuple(tuple(name for name in names if mesh.shape[name] > 1) for names in each)
     size, parts = leaf.dtype.itemsize * math.prod(leaf.shape), math.prod(mesh.shape[a] for names in axes for a in names)
     number, built_in = sharding.config_rule_index(name, rules), sharding.built_in(name)
-    rule = f"mesh.rules[{number}]" if number is not None else built_in[0] if built_in else ""
+    fits = built_in is not None and len(built_in[1]) == len(leaf.shape)
+    rule = f"mesh.rules[{number}]" if number is not None else built_in[0] if built_in and fits else ""
     return Row(name, 1, leaf.shape, axes, size // parts, size, rule)
 
 

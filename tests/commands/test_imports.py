@@ -16,7 +16,7 @@ import os, signal, sys
 class Finder:
     def find_spec(name, *_):
         if name == "jax":
-            print(signal.getsignal(signal.SIGINT) == signal.SIG_DFL, flush=True)
+            print(all(signal.getsignal(n) == signal.SIG_DFL for n in (signal.SIGINT, signal.SIGTERM)), flush=True)
             os._exit(0)
 
 sys.meta_path.insert(0, Finder)
@@ -92,15 +92,26 @@ def test_nothing_is_imported_that_is_not_needed(code, libraries):
 @pytest.mark.parametrize(
     ("name", "flags"),
     [
-        ("train", ["--workdir=a"]),
-        ("scale plan", ["--topology=cpu:1"]),
-        ("scale sweep", ["--topologies=cpu:1", "--output=a", "--tokens=64"]),
-        ("scale check", []),
-        ("scale doctor", []),
+        ("train", ["--config=cldr_en_de", "--workdir=a"]),
+        ("scale plan", ["--config=cldr_en_de", "--topology=cpu:1"]),
+        ("scale sweep", ["--config=cldr_en_de", "--topologies=cpu:1", "--output=a", "--tokens=64"]),
+        ("scale check", ["--config=cldr_en_de"]),
+        ("scale doctor", ["--config=cldr_en_de"]),
+        ("prepare", ["--config=cldr_en_de", "--workdir=a"]),
+        ("config", ["--config=cldr_en_de"]),
+        ("config", ["--reference"]),
+        ("decode", ["--workdir=a", "--input=b"]),
+        ("attention", ["--workdir=a", "--input=b", "--output=c"]),
+        ("average", ["--workdir=a", "--checkpoint=1,2", "--output=b"]),
+        ("shortlist", ["--workdir=a", "--output=b"]),
+        ("serve", ["--workdir=a"]),
+        ("import", ["--checkpoint=a", "--dicts=b", "--workdir=c"]),
+        ("export", ["--workdir=a", "--output=b"]),
+        ("export", ["--workdir=a", "--output=b.pt"]),
     ],
 )
-def test_an_interrupt_while_libraries_are_imported_ends_quietly(name, flags):
+def test_a_signal_while_libraries_are_imported_ends_quietly(name, flags):
     command, *action = name.split()
-    code = HANDLER + COMMAND.format(name=command, flags=[*action, "--config=cldr_en_de", *flags])
+    code = HANDLER + COMMAND.format(name=command, flags=[*action, *flags])
     ended = subprocess.run([sys.executable, "-c", code], cwd=tiny.ROOT, capture_output=True, text=True, check=False)
     assert ended.stdout == "True\n", ended.stderr

@@ -1,6 +1,7 @@
 """Files and folders in object stores that a command reads or writes as a whole, through a local copy."""
 
 import errno
+import re
 import signal
 from pathlib import Path
 
@@ -173,13 +174,15 @@ def test_no_other_folder_is_deleted_or_uploaded(name, bucket, requests, temporar
     assert [path.name for path in temporary.iterdir()] == ["other"]
 
 
-def test_no_file_outside_the_copy_is_written(bucket, temporary, monkeypatch):  # noqa: F811
-    """In a store, .. is a name like others; whoever writes there must not write here."""
+@pytest.mark.parametrize("name", ["../other", "{}/other", "a//other", "./other"])
+def test_no_file_outside_the_copy_is_written(name, bucket, temporary, monkeypatch):  # noqa: F811
+    """In a store, these are names like others; whoever writes there must not write here."""
     (temporary / "other").write_text("own")
-    monkeypatch.setattr(stores, "names", lambda *_: ["../other"])
+    name = name.format(temporary)
+    monkeypatch.setattr(stores, "names", lambda *_: [name])
     monkeypatch.setattr(stores, "read", lambda _: b"theirs")
     with (
-        pytest.raises(UserError, match=r"^--dicts=gs://bucket/in cannot be used: \.\./other is not the name of a file"),
+        pytest.raises(UserError, match=f"^--dicts=gs://bucket/in cannot be used: {re.escape(name)} is not the name"),
         incoming_folder("--dicts", "gs://bucket/in", lambda _: True),
     ):
         pytest.fail("there is a copy")
@@ -238,6 +241,24 @@ def test_an_upload_that_did_not_finish_is_recognised_and_left_alone(bucket, requ
         ):
             pytest.fail("there is a folder")
     assert requests == []
+
+
+def test_what_cannot_be_uploaded_before_the_end_is_kept(bucket, temporary, monkeypatch):  # noqa: F811
+    def fail(*_):
+        raise OSError(errno.EIO, "network")
+
+    def work():
+        with outgoing_folder("--output", "gs://bucket/out", print) as (folder, _, save):
+            fill(folder, ("a",))
+            save()
+
+    bucket.mkdir()
+    monkeypatch.setattr(stores, "write", fail)
+    with pytest.raises(UserError, match=r"^--output=gs://bucket/out cannot be written: network; a part may be") as told:
+        work()
+    [kept] = temporary.iterdir()
+    assert str(told.value).endswith(f"all results are in {kept}")
+    assert (kept / "out" / "a").read_text() == "a"
 
 
 def test_nothing_is_uploaded_after_an_error(bucket, requests, temporary):  # noqa: F811

@@ -12,7 +12,7 @@ import jax
 
 from convs2s_jax.core import local_copies, stores
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.core.files import new_folder
+from convs2s_jax.core.files import new_folder, open_regular
 from convs2s_jax.core.places import joined, scheme_of
 from convs2s_jax.data import vocabulary
 from convs2s_jax.interop.fairseq import dictionaries, files, momentum, recipe
@@ -61,7 +61,8 @@ def export_checkpoint(order: Export, tell: Callable[[str], None]) -> None:
 def _opened(output: str, tell: Callable[[str], None]) -> Iterator[Path]:
     """Yield the path of the file to write: the output itself, or one that is uploaded with its dictionaries."""
     folder, _, name = output.rpartition("/")
-    there = stores.check_object("--output", output) if scheme_of(output) else Path(output).is_file()
+    path = Path(output)
+    there = stores.check_object("--output", output) if scheme_of(output) else path.exists() and not path.is_dir()
     _refuse(output, [name] if there else [])  # before the work
     if not scheme_of(output):
         yield Path(output)
@@ -157,7 +158,10 @@ def _move(made: Path, output: Path, folder: str) -> None:
 def _content(place: str) -> bytes | None:
     """Return the content of a file or an object; None if there is none."""
     try:
-        return stores.read(place) if scheme_of(place) else Path(place).read_bytes()
+        if scheme_of(place):
+            return stores.read(place)
+        with open_regular(place) as file:
+            return file.read()
     except FileNotFoundError:
         return None
 

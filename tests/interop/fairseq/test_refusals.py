@@ -1,6 +1,7 @@
 """What does not fit is refused with its differences, and nothing half-written stays."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -225,6 +226,9 @@ def test_exports_that_are_refused_leave_nothing(file, tmp_path, monkeypatch):
     (out / "x.pt").write_text("mine")
     monkeypatch.setattr(restoring, "restore_items", lambda *_, **__: pytest.fail("it was restored first"))
     stays("x.pt would overwrite x.pt; choose a file in a new folder", ["dict.de.txt", "x.pt"])
+    os.mkfifo(out / "pipe.pt")
+    there = ["dict.de.txt", "pipe.pt", "x.pt"]
+    stays("pipe.pt would overwrite pipe.pt; choose a file in a new folder", there, output=out / "pipe.pt")
 
 
 @pytest.mark.drill

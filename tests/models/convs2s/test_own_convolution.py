@@ -13,6 +13,7 @@ import convs2s_jax as convs2s
 from convs2s_jax.core.config import record
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.models.convs2s.convolutions import CONVOLUTIONS, EveryLayerAlike, register_convolution
+from convs2s_jax.training import sharding_table
 from convs2s_jax.training.run.validation import evaluator
 from convs2s_jax.training.sharding import replicated
 from tests.examples.test_examples import example
@@ -113,6 +114,8 @@ def test_where_nothing_is_sharded_a_registered_kind_needs_no_rule(module, sizes,
     split = jax.eval_shape(partial(convs2s.split_kernels, cfg=cfg), parameters(cfg))
     conv = convs2s.shardings(split, mesh_of(sizes), parallel).encoder.blocks[0].conv
     assert conv.down.w.v.spec == P()
+    rows = sharding_table.rows(split, mesh_of(sizes), parallel)
+    assert {row.rule for row in rows if "conv/down/w/v" in row.name} == {""}
 
 
 def test_a_validation_with_pmap_needs_no_rule_for_a_registered_kind(module):

@@ -42,7 +42,9 @@ def fetch(address: str, copy: Path) -> None:
     if not _is_used(folder):
         return
     try:
-        stores.in_parallel(get, [name for name in stores.names(there) if not (folder / name).exists()])
+        # in no subfolder, as they are written: the path of another name could leave the folder
+        names = [name for name in stores.names(there) if "/" not in name]
+        stores.in_parallel(get, [name for name in names if not (folder / name).exists()])
     except OSError as error:
         _tell(there, "fetched", error)
 

@@ -64,6 +64,15 @@ def test_another_machine_gets_what_was_compiled(bucket, requests, used, tmp_path
     assert requests == []
 
 
+def test_no_file_outside_the_folder_of_programs_is_written(bucket, used, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(stores, "names", lambda _: ["../planted", f"{tmp_path}/planted", "whole"])
+    monkeypatch.setattr(stores, "read", lambda _: zlib.compress(b"code"))
+    copy = used(tmp_path / "here")
+    stored_programs.fetch(RUN, copy)
+    assert programs(copy) == {"whole": "code"}
+    assert not list(tmp_path.rglob("planted"))
+
+
 def test_what_is_cut_is_neither_stored_nor_fetched(bucket, used, tmp_path):  # noqa: F811
     """JAX would compile the program at each start, and never write it again."""
     here = used(tmp_path / "here")
