@@ -4,7 +4,8 @@ SliceNet (Kaiser, Gomez and Chollet 2018) at the size of Multi30k: separable con
 kernels that grow inside each module, inner-product attention. DIR contains {train,valid}.de and .en, tokenised and
 lowercased. For larger corpora use embedding_dim 768, kernels (3, 7, 15, 31) and dropout 0.5, as in the paper.
 
-Time and score: not measured yet.
+Measured with seed 1 on 2 cores (docs/results.md): perplexity 6.30 on valid, BLEU 37.59 (test 2016, beam 5). The last
+updates took 0.3 s each, with which 16 epochs take about 20 minutes.
 """
 
 
