@@ -92,7 +92,8 @@ def test_a_second_start_reads_no_training_text_and_finds_the_same(folder, tmp_pa
     assert [sentence for sentence in told if "vocabularies" not in sentence] == [
         sentence for sentence in again if "vocabularies" not in sentence
     ]
-    assert any("pairs are also in the training text" in sentence for sentence in again)
+    noun = {"one side": "lines", "tsv": "texts"}.get(kind, "pairs")
+    assert any(f"{noun} are also in the training text" in sentence for sentence in again)
     assert any(sentence.startswith("unknown in train: ") for sentence in again)
     assert second.train.text.where(150).endswith("line 151")
 
