@@ -66,7 +66,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     options = command_line.options_of(AttentionOptions, values)
     command_line.refuse_overrides(overrides, "a picture")
     extras.check_installed("drawing attention", ("matplotlib",), "report")
-    with quiet_imports():  # here, because this takes a second, and --help and flag errors should not wait for it
+    with quiet_imports():
         from convs2s_jax.core import compiled_programs, local_copies
         from convs2s_jax.data.text_files import name_of, read_lines
         from convs2s_jax.training.run import run_folder

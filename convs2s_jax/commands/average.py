@@ -50,7 +50,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Average the checkpoints and write the workdir."""
     options = command_line.options_of(AverageOptions, values)
     command_line.refuse_overrides(overrides, "an average")
-    with quiet_imports():  # here, because this takes a second, and --help and flag errors should not wait for it
+    with quiet_imports():
         from convs2s_jax.core import compiled_programs
         from convs2s_jax.translation.averaging import write_average
 

@@ -74,7 +74,7 @@ def _shown(options: ConfigOptions, overrides: Overrides) -> str:
     if options.source:
         return presets.read(options.config)
     if options.reference:
-        with quiet_imports():  # here, because this takes a second, and the list should not wait for it
+        with quiet_imports():
             from convs2s_jax.commands import reference
 
         return reference.text()

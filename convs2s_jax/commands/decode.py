@@ -84,7 +84,7 @@ def _overridden(search: dict[str, Any], overrides: Overrides) -> dict[str, Any]:
 def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Decode a file or interactive input."""
     given = options(values, overrides)
-    with quiet_imports():  # here, because this takes a second, and --help and flag errors should not wait for it
+    with quiet_imports():
         from convs2s_jax.core import compiled_programs
         from convs2s_jax.translation.jobs import decoding, interactive, remote
 

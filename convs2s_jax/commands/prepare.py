@@ -45,7 +45,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Prepare the data of a run."""
     options = command_line.options_of(PrepareOptions, values)
     fields = command_line.read_config(options.config, overrides)
-    with quiet_imports():  # here, because this takes seconds, and --help and flag errors should not wait for it
+    with quiet_imports():
         import jax
 
         from convs2s_jax.training.run import opening

@@ -56,7 +56,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     batches = command_line.options_of(Batches, values)
     given = from_environment(command_line.options_of(Processes, values), dict(os.environ))
     fields = command_line.read_config(options.config, overrides)
-    with quiet_imports():  # here, because this takes a second, and --help and flag errors should not wait for it
+    with quiet_imports():
         from convs2s_jax.scaling import check as checking
         from convs2s_jax.scaling import plan, tables, topology
         from convs2s_jax.training.run.config import Config

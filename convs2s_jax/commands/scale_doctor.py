@@ -49,7 +49,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     check(bool(options.config) or not overrides, "--config.* without --config: add --config=NAME")
     given = from_environment(command_line.options_of(Processes, values), dict(os.environ))
     fields = command_line.read_config(options.config, overrides) if options.config else None
-    with quiet_imports():  # here, because this takes a second, and --help and flag errors should not wait for it
+    with quiet_imports():
         import jax
 
         from convs2s_jax.scaling import doctor

@@ -88,7 +88,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     options = command_line.options_of(SweepOptions, values)
     check_overrides(overrides)
     fields = command_line.read_config(options.config, overrides)
-    with quiet_imports():  # here, because this takes a second, and --help and flag errors should not wait for it
+    with quiet_imports():
         from convs2s_jax.scaling import figures, plan, sweep, topology
         from convs2s_jax.training.run.config import Config
 

@@ -55,7 +55,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     options = command_line.options_of(ShortlistOptions, values)
     places, others = places_of_corpus(overrides)
     command_line.refuse_overrides(others, "a shortlist")
-    with quiet_imports():  # here, because this takes a second, and --help and flag errors should not wait for it
+    with quiet_imports():
         from convs2s_jax.training.run.stores import store_copy
         from convs2s_jax.translation import shortlists
 

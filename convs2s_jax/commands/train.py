@@ -65,7 +65,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     processes = from_environment(command_line.options_of(Processes, values), dict(os.environ))
     xla_flags.add(options.xla_flags, os.environ)
     fields = command_line.read_config(options.config, overrides)
-    with quiet_imports():  # here, because this takes a second, and --help and flag errors should not wait for it
+    with quiet_imports():
         import jax
 
         from convs2s_jax.core import compiled_programs

@@ -97,6 +97,7 @@ def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
 def quiet_imports() -> Iterator[None]:
     """Let SIGINT and SIGTERM end the process at once within the block, which imports libraries for a second or more.
 
+    Commands import their work in such blocks of functions, so that `--help` and flag errors do not wait for it.
     Libraries would turn the exceptions of Python's handler and of `sigterm_interrupts` into other errors, ignore them,
     or crash. Other handlers stay, and outside the main thread nothing changes.
     """

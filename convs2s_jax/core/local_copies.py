@@ -56,23 +56,20 @@ def incoming(flag: str, place: str, *, beside: str = "", most: int | None = None
     if not scheme_of(place):
         yield Path(place)
         return
-    folder, copy = temporary(place)
-    try:
-        with address_in_errors(folder, place.rpartition("/")[0]):
-            try:
-                copy.write_bytes(stores.read(place, most=most))
-                with contextlib.suppress(FileNotFoundError):
-                    if beside:
-                        fetch(place.rpartition("/")[0], folder, beside)
-            except FileNotFoundError as error:
-                raise UserError(f"{flag}={place}: there is no such object") from error
-            except OSError as error:
-                if error.errno == errno.EOVERFLOW:
-                    raise UserError(f"{flag}={place} cannot be read: {error.strerror}; choose another file") from error
-                raise unusable(flag, place, error) from error
-            yield copy
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    address = place.rpartition("/")[0]
+    with _copies(place, address) as (folder, copy):
+        try:
+            copy.write_bytes(stores.read(place, most=most))
+            with contextlib.suppress(FileNotFoundError):
+                if beside:
+                    fetch(address, folder, beside)
+        except FileNotFoundError as error:
+            raise UserError(f"{flag}={place}: there is no such object") from error
+        except OSError as error:
+            if error.errno == errno.EOVERFLOW:
+                raise UserError(f"{flag}={place} cannot be read: {error.strerror}; choose another file") from error
+            raise unusable(flag, place, error) from error
+        yield copy
 
 
 @contextlib.contextmanager
@@ -92,17 +89,13 @@ def incoming_folder(flag: str, place: str, wanted: Callable[[str], bool], *, beg
         yield Path(place)
         return
     address = place.rstrip("/")
-    folder, _ = temporary(address)
-    try:
-        with address_in_errors(folder, address):
-            try:
-                names = filter(wanted, stores.names(address, beginning))
-                stores.in_parallel(lambda name: fetch(address, folder, name), names)
-            except OSError as error:
-                raise unusable(flag, address, error) from error
-            yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with _copies(address, address) as (folder, _):
+        try:
+            names = filter(wanted, stores.names(address, beginning))
+            stores.in_parallel(lambda name: fetch(address, folder, name), names)
+        except OSError as error:
+            raise unusable(flag, address, error) from error
+        yield folder
 
 
 @contextlib.contextmanager
@@ -160,10 +153,8 @@ def outgoing_folder(
         _send(folder, address, sent, last)
 
     def save() -> None:
-        try:
+        with _unsent(flag, address, kept):
             send()
-        except OSError as error:
-            raise _unsent(flag, address, kept, error) from error
 
     with _results(flag, address) as (kept, folder):
         try:
@@ -203,9 +194,8 @@ def upload(flag: str, address: str, folder: Path, send: Callable[[], None], tell
     """
     with held_interrupts():
         try:
-            send()
-        except OSError as error:
-            raise _unsent(flag, address, folder, error) from error
+            with _unsent(flag, address, folder):
+                send()
         except KeyboardInterrupt:
             tell(f"{flag}={address} is not complete; {_kept(folder)}")
             raise
@@ -216,8 +206,13 @@ class _UnsentError(UserError):
     """Results cannot be uploaded, and stay in their temporary folder."""
 
 
-def _unsent(flag: str, address: str, folder: Path, error: OSError) -> _UnsentError:
-    return _UnsentError(f"{flag}={address} cannot be written: {error.strerror}; {_kept(folder)}")
+@contextlib.contextmanager
+def _unsent(flag: str, address: str, folder: Path) -> Iterator[None]:
+    """Turn an error of the store within the block into `_UnsentError`."""
+    try:
+        yield
+    except OSError as error:
+        raise _UnsentError(f"{flag}={address} cannot be written: {error.strerror}; {_kept(folder)}") from error
 
 
 def _kept(folder: Path) -> str:
@@ -237,6 +232,17 @@ def temporary(address: str) -> tuple[Path, Path]:
     name = address.partition("://")[2].rpartition("/")[2]
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     return folder, folder / ("copy" if name in ("", ".", "..") else name)
+
+
+@contextlib.contextmanager
+def _copies(place: str, address: str) -> Iterator[tuple[Path, Path]]:
+    """`temporary` for copies, which are deleted at the end. Errors state the address in place of the folder."""
+    folder, path = temporary(place)
+    try:
+        with address_in_errors(folder, address):
+            yield folder, path
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager

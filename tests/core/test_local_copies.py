@@ -11,18 +11,9 @@ from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.guard import TerminatedError, sigterm_interrupts
 from convs2s_jax.core.local_copies import incoming, incoming_folder, outgoing, outgoing_folder
-from tests.stores import bucket, requests  # noqa: F401  (fixtures)
+from tests.stores import bucket, requests, temporary  # noqa: F401  (fixtures)
 
 TEMPORARY = "convs2s_jax-*"
-
-
-@pytest.fixture(autouse=True)
-def temporary(tmp_path, monkeypatch):
-    """The folder of temporary folders."""
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(folder))
-    return folder
 
 
 def fill(folder, names=("z", "a/b", "a/mark", "c")):

@@ -65,7 +65,7 @@ def _opened(output: str, tell: Callable[[str], None]) -> Iterator[Path]:
     there = stores.check_object("--output", output) if scheme_of(output) else path.exists() and not path.is_dir()
     _refuse(output, [name] if there else [])  # before the work
     if not scheme_of(output):
-        yield Path(output)
+        yield path
         return
     with local_copies.outgoing_folder("--output", folder, tell, last=name) as (copy, *_):
         copy.mkdir()

@@ -13,18 +13,9 @@ from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.checkpoints import derived_workdir
 from tests import tiny
 from tests.interop.fairseq import examples
-from tests.stores import bucket  # noqa: F401  (a fixture)
+from tests.stores import bucket, temporary  # noqa: F401  (fixtures)
 
 FOLDER = "gs://bucket/fairseq"
-
-
-@pytest.fixture(autouse=True)
-def temporary(tmp_path, monkeypatch):
-    """The folder of temporary copies."""
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(folder))
-    return folder
 
 
 @pytest.fixture
