@@ -18,8 +18,8 @@ class ServeOptions:
       checkpoint: steps of checkpoints, or last:N for the last N; the kernels of several checkpoints are averaged.
         Default: the best checkpoint on validation.
       dtype: dtype of matrix products and activations; by default that of the run.
-      int8: use 8-bit integers in convolutions and the softmax. Twice as fast on CPUs with VNNI from jax 0.11 on, no
-        faster on an H200, not tried on TPUs.
+      int8: use 8-bit integers in convolutions and the softmax. This is 1.6 to 2 times as fast on CPUs with VNNI and
+        jax 0.11 or later, no faster on an H200, and not tested on TPUs.
       shortlist: file of likely target words for each source word (`convs2s shortlist`). Translations only use the words
         that it lists for their source and the most frequent words, unless a request overrides this; by default all
         words.

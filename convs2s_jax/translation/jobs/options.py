@@ -42,8 +42,8 @@ class Options:
       checkpoint: steps of the checkpoints to load, or last:N for the last N; the kernels of several are averaged. By
         default, the best checkpoint on validation.
       dtype: dtype of matrix products and activations; by default, the run's.
-      int8: compute convolutions and the softmax with 8-bit integers. This is twice as fast on CPUs with VNNI and jax
-        0.11 or later, no faster on an H200, and not tested on TPUs.
+      int8: compute convolutions and the softmax with 8-bit integers. This is 1.6 to 2 times as fast on CPUs with VNNI
+        and jax 0.11 or later, no faster on an H200, and not tested on TPUs.
       lm: workdir of a language model whose log-probabilities are added to the model's, weighted by lm_weight.
       shortlist: file written by `convs2s shortlist`: translations use only the likely words of their source and the
         most frequent words, which is faster.
