@@ -1,6 +1,6 @@
 """The table at the end of `make drills`: what each drill claims, its tries and losses, how long it took.
 
-`--drill-report=FILE` also writes the table into a document, between the two lines that mark its place.
+`--drill-report=FILE` also writes it as a page of the documentation.
 """
 
 import os
@@ -11,13 +11,20 @@ from pathlib import Path
 
 import pytest
 
-BEGIN, END = "<!-- the table of make drills begins -->", "<!-- the table of make drills ends -->"
 REPORTS: dict[str, list[pytest.TestReport]] = {}
+PAGE = """# Drills
+
+All that `make drills` tries. [Fault tolerance](reliability.md#what-was-tested) says what counts as a try and a loss.
+
+**Table 1. What `make drills` tries, and what was lost: on {where}.**
+
+{table}
+"""
 HEAD = ("drill", "claim", "tries", "losses", "seconds")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--drill-report", default="", help="a document with a place for the table")
+    parser.addoption("--drill-report", default="", help="a page for the table")
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -41,7 +48,7 @@ def rows() -> list[tuple[str, ...]]:
         seconds = f"{sum(report.duration for report in reports):.0f}"
         skips = f" ({len(skipped)} skipped)" if skipped else ""
         found.append((file.removeprefix("tests/"), name.replace("_", " "), f"{tries}{skips}", str(losses), seconds))
-    return found
+    return sorted(found, key=lambda row: row[0])
 
 
 def table() -> str:
@@ -67,11 +74,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(line)
     name = terminalreporter.config.getoption("drill_report")
     if name:
-        path = Path(name)
-        before, begin, rest = path.read_text(encoding="utf-8").partition(BEGIN)
-        _, end, after = rest.partition(END)
-        if not (begin and end):
-            raise pytest.UsageError(f"{path} has no place for the table: the lines {BEGIN} and {END}")
-        caption = f"**Table 1. What `make drills` tries, and what was lost: on {where()}.**"
-        text = f"{before}{BEGIN}\n\n{caption}\n\n{table()}\n\n{END}{after}"
-        path.write_text(text, encoding="utf-8")
+        Path(name).write_text(PAGE.format(where=where(), table=table()), encoding="utf-8")

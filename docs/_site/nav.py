@@ -37,6 +37,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         "docs/parallel.md",
         "docs/scaling.md",
         "docs/reliability.md",
+        "docs/drills.md",
         "docs/reproducibility.md",
         "docs/decisions/index.md",
         "benchmarks/peer.md",
