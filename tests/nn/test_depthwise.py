@@ -186,13 +186,20 @@ def test_causal_equals_loops_in_any_cut(kernel, width, dilation, cuts):
     function, w = kernel(width, 6, 3)
     x = random(B, 6, C)
     padded = np.pad(x, ((0, 0), (reach, 0), (0, 0)))
-    history, parts, at = jnp.zeros((B, reach, C)), [], 0
-    for cut in cuts:
-        weight, inputs = single(w[:, at : at + cut] if kernel is moving else w, x[:, at : at + cut])
-        y, history = convolution.causal(partial(function, weight, dilation=dilation), history, inputs)
-        parts.append(y)
-        at += cut
-    close(jnp.concatenate(parts, axis=1), loops(w, padded, dilation))
+
+    @jax.jit
+    def in_cuts(w, x):
+        history, parts, at = jnp.zeros((B, reach, C)), [], 0
+        for cut in cuts:
+            weight = w[:, at : at + cut] if kernel is moving else w
+            inputs = x[:, at : at + cut]
+            y, history = convolution.causal(partial(function, weight, dilation=dilation), history, inputs)
+            parts.append(y)
+            at += cut
+        return jnp.concatenate(parts, axis=1), history
+
+    y, history = in_cuts(*single(w, x))
+    close(y, loops(w, padded, dilation))
     close(history, padded[:, 6:])
 
 

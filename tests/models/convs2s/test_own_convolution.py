@@ -83,7 +83,8 @@ def test_a_model_of_a_registered_kind_is_that_of_the_equal_dense_kind(module, ta
     params = parameters(own)
     dense = as_dense(module, params)
     batch = convs2s.Batch(src=jnp.array([[5, 6, 7, 2], [9, 2, 1, 1]]), tgt=jnp.array([[8, 9, 2], [4, 2, 1]]))
-    close(jax.jit(convs2s.loss, static_argnums=1)(params, own, batch).loss, convs2s.loss(dense, plain, batch).loss)
+    loss = jax.jit(convs2s.loss, static_argnums=1)
+    close(loss(params, own, batch).loss, loss(dense, plain, batch).loss)
     search = convs2s.SearchConfig(beam_size=3)
     found, expected = (convs2s.translate(p, c, search, [[5, 6, 7], [9]]) for p, c in ((params, own), (dense, plain)))
     for one, other in zip(found, expected, strict=True):
