@@ -14,7 +14,6 @@ symbol of a plain search it sees B rows, because all hypotheses are equal.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from numbers import Integral
-from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +22,7 @@ from jax import Array, lax
 from jax.typing import DTypeLike
 
 from convs2s_jax.core.tokens import EOS
-from convs2s_jax.search.config import Stop
-from convs2s_jax.search.finished import finish, is_done
+from convs2s_jax.search.finished import STOPPING_RULES, StoppingRule, finish
 from convs2s_jax.search.hypotheses import Hypotheses, Trail, empty, merge_groups, pick, trace
 from convs2s_jax.search.numbers import Numbers
 from convs2s_jax.search.request import Request, check_request
@@ -49,6 +47,7 @@ class Search:
     Attributes:
       step: the step function of the network.
       strategy: chooses the candidates.
+      stop: decides when a sentence is done.
       structure: the static options.
       numbers: the traced options.
       coverage: the coverage that the penalty is computed from; None without a coverage penalty.
@@ -57,6 +56,7 @@ class Search:
 
     step: StepFunction
     strategy: Strategy
+    stop: StoppingRule
     structure: Structure
     numbers: Numbers
     coverage: Coverage | None
@@ -114,10 +114,10 @@ def search(
         if they are not traced), or `coverage` or keys are missing.
     """
     B = request.max_lengths.shape[0]
-    structure = replace(structure, stop=strategy.stop or structure.stop)
     cache = jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, cache)  # canonical dtypes
     V = _check(step, strategy, structure, memory, cache, request, coverage, limit, chunk)
-    fixed = Search(step, strategy, structure, numbers, coverage if structure.coverage else None, chunk)
+    stop = strategy.stop or STOPPING_RULES[structure.stop]
+    fixed = Search(step, strategy, stop, structure, numbers, coverage if structure.coverage else None, chunk)
     batch = begin(strategy, structure, memory, cache, request, limit, chunk, start)
     W = structure.beam_size
     if strategy.first_step_on_one_row and structure.groups == 1 and 1 < W <= V // 2:
@@ -188,11 +188,18 @@ def advance(search: Search, batch: SearchBatch) -> tuple[Beams, Trail]:
     covered = None
     if search.coverage is not None:
         covered = pick(search.coverage(batch.memory, cache).reshape(rows), parents[:, :H])
-    finished = finish(structure, numbers, beams.finished, beams.step, ended, parents[:, :H], covered)
+    finished = finish(search.stop, structure, numbers, beams.finished, beams.step, ended, parents[:, :H], covered)
     first = jnp.argsort(ends, axis=-1, stable=True)[:, :H]  # a hypothesis ends at most once, so H of 2H stay alive
     totals, parents, tokens = (pick(x, first) for x in (totals, parents, tokens))
 
-    done = is_done(structure, numbers, finished, beams.step, jnp.max(totals, axis=-1), request.max_lengths)
+    best = jnp.max(totals, axis=-1)
+    early = jnp.asarray(search.stop.is_done(structure, numbers, finished, beams.step, best, request.max_lengths))
+    if (early.shape, early.dtype) != (best.shape, bool):
+        raise ValueError(
+            f"is_done of the stopping rule returns {early.dtype}{list(early.shape)}: expected "
+            f"bool{list(best.shape)}, [R]"
+        )
+    done = (beams.step >= request.max_lengths) | early
     after = Beams(
         step=beams.step + 1,
         last=tokens,
@@ -261,10 +268,8 @@ def _check(
         raise ValueError(f"limit is {limit} and chunk is {chunk}: use 1 or more for both")
     if structure.coverage and coverage is None:
         raise ValueError("coverage is None, but the search has a coverage penalty: pass coverage")
-    if structure.stop not in get_args(Stop):
-        raise ValueError(
-            f"stop of the strategy is {structure.stop!r}: use {', '.join(map(repr, get_args(Stop)))} or None"
-        )
+    if not isinstance(strategy.stop, StoppingRule | None):
+        raise TypeError(f"stop is {strategy.stop!r}: expected a StoppingRule, such as StoppingRule(is_done)")
     strategy.check(request)
     B = request.max_lengths.shape[0]
     N = B * structure.beam_size
@@ -287,11 +292,17 @@ def _check(
 
 def _check_result(rows: int, cache: StepCache, logits: Array | Fused, after: StepCache) -> int:
     """Reject results of a step whose shapes do not fit its inputs, `rows` last symbols and `cache`. Return V."""
-    parts = (
-        {"logits": logits} if not isinstance(logits, Fused) else {"logits.model": logits.model, "logits.lm": logits.lm}
+    parts: dict[str, Array] = (
+        {"logits.model": logits.model, "logits.lm": logits.lm} if isinstance(logits, Fused) else {"logits": logits}
     )
-    V = jax.tree.leaves(logits)[0].shape[-1:]
+    V: tuple[int, ...] = ()
     for name, part in parts.items():
+        if not hasattr(part, "shape"):
+            raise TypeError(
+                f"{name} of the step is a {type(part).__name__}: expected an array [N, V], or [M, N, V] for an "
+                "ensemble, as jnp.stack makes of a list"
+            )
+        V = V or part.shape[-1:]
         ranks = (2,) if name == "logits.lm" else (2, 3)
         if part.ndim not in ranks or part.shape[-2:] != (rows, *V) or V[0] < SPECIAL:
             raise ValueError(

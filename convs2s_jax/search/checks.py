@@ -16,8 +16,8 @@ from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.request import as_ids, check_ids
 
-Models = Params | tuple[Params, ...]
-ModelConfigs = ModelConfig | tuple[ModelConfig, ...]
+Models = Params | Sequence[Params]
+ModelConfigs = ModelConfig | Sequence[ModelConfig]
 
 
 def members_of(
@@ -29,10 +29,8 @@ def members_of(
       ValueError, TypeError: the numbers of parameters and configs differ, or their types are wrong; `search.lm_weight`
         without a language model, or the reverse; a coverage penalty with a model that has no attention.
     """
-    members = params if isinstance(params, tuple) else (params,)
-    cfgs = cfg if isinstance(cfg, tuple) else (cfg,)
-    if isinstance(params, list) or isinstance(cfg, list):
-        raise TypeError("params or cfg is a list: for an ensemble, pass tuples with one entry per model")
+    members = tuple(params) if isinstance(params, tuple | list) else (params,)
+    cfgs = tuple(cfg) if isinstance(cfg, tuple | list) else (cfg,)
     check_config(search, SearchConfig, name="search")
     for model in cfgs:
         check_config(model, ModelConfig)

@@ -5,6 +5,7 @@ from convs2s_jax.models.checks import check_config
 from convs2s_jax.search import beam
 from convs2s_jax.search.beam import Coverage, StepFunction
 from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.finished import StoppingRule
 from convs2s_jax.search.hypotheses import Hypotheses
 from convs2s_jax.search.numbers import Numbers, check_numbers, numbers_of
 from convs2s_jax.search.request import Request
@@ -24,6 +25,7 @@ def beam_search(
     limit: int,
     numbers: Numbers | None = None,
     strategy: Strategy | None = None,
+    stop: StoppingRule | None = None,
     chunk: int = 1,
     start: int = EOS,
     coverage: Coverage | None = None,
@@ -45,6 +47,7 @@ def beam_search(
         differentiated. `search` decides which of them are used. For example, a coverage_penalty is used only if that of
         `search` is above 0.
       strategy: how candidates are chosen, instead of the strategy that `search` and the phrases of the request select.
+      stop: when a sentence is done, instead of the rule that `search` and the strategy select.
       chunk: number of steps between two checks for finished sentences; `jax.grad` needs at least `limit`.
       start: the symbol fed first.
       coverage: (memory, cache after a step) -> [N], for the coverage penalty.
@@ -61,9 +64,10 @@ def beam_search(
         raise TypeError(f"strategy is a {type(strategy).__name__}: expected a Strategy, such as Strategy(choose)")
     numbers = numbers_of(search) if numbers is None else numbers
     check_numbers(numbers, search, own_strategy=strategy is not None)
+    chosen = strategy or strategy_of(search, phrases=request.phrases.shape[1] > 0)
     return beam.search(
         step,
-        strategy or strategy_of(search, phrases=request.phrases.shape[1] > 0),
+        chosen if stop is None else chosen._replace(stop=stop),
         numbers,
         memory,
         cache,

@@ -1,14 +1,19 @@
-"""The finished hypotheses of each row of a search, and the stopping rule.
+"""The finished hypotheses of each row of a search, and the stopping rules.
 
 There are R = B * G rows, the groups of the sentences, of H hypotheses each. Except in diverse search, G is 1 and a row
 is a sentence.
 """
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from convs2s_jax.nn import struct
+from convs2s_jax.search.config import Stop
 from convs2s_jax.search.numbers import Numbers
 from convs2s_jax.search.structure import Structure
 
@@ -36,7 +41,23 @@ def empty_finished(R: int, H: int) -> Finished:
     return Finished(none, none, zero, zero)
 
 
+class StoppingRule(NamedTuple):
+    """When the search of a sentence ends, and which finished hypotheses it returns: a pure function and a switch.
+
+    Attributes:
+      is_done: (structure, numbers, finished, step, best_total, max_lengths) -> [R] bool, whether the search of each row
+        is over after this step. It always ends at the maximum length. `finished` includes the hypotheses of this step,
+        whose index is `step` []; `best_total` [R] is the largest live cumulative score, and `max_lengths` [R] are the
+        maximum numbers of tokens before the end symbol.
+      first_come: whether places go to the hypotheses that finish first, not to the best.
+    """
+
+    is_done: Callable[[Structure, Numbers, Finished, Array, Array, Array], Array]
+    first_come: bool = False
+
+
 def finish(
+    rule: StoppingRule,
     structure: Structure,
     numbers: Numbers,
     finished: Finished,
@@ -47,9 +68,8 @@ def finish(
 ) -> Finished:
     """Add the hypotheses that ended at this step to the H best finished ones.
 
-    Under fairseq's rule, places go to the hypotheses that finish first; under the exact rule, to the best.
-
     Args:
+      rule: the stopping rule.
       structure, numbers: the options.
       finished: the finished hypotheses so far.
       step: [], index of the step.
@@ -58,7 +78,7 @@ def finish(
       coverage: [R, H], the sum over source positions of log min(attention received, 1); None for 0.
     """
     H = totals.shape[1]
-    if structure.stop == "fairseq":
+    if rule.first_come:
         free = jnp.sum(finished.scores == -jnp.inf, axis=-1, keepdims=True)
         totals = jnp.where(jnp.cumsum(totals > -jnp.inf, axis=-1) <= free, totals, -jnp.inf)
     scores = normalised(structure, numbers, totals, step + 1)
@@ -73,38 +93,33 @@ def finish(
     return jax.tree.map(lambda x: jnp.take_along_axis(x, best, axis=-1, mode="promise_in_bounds"), both)
 
 
-def is_done(
+def no_better_possible(
     structure: Structure, numbers: Numbers, finished: Finished, step: Array, best_total: Array, max_lengths: Array
 ) -> Array:
-    """Return whether the search of each row is over after this step.
+    """Return whether no live hypothesis can still beat the worst finished one, [R] bool: `is_done` of the exact rule.
 
-    It always stops at the maximum length. Before that, fairseq's rule (also used for samples) stops it when all H
-    places are taken. The exact rule stops it when no live hypothesis can still beat the worst finished one.
-
-    The exact rule uses the following bound. Log-probabilities are at most 0, so a live cumulative score c can only
-    fall, except for a reward g = max(0, -unk_penalty) per token. With all tokens that are still allowed, it is at most
-    c' = c + g * tokens. c' / l(L) is monotone in L, so its maximum over the allowed lengths is at the shortest or the
-    longest, whatever the signs. Coverage adds at most 0.
-
-    Args:
-      structure, numbers: the options.
-      finished: the finished hypotheses, including those of this step.
-      step: [], index of the step just done.
-      best_total: [R], the largest live cumulative score.
-      max_lengths: [R], maximum number of tokens before the end symbol.
-
-    Returns:
-      [R] bool.
+    Log-probabilities are at most 0, so a live cumulative score c can only fall, except for a reward
+    g = max(0, -unk_penalty) per token. With all tokens that are still allowed, it is at most c' = c + g * tokens.
+    c' / l(L) is monotone in L, so its maximum over the allowed lengths is at the shortest or the longest, whatever the
+    signs. Coverage adds at most 0.
     """
-    worst = finished.scores[:, -1]
-    if structure.stop != "exact":
-        return (step >= max_lengths) | (worst > -jnp.inf)
     tokens = step + 1
     reward = jnp.maximum(0.0, -numbers.unk_penalty)
     reach = best_total + reward * (max_lengths - tokens).astype(jnp.float32)
     shortest = jnp.maximum(tokens, jnp.minimum(numbers.min_length, max_lengths)) + 1
     bounds = (normalised(structure, numbers, reach, length) for length in (shortest, max_lengths + 1))
-    return (step >= max_lengths) | (jnp.maximum(*bounds) <= worst)
+    return jnp.maximum(*bounds) <= finished.scores[:, -1]
+
+
+def all_places_taken(_structure: Structure, _numbers: Numbers, finished: Finished, *_: Array) -> Array:
+    """Return whether H hypotheses have finished, [R] bool: `is_done` of fairseq's rule, also used for samples."""
+    return finished.scores[:, -1] > -jnp.inf
+
+
+EXACT = StoppingRule(no_better_possible)
+FAIRSEQ = StoppingRule(all_places_taken, first_come=True)
+STOPPING_RULES: Mapping[Stop, StoppingRule] = MappingProxyType({"exact": EXACT, "fairseq": FAIRSEQ})
+"""The rules by the names of `SearchConfig.stop`."""
 
 
 def normalised(structure: Structure, numbers: Numbers, totals: Array, lengths: Array) -> Array:

@@ -63,10 +63,10 @@ def translate(
     model do.
 
     Args:
-      params: merged parameters; a tuple of several is an ensemble, whose probabilities are averaged. With
+      params: merged parameters; a tuple or list of several is an ensemble, whose probabilities are averaged. With
         `search.lm_weight`, the last of them is the language model. For repeated calls, pass the parameters that
         `encoder_decoder.precompute` returns; otherwise each call computes them again.
-      cfg: the model configuration, or a tuple with one for each of the `params`.
+      cfg: the model configuration, or a tuple or list with one for each of the `params`.
       search: options of the search.
       sources: token ids without the end symbol and padding.
       prefixes: tokens that each translation must begin with.
@@ -216,9 +216,8 @@ def score(
     return results
 
 
-def max_output_length(cfg: ModelConfigs, search: SearchConfig, source_length: int) -> int:
+def max_output_length(cfgs: Sequence[ModelConfig], search: SearchConfig, source_length: int) -> int:
     """Return the maximum number of tokens before the end symbol; `source_length` includes the end symbol."""
-    cfgs = cfg if isinstance(cfg, tuple) else (cfg,)
     return min(search.max_length(source_length), *(c.max_target - 1 for c in cfgs))
 
 

@@ -145,7 +145,7 @@ class Engine:
 
     def most_weights(self, search: SearchConfig, widths: Sequence[int], *, nbest: int) -> int:
         """Maximum number of attention weights in the answer for lines of these widths."""
-        models = self.translator.models
+        models = self.translator.members
         return nbest * sum(width * (max_output_length(models, search, width) + 1) for width in widths)
 
     @property

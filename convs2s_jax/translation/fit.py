@@ -40,7 +40,7 @@ def check_fit(
     """
     if prefix is None and constraints is None:
         return
-    vocabularies, models = translator.vocabularies, translator.models
+    vocabularies, models = translator.vocabularies, translator.members
     lengths = list(_lengths(vocabularies.src, lines))
     used = [0] * len(lines)
     prefixes = (prefix[0], [[text] for text in prefix[1]]) if prefix else ("", [])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from convs2s_jax.core.tokens import EOS, PAD, UNK
 from convs2s_jax.search import beam, configured
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.finished import Finished, is_done
+from convs2s_jax.search.finished import EXACT, Finished
 from convs2s_jax.search.numbers import numbers_of
 from convs2s_jax.search.request import request
 from convs2s_jax.search.rules import Fused
@@ -157,7 +157,7 @@ def test_no_live_hypothesis_that_could_still_enter_is_given_up(name):
     max_lengths = random.integers(0, 9, count)
     places = jnp.repeat(jnp.asarray(worst)[:, None], cfg.beam_size, axis=1)
     finished = Finished(places, places, places, places)
-    done = is_done(
+    done = EXACT.is_done(
         structure_of(cfg),
         numbers_of(cfg),
         finished,
@@ -165,6 +165,7 @@ def test_no_live_hypothesis_that_could_still_enter_is_given_up(name):
         jnp.asarray(best_total),
         jnp.asarray(max_lengths, jnp.int32),
     )
+    done |= step >= max_lengths  # as the search does
     tokens, alpha = step + 1, cfg.length_penalty if cfg.normalize else 0.0
     reward = max(0.0, -cfg.unk_penalty)
     for b, m in enumerate(max_lengths):
@@ -287,16 +288,22 @@ def test_wrong_shapes_are_refused():
         ((10, 3), r"has shape \(10, 3\): .* V >= 4 symbols"),
         (((10, V), (10, V + 1)), r"logits.lm of the step has shape \(10, 9\): .*the same V"),
         (((10, V), (2, 10, V)), r"logits.lm of the step has shape \(2, 10, 8\)"),
+        (
+            [(10, V)] * 2,
+            r"^logits of the step is a list: expected an array \[N, V\], or \[M, N, V\] for an ensemble, as",
+        ),
     ],
     ids=str,
 )
 def test_logits_of_a_wrong_shape_are_refused(logits, message):
     def step(memory, cache, last):
+        if isinstance(logits, list):
+            return [jnp.zeros(shape) for shape in logits], cache
         if isinstance(logits[0], tuple):
             return Fused(*map(jnp.zeros, logits)), cache
         return jnp.zeros(logits), cache
 
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         search(step, SearchConfig(), (), jnp.zeros(10), request([1, 1]), limit=2)
 
 

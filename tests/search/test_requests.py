@@ -150,7 +150,7 @@ def test_prefixes_and_phrases_are_kept(params):
 
 
 def test_what_does_not_fit_is_refused(params):
-    assert max_output_length(MODEL, SEARCH, 3) == 5
+    assert max_output_length((MODEL,), SEARCH, 3) == 5
     with pytest.raises(
         ValueError, match="sentence 1: prefix and phrases have 6 tokens, but its translation has at most 5"
     ):
@@ -165,7 +165,7 @@ def test_what_does_not_fit_is_refused(params):
 def test_an_ensemble_scores_by_the_mean_of_probabilities(params):
     members = (params, fresh(1))
     cfg = dataclasses.replace(SEARCH, temperature=1.5, stop="exact")
-    found = translate(members, (MODEL, MODEL), cfg, SOURCES[:8], attention=True)
+    found = translate(list(members), [MODEL, MODEL], cfg, SOURCES[:8], attention=True)
     targets = [t.best.tokens for t in found]
     alone = [score(p, MODEL, cfg, SOURCES[:8], targets, attention=True) for p in members]
     for translation, *each in zip(found, *alone, strict=True):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.finished import EXACT, StoppingRule
 from convs2s_jax.search.numbers import numbers_of
 from convs2s_jax.search.request import request
 from convs2s_jax.search.strategies.base import Candidates, Strategy
@@ -84,7 +85,18 @@ def changed(field, change):
 
 WRONG = {
     "function": (PLAIN.choose, r"^strategy is a function: expected a Strategy, such as Strategy\(choose\)"),
-    "rule": (PLAIN._replace(stop="never"), "^stop of the strategy is 'never': use 'exact', 'fairseq' or None"),
+    "name of a rule": (
+        PLAIN._replace(stop="fairseq"),
+        r"^stop is 'fairseq': expected a StoppingRule, such as Stopping",
+    ),
+    "rule of two answers": (
+        PLAIN._replace(stop=StoppingRule(lambda *_: jnp.zeros((2, 2), bool))),
+        r"^is_done of the stopping rule returns bool\[2, 2\]: expected bool\[2\], \[R\]",
+    ),
+    "rule of numbers": (
+        PLAIN._replace(stop=StoppingRule(lambda *_: jnp.zeros(2))),
+        r"^is_done of .* returns float32\[2\]: expected bool\[2\]",
+    ),
     "few": (
         changed("tokens", lambda x: x[:, :3]),
         r"^tokens of the strategy's candidates are int32\[2, 3\]: expected int32\[2, 6\], \[R, 2H\]",
@@ -111,6 +123,53 @@ def test_a_strategy_that_does_not_fit_is_refused_in_one_sentence(name):
             limit=LONGEST + 1,
             strategy=strategy,
         )
+
+
+def searched(cfg, **more):
+    """Texts and scores that `beam_search` finds for each sentence of at most `LONGEST` tokens, best first."""
+    step, cache = trigram_step(TABLES), trigram_cache(np.arange(2), cfg.beam_size)
+    found = search(step, cfg, (), cache, request([LONGEST] * 2), limit=LONGEST + 1, **more)
+    return [
+        {tuple(found.tokens[b, w, :n].tolist()): found.scores[b, w] for w, n in enumerate(found.lengths[b]) if n}
+        for b in range(2)
+    ]
+
+
+def test_a_stopping_rule_of_ones_own_equals_listing_everything_up_to_its_stop():
+    """After the step in which hypotheses of `LONGEST - 1` tokens end, none that is longer is found."""
+    cfg = SearchConfig(beam_size=WIDEST, min_length=0, length_penalty=2.0)
+    rule = StoppingRule(lambda _structure, _numbers, _finished, step, _total, max_lengths: step >= max_lengths - 1)
+    for table, ours in zip(TABLES, searched(cfg, stop=rule), strict=True):
+        everything = exhaustive(table, cfg, LONGEST)
+        expected = [e for e in everything if len(e.tokens) <= LONGEST]
+        assert len(expected) < len(everything)
+        assert list(ours)[:20] == [e.tokens for e in expected[:20]]
+        np.testing.assert_allclose(sorted(ours.values()), sorted(e.score for e in expected), rtol=1e-5)
+
+
+def test_a_rule_that_waits_for_the_best_only_finds_it_before_all_others():
+    """The recipe of docs/library.md. The exact rule goes on until the last hypothesis is certain."""
+
+    def is_done(structure, numbers, finished, *more):
+        best = finished.replace(scores=finished.scores[:, :1])
+        return EXACT.is_done(structure, numbers, best, *more)
+
+    for penalty in (0.0, 1.0, 2.0):
+        cfg = SearchConfig(beam_size=WIDEST, min_length=0, length_penalty=penalty)
+        for table, ours, exact in zip(TABLES, searched(cfg, stop=StoppingRule(is_done)), searched(cfg), strict=True):
+            best = exhaustive(table, cfg, LONGEST)[0]
+            assert next(iter(ours)) == best.tokens
+            np.testing.assert_allclose(ours[best.tokens], best.score, rtol=1e-5)
+            assert penalty > 0 or len(ours) < len(exact)
+
+
+@pytest.mark.parametrize("first_come", [True, False])
+def test_places_go_to_the_first_or_to_the_best(first_come):
+    """All places are taken at the second step at the latest, by the hypotheses of one token that finished before."""
+    cfg = SearchConfig(beam_size=2, min_length=0, length_penalty=2.0)
+    rule = StoppingRule(lambda _structure, _numbers, finished, *_: finished.scores[:, -1] > -jnp.inf, first_come)
+    other = searched(dataclasses.replace(cfg, stop="fairseq"))
+    assert (searched(cfg, stop=rule) == other) == first_come
 
 
 def test_options_name_their_strategy():

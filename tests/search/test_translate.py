@@ -186,8 +186,8 @@ def test_wrong_models_are_refused_in_one_sentence(params):
         translate(params, SEARCH, MODEL, [[5]])
     with pytest.raises(TypeError, match=r"^cfg is a SearchConfig: expected ModelConfig$"):
         translate(params, SEARCH, SEARCH, [[5]])
-    with pytest.raises(TypeError, match=r"^params or cfg is a list: for an ensemble, pass tuples"):
-        translate([params] * 2, [MODEL] * 2, SEARCH, [[5]])
+    with pytest.raises(ValueError, match=r"^params has 2 entries and cfg 1: pass one config for each model$"):
+        translate([params] * 2, MODEL, SEARCH, [[5]])
 
 
 def test_ids_outside_the_vocabulary_are_refused(params):

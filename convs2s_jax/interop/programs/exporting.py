@@ -141,7 +141,7 @@ def _written(folder: Path, model: Translator, search: SearchConfig, order: Expor
             numbers_of(search),
             src,
             request(max_lengths),
-            limit=max_output_length(cfg, search, src.shape[1]) + 1,
+            limit=max_output_length((cfg,), search, src.shape[1]) + 1,
         )
         return found.tokens, found.scores, found.lengths
 

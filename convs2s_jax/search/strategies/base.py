@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from convs2s_jax.search import rules
-from convs2s_jax.search.config import Stop
+from convs2s_jax.search.finished import StoppingRule
 from convs2s_jax.search.numbers import Numbers
 from convs2s_jax.search.request import Request
 from convs2s_jax.search.structure import Structure
@@ -119,6 +119,6 @@ class Strategy(NamedTuple):
     start: Callable[[Request, int], State] = no_state
     follow: Callable[[State, Request, Array, Array], State] = same_state
     check: Callable[[Request], None] = no_phrases
-    stop: Stop | None = None
+    stop: StoppingRule | None = None
     starts_as_one: bool = True
     first_step_on_one_row: bool = False

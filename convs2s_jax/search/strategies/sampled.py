@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from convs2s_jax.core.tokens import BOS
+from convs2s_jax.search.finished import FAIRSEQ
 from convs2s_jax.search.numbers import Numbers
 from convs2s_jax.search.request import Request
 from convs2s_jax.search.strategies.base import Candidates, Strategy, View, no_phrases
@@ -61,4 +62,4 @@ def check(request: Request) -> None:
     no_phrases(request)
 
 
-SAMPLED = Strategy(choose, check=check, stop="fairseq", starts_as_one=False)
+SAMPLED = Strategy(choose, check=check, stop=FAIRSEQ, starts_as_one=False)
