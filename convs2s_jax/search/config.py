@@ -114,38 +114,26 @@ class SearchConfig:
             f"min_length is {self.min_length}: a hypothesis cannot have fewer than 0 tokens; use 0 or more",
         )
         check(
-            math.isfinite(self.max_length_a) and self.max_length_a >= 0,
-            f"max_length_a is {self.max_length_a}: expected target tokens per source token; use 0 (no dependence) or "
-            "more",
+            math.isfinite(self.lm_weight) and self.lm_weight >= 0,
+            f"lm_weight is {self.lm_weight}: expected a weight of the language model's log-probability; use 0 (none) "
+            "or more",
         )
+        for name, (low, high) in BOUNDS.items():
+            value = getattr(self, name)
+            check(low <= value <= high, f"{name} is {value}: use a value between {low:g} and {high:g}")
         check(
             self.max_length_a > 0 or self.max_length_b > 0,
             f"max_length_a is 0 and max_length_b is {self.max_length_b}: every translation would be empty; raise one "
             "of them",
         )
         check(
-            math.isfinite(self.coverage_penalty) and self.coverage_penalty >= 0,
-            f"coverage_penalty is {self.coverage_penalty}: it penalises hypotheses that leave source words without "
-            "attention; use 0 (off) or more",
-        )
-        check(
-            self.no_repeat_ngram >= 0,
-            f"no_repeat_ngram is {self.no_repeat_ngram}: expected the size of n-grams that may not repeat; use 0 (off) "
-            "or more",
-        )
-        check(
-            math.isfinite(self.lm_weight) and self.lm_weight >= 0,
-            f"lm_weight is {self.lm_weight}: expected a weight of the language model's log-probability; use 0 (none) "
-            "or more",
+            self.diverse_groups >= 1 and self.beam_size % self.diverse_groups == 0,
+            f"diverse_groups is {self.diverse_groups} with a beam_size of {self.beam_size}: "
+            "groups have the same size; use a divisor of beam_size",
         )
         self._check_sampling()
-        self._check_groups()
-        for name, (low, high) in BOUNDS.items():
-            value = getattr(self, name)
-            check(low <= value <= high, f"{name} is {value}: use a value between {low:g} and {high:g}")
 
     def _check_sampling(self) -> None:
-        check(self.top_k >= 0, f"top_k is {self.top_k}: expected a number of symbols; use 0 (all) or more")
         check(
             0 < self.top_p <= 1,
             f"top_p is {self.top_p}: expected a probability; use a value above 0 and at most 1 (all)",
@@ -160,28 +148,6 @@ class SearchConfig:
             not self.sampling or self.diverse_groups == 1,
             f"diverse_groups is {self.diverse_groups} with sampling: samples are drawn independently; leave one out",
         )
-
-    def _check_groups(self) -> None:
-        check(
-            self.diverse_groups >= 1 and self.beam_size % self.diverse_groups == 0,
-            f"diverse_groups is {self.diverse_groups} with a beam_size of {self.beam_size}: "
-            "groups have the same size; use a divisor of beam_size",
-        )
-        check(
-            math.isfinite(self.diverse_strength) and self.diverse_strength >= 0,
-            f"diverse_strength is {self.diverse_strength}: expected a penalty in nats for repeated choices; use 0 or "
-            "more",
-        )
-
-    @property
-    def exponent(self) -> float:
-        """The power of the length that scores are divided by: length_penalty, or 0 without normalisation."""
-        return self.length_penalty if self.normalize else 0.0
-
-    @property
-    def group_size(self) -> int:
-        """H, number of hypotheses kept alive in each group."""
-        return self.beam_size // self.diverse_groups
 
     def max_length(self, source_length: int) -> int:
         """Return the maximum number of tokens before the end symbol; `source_length` includes the end symbol."""
