@@ -8,33 +8,17 @@ memory, only the most frequent pairs of each source word are kept.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from convs2s_jax.core.tokens import EOS
+from convs2s_jax.data.store import TokenStore
 
 EVENTS = 1 << 23
 """Number of word pairs, one word from each side of a sentence pair, that are in memory at once."""
 MOST = 1 << 25
 """Maximum number of distinct word pairs, 540 MB. With the memory for sorting, at most 2.8 GB were observed."""
-
-
-class Sentences(Protocol):
-    """Concatenated token ids of sentences, such as a `TokenStore`.
-
-    Attributes:
-      tokens: [tokens].
-      offsets: [sentences + 1]: sentence i is `tokens[offsets[i] : offsets[i + 1]]`.
-    """
-
-    @property
-    def tokens(self) -> np.ndarray:
-        """Token ids without end symbols."""
-
-    @property
-    def offsets(self) -> np.ndarray:
-        """Start of each sentence."""
 
 
 class Lexicon(NamedTuple):
@@ -63,9 +47,7 @@ class Events(NamedTuple):
     counts: np.ndarray
 
 
-def learn(
-    src: Sentences, tgt: Sentences, rows: Sequence[int] | np.ndarray, *, target_size: int, iterations: int
-) -> Lexicon:
+def learn(src: TokenStore, tgt: TokenStore, rows: np.ndarray, *, target_size: int, iterations: int) -> Lexicon:
     """Learn IBM model 1 from parallel sentences.
 
     Args:
@@ -74,10 +56,10 @@ def learn(
       target_size: V.
       iterations: number of iterations of expectation maximisation, at least 1, starting from equal probabilities.
     """
-    lexicon = _first(src, tgt, np.asarray(rows), target_size)
+    lexicon = _first(src, tgt, rows, target_size)
     for _ in range(iterations - 1):
         mass = np.zeros(len(lexicon.keys))
-        for events in _events(src, tgt, np.asarray(rows), target_size):
+        for events in _events(src, tgt, rows, target_size):
             equal = _group_keys(events.keys)  # looking up sorted keys is several times as fast
             place = np.minimum(np.searchsorted(lexicon.keys, equal.keys), len(lexicon.keys) - 1)
             kept = lexicon.keys[place] == equal.keys
@@ -104,7 +86,7 @@ def likely(lexicon: Lexicon, *, source_size: int, target_size: int, count: int) 
     return (lexicon.keys[kept] % target_size).astype(np.int32), offsets.astype(np.int64)
 
 
-def _first(src: Sentences, tgt: Sentences, rows: np.ndarray, target_size: int) -> Lexicon:
+def _first(src: TokenStore, tgt: TokenStore, rows: np.ndarray, target_size: int) -> Lexicon:
     """Run the first iteration, where every source token of a pair has the same share in a target token."""
     parts = [(np.zeros(0, np.int64), np.zeros(0))]
     for events in _events(src, tgt, rows, target_size):
@@ -175,7 +157,7 @@ def _best(groups: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
     return mask
 
 
-def _events(src: Sentences, tgt: Sentences, rows: np.ndarray, target_size: int) -> Iterator[Events]:
+def _events(src: TokenStore, tgt: TokenStore, rows: np.ndarray, target_size: int) -> Iterator[Events]:
     """Yield all token pairs of the sentence pairs `rows` in blocks. Sentence pairs with an empty side have none."""
     S, T = np.diff(src.offsets)[rows], np.diff(tgt.offsets)[rows]
     rows, S, T = (x[(S > 0) & (T > 0)] for x in (rows, S, T))
@@ -189,13 +171,13 @@ def _events(src: Sentences, tgt: Sentences, rows: np.ndarray, target_size: int) 
 
 
 def _events_of(
-    src: Sentences, tgt: Sentences, rows: np.ndarray, S: np.ndarray, T: np.ndarray, target_size: int
+    src: TokenStore, tgt: TokenStore, rows: np.ndarray, S: np.ndarray, T: np.ndarray, target_size: int
 ) -> Events:
     """Return all token pairs of some sentence pairs, which are S and T tokens long."""
     ended = np.full(int(np.sum(S + 1)), EOS, np.int64)  # the sources, each with its end symbol
     begin = np.cumsum(S + 1) - (S + 1)
-    ended[_ranges(begin, S)] = src.tokens[_ranges(np.asarray(src.offsets)[rows], S)]
-    t = tgt.tokens[_ranges(np.asarray(tgt.offsets)[rows], T)].astype(np.int64)
+    ended[_ranges(begin, S)] = src.tokens[_ranges(src.offsets[rows], S)]
+    t = tgt.tokens[_ranges(tgt.offsets[rows], T)].astype(np.int64)
     counts = np.repeat(S + 1, T)
     s = ended[_ranges(np.repeat(begin, T), counts)]
     return Events(s * target_size + np.repeat(t, counts), np.cumsum(counts) - counts, counts)

@@ -17,7 +17,7 @@ from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.guard import writing_remedy
 from convs2s_jax.data import lexicon, parallel_text, vocabulary
-from convs2s_jax.data.lexicon import Sentences
+from convs2s_jax.data.store import TokenStore
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.search.rules import SPECIAL
@@ -78,8 +78,8 @@ def make(
 
 
 def learn(
-    src: Sentences,
-    tgt: Sentences,
+    src: TokenStore,
+    tgt: TokenStore,
     rows: np.ndarray,
     vocabularies: Vocabularies,
     *,
