@@ -135,7 +135,7 @@ def test_force_refuses_what_does_not_fit(params):
     with pytest.raises(ValueError, match=r"^src has 1 rows and tgt has 2: each row is a sentence pair$"):
         force(params, MODEL, SEARCH, jnp.array([[5, 2]]), jnp.array([[5, 2]] * 2))
     with pytest.raises(ValueError, match="params has 2 entries and cfg 1: pass one config"):
-        force((params, params), MODEL, SEARCH, jnp.array([[5, 2]]), jnp.array([[5, 2]]))
+        force([params, params], MODEL, SEARCH, jnp.array([[5, 2]]), jnp.array([[5, 2]]))
 
 
 @pytest.mark.drill
@@ -165,7 +165,7 @@ def test_what_does_not_fit_is_refused(params):
 def test_an_ensemble_scores_by_the_mean_of_probabilities(params):
     members = (params, fresh(1))
     cfg = dataclasses.replace(SEARCH, temperature=1.5, stop="exact")
-    found = translate(list(members), [MODEL, MODEL], cfg, SOURCES[:8], attention=True)
+    found = translate(members, (MODEL, MODEL), cfg, SOURCES[:8], attention=True)
     targets = [t.best.tokens for t in found]
     alone = [score(p, MODEL, cfg, SOURCES[:8], targets, attention=True) for p in members]
     for translation, *each in zip(found, *alone, strict=True):

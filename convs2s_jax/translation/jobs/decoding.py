@@ -39,14 +39,15 @@ def decode(options: Options, *, tell: Tell) -> None:
       UserError: the input is invalid. Nothing has been written, unless the message says so.
       KeyboardInterrupt: the user interrupted decoding; only complete lines have been written.
     """
-    check_early(options)
+    scoring.check_metrics(options.metrics or scoring.DEFAULT, options.bleu_tokenize or "13a")
+    output.check_writable(options.output)
     configs = [run_folder.load_config(Path(workdir), given_as=flag) for flag, workdir in options.runs]
     for (flag, workdir), cfg in zip(options.runs, configs, strict=True):
         run_folder.check_not_of_run(options.output, workdir, flag)
         output.check_not_overwriting(
             options.output, corpora.files_of(moved(cfg.data, options.corpus)), f"the corpus of {flag}={workdir}"
         )
-    job = JOBS[configs[0].model.kind](options, tell=tell)
+    job = JOBS[configs[0].model.kind](options, tell)
     begun = resuming.read(options.output, job.dependencies) if options.resume else resuming.NOTHING
     total, texts = len(job.lines), job.style.read(begun.data, job.lines, 1).texts
     begin, odd = len(texts), list[int]()
@@ -75,7 +76,7 @@ def decode(options: Options, *, tell: Tell) -> None:
     job.report(texts)
 
 
-def translation(options: Options, *, tell: Tell) -> Job[Result]:
+def translation(options: Options, tell: Tell) -> Job[Result]:
     """Return the job of translating or scoring the file given by the options."""
     translator = translator_of(options, tell)
     search = options.resolve(translator.cfg.search, attends=translator.attends)
@@ -115,12 +116,6 @@ def translator_of(options: Options, tell: Tell) -> Translator:
         path = Path(options.shortlist)
         translator = replace(translator, shortlist=shortlists.load(path, translator.vocabularies))
     return precomputed(translator, int8=options.int8)
-
-
-def check_early(options: Options) -> None:
-    """Check the options as far as possible before a model is loaded."""
-    scoring.check_metrics(options.metrics or scoring.DEFAULT, options.bleu_tokenize or "13a")
-    output.check_writable(options.output)
 
 
 def translate_window(

@@ -45,7 +45,7 @@ def interact(options: Options, *, tell: Tell) -> None:
     """
     streams.check_open(sys.stdin)
     streams.check_open(sys.stdout)
-    prompt = PROMPTS[run_folder.load_config(Path(options.workdir[0])).model.kind](options, tell=tell)
+    prompt = PROMPTS[run_folder.load_config(Path(options.workdir[0])).model.kind](options, tell)
     tell("compiling ...")
     prompt.compile()
     tell("ready: type one sentence per line; Ctrl-D ends" if sys.stdin.isatty() else "ready")
@@ -69,7 +69,7 @@ def _print(answer: str) -> None:
     sys.stdout.flush()
 
 
-def translation(options: Options, *, tell: Tell) -> Prompt[Result]:
+def translation(options: Options, tell: Tell) -> Prompt[Result]:
     """Return the job of translating typed lines."""
     translator = decoding.translator_of(options, tell)
     check(

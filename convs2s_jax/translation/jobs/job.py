@@ -4,41 +4,18 @@ R is the type of a line's result: a translation or a label.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from convs2s_jax.core.config import LARGEST
 from convs2s_jax.core.errors import Tell
 from convs2s_jax.search.buckets import Batching
 from convs2s_jax.translation.jobs.formats import Format
+from convs2s_jax.translation.jobs.label_formats import Labelled
 from convs2s_jax.translation.jobs.options import Options
 from convs2s_jax.translation.jobs.resuming import Dependencies
+from convs2s_jax.translation.results import Result
 
-
-class Answer(Protocol):
-    """The best answer for a line."""
-
-    @property
-    def text(self) -> str:
-        """The text to write."""
-
-
-class LineResult(Protocol):
-    """The result of a line."""
-
-    @property
-    def line(self) -> int:
-        """Its number, from 0."""
-
-    @property
-    def mostly_unknown(self) -> bool:
-        """See `data.unknown.is_mostly_unknown`."""
-
-    @property
-    def best(self) -> Answer:
-        """Its best answer."""
-
-
-R = TypeVar("R", bound=LineResult)
+R = TypeVar("R", Result, Labelled)
 
 
 class Job(NamedTuple, Generic[R]):
@@ -80,18 +57,10 @@ class Prompt(NamedTuple, Generic[R]):
     warn: Callable[[Sequence[R]], None]
 
 
-class MakeJob(Protocol):
-    """Job factory for files; each kind of model has one."""
-
-    def __call__(self, options: Options, *, tell: Tell) -> Job[Any]:
-        """Read the file and the model given by the options."""
-
-
-class MakePrompt(Protocol):
-    """Job factory for typed lines; each kind of model has one."""
-
-    def __call__(self, options: Options, *, tell: Tell) -> Prompt[Any]:
-        """Read the model given by the options."""
+MakeJob = Callable[[Options, Tell], Job[Any]]
+"""Job factory for files: reads the file and the model given by the options. Each kind of model has one."""
+MakePrompt = Callable[[Options, Tell], Prompt[Any]]
+"""Job factory for typed lines: reads the model given by the options. Each kind of model has one."""
 
 
 def batching(options: Options) -> Batching:

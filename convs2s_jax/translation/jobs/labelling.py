@@ -80,12 +80,7 @@ def label(
     texts = classifier.vocabularies.src
     sources = encode(texts, lines)
     found = classify(
-        classifier.params,
-        classifier.model,
-        sources,
-        batching=batching,
-        devices=devices,
-        progress=progress,
+        classifier.params, classifier.model, sources, batching=batching, devices=devices, progress=progress
     )
     names, room = classifier.labels, classifier.model.max_source - 1
 
@@ -99,7 +94,7 @@ def label(
     ]
 
 
-def job(options: Options, *, tell: Tell) -> Job[Labelled]:
+def job(options: Options, tell: Tell) -> Job[Labelled]:
     """Return the job of labelling the file given by the options.
 
     Raises:
@@ -119,13 +114,7 @@ def job(options: Options, *, tell: Tell) -> Job[Labelled]:
 
     def window(first: int, progress: Callable[[int], None]) -> list[Labelled]:
         part = lines[first : first + options.window]
-        return label(
-            classifier,
-            part,
-            first=first,
-            batching=batching(options),
-            progress=progress,
-        )
+        return label(classifier, part, first=first, batching=batching(options), progress=progress)
 
     return Job(
         name=name,
@@ -144,7 +133,7 @@ def job(options: Options, *, tell: Tell) -> Job[Labelled]:
     )
 
 
-def prompt(options: Options, *, tell: Tell, width: int) -> Prompt[Labelled]:
+def prompt(options: Options, tell: Tell, *, width: int) -> Prompt[Labelled]:
     """Return the job of labelling typed lines; lines of fewer than `width` tokens share a compilation.
 
     Raises:
