@@ -74,10 +74,8 @@ def _pair_in_folder(cfg: DataConfig, split: str) -> tuple[tuple[str, str], ...]:
     """Return DIR/SPLIT.SRC and DIR/SPLIT.TGT, each plain or gzipped, or () if neither side exists."""
     if not _has_folder(cfg):
         return ()
-    sides = (cfg.src or cfg.tgt, cfg.tgt)
-    found = [
-        _existing_file(_tried(cfg, split, side), f", or list the right one in data.files.{split}") for side in sides
-    ]
+    names = (f"{split}.{cfg.src or cfg.tgt}", f"{split}.{cfg.tgt}")
+    found = [_existing_file(_tried(cfg, name), f", or list the right one in data.files.{split}") for name in names]
     match found:
         case [None, None]:
             return ()
@@ -90,7 +88,7 @@ def _pair_in_folder(cfg: DataConfig, split: str) -> tuple[tuple[str, str], ...]:
             return ((src, tgt),)
         case _:
             side, other = (cfg.src, found[1]) if found[0] is None else (cfg.tgt, found[0])
-            plain, zipped = _tried(cfg, split, side)
+            plain, zipped = _tried(cfg, f"{split}.{side}")
             raise UserError(
                 f"{other} has no counterpart: neither {plain} nor {zipped} exists{_compression_hint(plain)}"
             )
@@ -137,8 +135,8 @@ def _exists(file: str) -> bool:
     return name in _names(folder) if scheme_of(file) else Path(file).exists()
 
 
-def _tried(cfg: DataConfig, split: str, side: str) -> tuple[str, str]:
-    plain = joined(cfg.dir, f"{split}.{side}")
+def _tried(cfg: DataConfig, name: str) -> tuple[str, str]:
+    plain = joined(cfg.dir, name)
     return plain, f"{plain}.gz"
 
 
@@ -161,12 +159,7 @@ def _read_tsv(cfg: DataConfig, split: str) -> LinePairs | None:
 
 def _tsv(cfg: DataConfig, split: str) -> str | None:
     """Return DIR/SPLIT.tsv, plain or gzipped, or None if it does not exist."""
-    return _existing_file(_tried_tsv(cfg, split)) if _has_folder(cfg) else None
-
-
-def _tried_tsv(cfg: DataConfig, split: str) -> tuple[str, str]:
-    plain = joined(cfg.dir, f"{split}.tsv")
-    return plain, f"{plain}.gz"
+    return _existing_file(_tried(cfg, f"{split}.tsv")) if _has_folder(cfg) else None
 
 
 def check_places(cfg: DataConfig) -> None:
@@ -189,17 +182,16 @@ def files_of(cfg: DataConfig) -> tuple[str, ...]:
     """Return the names and addresses of all files that a corpus may have: those listed, and those in its folder."""
     listed = _listed(cfg)
     found = [file for split in SPLITS for pair in listed[split] for file in pair]
-    if cfg.dir and cfg.corpus == "tsv":
-        found += [file for split in SPLITS for file in _tried_tsv(cfg, split)]
-    elif cfg.dir:
-        found += [file for split in SPLITS for side in (cfg.src, cfg.tgt) for file in _tried(cfg, split, side)]
+    if cfg.dir:
+        sides = ("tsv",) if cfg.corpus == "tsv" else (cfg.src, cfg.tgt)
+        found += [file for split in SPLITS for side in sides for file in _tried(cfg, f"{split}.{side}")]
     return tuple(found)
 
 
 def missing(cfg: DataConfig, split: str) -> str:
     """Return the first listed file of a split, or the folder, that is missing on this machine; "" if none is."""
     listed = _listed(cfg)
-    in_folder = cfg.dir and (not cfg.hold_out or any(map(_exists, _tried(cfg, split, cfg.tgt))))
+    in_folder = cfg.dir and (not cfg.hold_out or any(map(_exists, _tried(cfg, f"{split}.{cfg.tgt}"))))
     from_train = listed["train"] if split == "valid" and not in_folder else ()
     places = [file for pair in listed[split] or from_train for file in (pair if cfg.src else pair[1:])] or [cfg.dir]
     return next((place for place in places if place and not scheme_of(place) and not Path(place).exists()), "")
@@ -299,7 +291,7 @@ def _suffix_hint(fields: Sequence[str], there: Sequence[str]) -> str:
 def _no_tsv(cfg: DataConfig, split: str) -> str:
     if not cfg.dir:
         return f"data.dir is not set: set it to the folder of {split}.tsv"
-    plain, zipped = _tried_tsv(cfg, split)
+    plain, zipped = _tried(cfg, f"{split}.tsv")
     return f"there is no {plain} and no {zipped}{_compression_hint(plain)}"
 
 
