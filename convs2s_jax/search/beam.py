@@ -87,24 +87,10 @@ def search(
     derivative is that of the hypotheses found, as if the choice were constant.
 
     Args:
-      step: one step of the network, a pure function (memory, cache, last symbols [N]) -> (logits, new cache). Logits
-        may be log-probabilities. They are [N, V], [M, N, V] for the M members of an ensemble, or either of these with
-        those of a language model (`rules.Fused`). Softmax, temperature and penalties are applied here. N changes from
-        call to call. It is B at the first symbol of most searches, where hypotheses are equal, then B * beam_size, and
-        less once sentences are done. Therefore, take per-row and per-sentence inputs from `memory` and `cache`, which
-        are sliced to the same rows. Arrays that the step closes over are shared by all rows.
+      step, memory, cache, request, limit, chunk, start, coverage: as in `configured.beam_search`.
       strategy: how candidates are chosen (`strategies`); see `strategies.table.strategy_of`.
       numbers: penalties and temperature, traced; see `numbers_of`.
-      memory: constant inputs of `step`, with the B sentences on axis 0 of every leaf.
-      cache: the state before the start symbol, with N = B * beam_size rows on axis 0 of every leaf.
-      request: length bounds, prefixes, phrases and keys of each sentence; `max_lengths` above `limit - 1` are clipped.
       structure: the static options; see `structure_of`.
-      limit: L, static length of the results in symbols, including the end symbol.
-      chunk: number of steps between two checks for finished sentences. A check is cheap; steps after the last sentence
-        has finished are wasted.
-      start: the symbol fed first.
-      coverage: (memory, cache after a step) -> [N], the sum over source positions of log min(attention, 1), for the
-        coverage penalty.
 
     Returns:
       Hypotheses, best first.

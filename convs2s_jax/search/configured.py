@@ -33,11 +33,12 @@ def beam_search(
     """Find the best hypotheses of B sentences with any step function, or draw samples (`search.beam.search`).
 
     Args:
-      step: one step of the network, a pure function (memory, cache, last tokens [N]) -> (logits or log-probabilities
-        [N, V], new cache). The hypotheses of a sentence are adjacent. N changes from call to call. It is usually B at
-        the first symbol, then B * W with W = `search.beam_size`, and less once sentences are done. Therefore, take
-        per-row and per-sentence inputs from `memory` and `cache`, which are sliced to the same rows. Arrays that the
-        step closes over are shared by all rows.
+      step: one step of the network, a pure function (memory, cache, last tokens [N]) -> (logits, new cache). Logits may
+        be log-probabilities. They are [N, V], [M, N, V] for the M members of an ensemble, or either of these with those
+        of a language model (`rules.Fused`). The hypotheses of a sentence are adjacent. N changes from call to call. It
+        is usually B at the first symbol, then B * W with W = `search.beam_size`, and less once sentences are done.
+        Therefore, take per-row and per-sentence inputs from `memory` and `cache`, which are sliced to the same rows.
+        Arrays that the step closes over are shared by all rows.
       search: the options, static under `jit`.
       memory: constant inputs of `step`, with the B sentences on axis 0 of every leaf.
       cache: the state before the start symbol, with N = B * W rows on axis 0 of every leaf.
@@ -48,9 +49,11 @@ def beam_search(
         `search` is above 0.
       strategy: how candidates are chosen, instead of the strategy that `search` and the phrases of the request select.
       stop: when a sentence is done, instead of the rule that `search` and the strategy select.
-      chunk: number of steps between two checks for finished sentences; `jax.grad` needs at least `limit`.
+      chunk: number of steps between two checks for finished sentences; `jax.grad` needs at least `limit`. A check is
+        cheap; steps after the last sentence has finished are wasted.
       start: the symbol fed first.
-      coverage: (memory, cache after a step) -> [N], for the coverage penalty.
+      coverage: (memory, cache after a step) -> [N], the sum over source positions of log min(attention, 1), for the
+        coverage penalty.
 
     Returns:
       Hypotheses, best first.
