@@ -1,7 +1,6 @@
-"""Beam search against listing everything, against fairseq's procedure in loops, and against itself."""
+"""Beam search against fairseq's procedure in loops, and against itself."""
 
 import dataclasses
-from functools import lru_cache
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +22,6 @@ from convs2s_jax.search.top import top
 from tests.helpers import drills_but
 from tests.search.exhaustive import (
     beam_search,
-    exhaustive,
     search,
     toy_search,
     trigram_cache,
@@ -103,25 +101,6 @@ def test_any_model_equals_the_loops(name, stop, seed, sharpness, max_lengths):
     result = run(cfg, max_lengths=max_lengths, tables=tables)
     for b, m in enumerate(max_lengths):
         assert_same(hypotheses(result, b), beam_search(tables[b], cfg, m, patience=stop == "exact"))
-
-
-@lru_cache
-def everything(language, cfg, max_length):
-    return exhaustive(TABLES[language][:6, :6, :6], cfg, max_length)
-
-
-@pytest.mark.parametrize("name", ["defaults", "negative alpha, at least 3", "unknown wanted"])
-def test_widest_beam_equals_exhaustive_search(name):
-    m, words = 4, 4  # six symbols, four without PAD and EOS
-    cfg = SearchConfig(**{**OPTIONS[name], "beam_size": words ** (m - 1) * (words + 1)})  # all candidates of a step
-    result = run(cfg, range(2), [m] * 2, TABLES[:2, :6, :6, :6], limit=m + 1)
-    for b in range(2):
-        expected = everything(b, cfg, m)[: cfg.beam_size]
-        found = hypotheses(result, b)
-        assert len(found) == len(expected)
-        np.testing.assert_allclose([f[1] for f in found], [e.score for e in expected], rtol=1e-5, atol=1e-5)
-        assert {f[0] for f in found[:50]} == {e.tokens for e in expected[:50]}
-        assert [f[0] for f in found[:5]] == [e.tokens for e in expected[:5]]
 
 
 def test_greedy_takes_the_best_symbol_each_time():

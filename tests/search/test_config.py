@@ -22,7 +22,6 @@ from convs2s_jax.search.numbers import numbers_of
         ({"unk_penalty": float("inf")}, "unk_penalty is inf: .* finite"),
         ({"temperature": 0.0}, "temperature is 0.0: .* above 0"),
         ({"min_length": -1}, "min_length is -1: .* 0 or more"),
-        ({"max_length_a": -0.5}, "max_length_a is -0.5: .* 0"),
         ({"max_length_a": 0.0, "max_length_b": 0}, "max_length_a is 0 and max_length_b is 0: .* raise one"),
         ({"max_length_a": 0.0, "max_length_b": -1}, "max_length_a is 0 and max_length_b is -1: .* raise one"),
         ({"stop": "never"}, "stop is 'never'; available: exact, fairseq"),
@@ -62,8 +61,3 @@ def test_longest_length_is_fairseqs_and_never_less_than_one_token(a, b, position
         expected = fairseqs_bound(a, b, source, positions)
         ours = translate.max_output_length((model,), SearchConfig(max_length_a=a, max_length_b=b), source)
         assert ours == (1 if expected is None else expected)
-
-
-def test_longest_length_follows_the_sentence():
-    assert SearchConfig(max_length_a=1.5, max_length_b=3).max_length(5) == 10
-    assert SearchConfig(max_length_a=0.0, max_length_b=7).max_length(5) == 7
