@@ -14,6 +14,8 @@ from convs2s_jax.core.places import scheme_of
 
 PREFIX = "convs2s_jax-"
 """Beginning of the names of temporary folders."""
+_LONGEST = 50
+"""Maximum length of a copy's name, its end. Names of objects may be longer than disks allow, in bytes."""
 
 
 def fetch(address: str, folder: Path, name: str) -> None:
@@ -228,10 +230,10 @@ def unusable(flag: str, address: str, error: OSError) -> UserError:
 
 
 def temporary(address: str) -> tuple[Path, Path]:
-    """Return a new temporary folder, and a path in it with the name of an object or folder."""
+    """Return a new temporary folder, and a path in it with the name of an object or folder, or with its end."""
     name = address.partition("://")[2].rpartition("/")[2]
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-    return folder, folder / ("copy" if name in ("", ".", "..") else name)
+    return folder, folder / ("copy" if name in ("", ".", "..") else name[-_LONGEST:])
 
 
 @contextlib.contextmanager

@@ -53,6 +53,8 @@ def spread(
     Batches, and the program that runs on each device, do not depend on the number of devices.
     """
     chosen = list(devices) if devices is not None else jax.local_devices()
+    if not chosen:
+        raise ValueError("devices is empty: pass at least one device, or None for all local ones")
     chosen = chosen[: max(1, min(len(chosen), len(plan)))]
     mesh = Mesh(np.array(chosen), (AXIS,)) if devices is not None or len(chosen) > 1 else None
     groups = _groups(plan, len(chosen))

@@ -1,6 +1,7 @@
 """Translation of sentences: batching, devices, and results in the order of the sentences."""
 
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import Any
 
 import jax
@@ -101,8 +102,8 @@ def translate(
     if key is not None and not search.sampling:
         raise ValueError("key without sampling: this search draws no samples; leave it out, or set sampling=True")
     drawn = keys.on_host(key, count) if search.sampling else None
-    if nbest is not None and nbest < 1:
-        raise ValueError(f"nbest is {nbest}: use 1 or more, or None for all that the search finds")
+    if nbest is not None and (not isinstance(nbest, Integral) or nbest < 1):
+        raise ValueError(f"nbest is {nbest!r}: use 1 or more, or None for all that the search finds")
     reads = any(c.reads_source for c in cfgs)
     room = min(c.max_source for c in cfgs) - 1
     cuts = [max(0, len(source) - room) for source in sources]

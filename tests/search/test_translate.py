@@ -249,9 +249,12 @@ def test_an_empty_source_has_no_prefix(params):
             translate(params, MODEL, SEARCH, [[]], **required)
 
 
-def test_no_candidate_and_samples_without_a_key_are_refused(params):
-    with pytest.raises(ValueError, match=r"^nbest is 0: use 1 or more, or None for all that the search finds$"):
-        translate(params, MODEL, SEARCH, [[5], [6]], nbest=0)
+def test_no_candidate_no_device_and_samples_without_a_key_are_refused(params):
+    for nbest in (0, 2.0):  # the second ended in a TypeError after the search
+        with pytest.raises(ValueError, match=rf"^nbest is {nbest}: use 1 or more, or None for all that the search fin"):
+            translate(params, MODEL, SEARCH, [[5], [6]], nbest=nbest)
+    with pytest.raises(ValueError, match=r"^devices is empty: pass at least one device, or None for all local ones$"):
+        translate(params, MODEL, SEARCH, [[5], [6]], devices=[])
     with pytest.raises(ValueError, match=r"^sampling needs a random key, but key is None"):
         translate(params, MODEL, dataclasses.replace(SEARCH, sampling=True), [[5], [6]])
 

@@ -83,9 +83,9 @@ def _written_back(address: str, tell: Tell, *, resume: bool) -> Iterator[Path]:
     stores.check_object("--output", address)
     folder, path = local_copies.temporary(address)
     try:
-        for name in (address, f"{address}{resuming.SUFFIX}") if resume else ():
+        for end in ("", resuming.SUFFIX) if resume else ():
             with contextlib.suppress(FileNotFoundError):
-                (folder / name.rpartition("/")[2]).write_bytes(stores.read(name))
+                path.with_name(path.name + end).write_bytes(stores.read(address + end))
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, OSError):

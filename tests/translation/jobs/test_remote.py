@@ -41,7 +41,7 @@ def decoded(told=None, **options):
     given = {"workdir": ("gs://bucket/run",), "input": "gs://bucket/in", "output": "gs://bucket/out", **options}
     with remote.localised(Options(**given), print if told is None else told.append) as (local, tell):
         decode(local, tell=tell)
-    return stores.read("gs://bucket/out")
+    return stores.read(given["output"])
 
 
 @pytest.mark.drill
@@ -120,6 +120,17 @@ def test_an_output_in_a_store_is_that_of_a_local_command_and_is_resumed(bucket, 
     with pytest.raises(UserError, match=r"^--resume: gs://bucket/out is the output of another command: --batch_size"):
         decoded(resume=True, batch_size=2)
     assert stores.read("gs://bucket/out") == here
+
+
+def test_a_name_may_be_longer_than_a_disk_allows(bucket, trained, here, monkeypatch):  # noqa: F811
+    """A store takes 1,024 bytes; the copy of such an object ended in a traceback."""
+    upload(trained)
+    name, told, there, read = f"gs://bucket/{'n' * 900}.txt", [], {}, stores.read
+    monkeypatch.setattr(stores, "write", there.__setitem__)
+    monkeypatch.setattr(stores, "read", lambda address, **more: there.get(address) or read(address, **more))
+    assert decoded(output=name) == here
+    assert decoded(told, output=name, resume=True) == here
+    assert told[0] == f"{name} already has 3 of 3 lines; nothing left to do"
 
 
 def test_what_is_written_so_far_is_in_the_store_when_an_interrupt_ends_it(bucket, trained, here, monkeypatch):  # noqa: F811
