@@ -52,21 +52,6 @@ def words(text: str) -> list[Span]:
     return [match.span() for match in re.finditer(r"w(?:[wp]*w)?|p+|i", kinds)]
 
 
-def word_of(token: int, surfaces: Sequence[str]) -> Span:
-    """Return (begin, end), in the joined `surfaces`, of the words that a token is part of; the next word for a space.
-
-    Args:
-      token: index of the token.
-      surfaces: text of each token (`Vocabulary.surfaces`).
-
-    Raises:
-      ValueError: there is no such token.
-    """
-    if not 0 <= token < len(surfaces):
-        raise ValueError(f"token is {token}, but the text has {len(surfaces)} tokens")
-    return _word_at(_places(surfaces)[token], words("".join(surfaces)))
-
-
 def replace_unknown(
     text: str, attention: np.ndarray, surfaces: Sequence[str], dictionary: Mapping[str, str] = NO_WORDS
 ) -> str:
@@ -90,7 +75,8 @@ def replace_unknown(
     if not 0 < attention.shape[1] <= len(surfaces):
         raise ValueError(f"attention is over {attention.shape[1]} source tokens, but there are {len(surfaces)}")
     source = "".join(surfaces)
-    places, source_words = _places(surfaces), words(source)
+    places = list(itertools.pairwise(itertools.accumulate(map(len, surfaces), initial=0)))  # of each source token
+    source_words = words(source)
     result, end, row = "", 0, 0
     before: Span | None = None
     for begin, stop in words(text):
@@ -112,13 +98,13 @@ def is_unspaced(character: str) -> bool:
     return unicodedata.name(character, "").startswith(_UNSPACED)
 
 
-def _places(surfaces: Sequence[str]) -> list[Span]:
-    """Return the span of each token in the joined text."""
-    return list(itertools.pairwise(itertools.accumulate(map(len, surfaces), initial=0)))
-
-
 def _word_at(place: Span, found: Sequence[Span]) -> Span:
-    """Return `word_of` of the token at this place in logarithmic time, given all words of its text in `found`."""
+    """Return the span of the words that a token is part of, or of the next word for a space, in logarithmic time.
+
+    Args:
+      place: span of the token in its text.
+      found: spans of all words of the text.
+    """
     begin, end = place
     first = bisect.bisect_right(found, begin, key=lambda span: span[1])
     after = bisect.bisect_left(found, end, key=lambda span: span[0])

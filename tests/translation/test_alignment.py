@@ -13,7 +13,7 @@ from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.data.words import WordList
 from convs2s_jax.search.candidates import Candidate
 from convs2s_jax.translation import alignment
-from convs2s_jax.translation.alignment import UNKNOWN, pairs, replace_unknown, word_of, words
+from convs2s_jax.translation.alignment import UNKNOWN, pairs, replace_unknown, words
 from convs2s_jax.translation.results import text_of
 
 
@@ -71,6 +71,7 @@ def test_words_are_without_the_punctuation_around_them(text, expected):
     assert [text[b:e] for b, e in words(text)] == expected
 
 
+U = UNKNOWN
 PIECES = [" Herr", " Ko", "č", "i", "ć", ",", " ", "Ž", "uti", " 東京", "に", " "]
 
 
@@ -83,21 +84,11 @@ PIECES = [" Herr", " Ko", "č", "i", "ć", ",", " ", "Ž", "uti", " 東京", "�
         *((i, "Žuti") for i in (6, 7, 8)),  # a mere space belongs to the word it begins
         (9, "東京"),
         (10, "に"),
-        (11, " "),
+        (11, ""),
     ],
 )
 def test_a_source_word_is_all_its_pieces(token, word):
-    begin, end = word_of(token, PIECES)
-    assert "".join(PIECES)[begin:end] == word
-
-
-@pytest.mark.parametrize("token", [-1, 12])
-def test_a_token_out_of_bounds_is_refused(token):
-    with pytest.raises(ValueError, match=f"token is {token}, but the text has 12"):
-        word_of(token, PIECES)
-
-
-U = UNKNOWN
+    assert replace_unknown(U, looking_at(token, width=len(PIECES)), PIECES) == word
 
 
 @pytest.mark.parametrize(
@@ -141,7 +132,8 @@ def test_words_of_tokens_are_what_a_loop_finds():
             end = begin + len(surface)
             touched = [span for span in found if span[0] < end and begin < span[1]]
             touched = touched or [span for span in found if span[0] >= begin][:1] or [(begin, end)]
-            assert word_of(token, surfaces) == (touched[0][0], touched[-1][1])
+            word = "".join(surfaces)[touched[0][0] : touched[-1][1]].strip()
+            assert replace_unknown(U, looking_at(token, width=len(surfaces)), surfaces) == word
 
 
 def test_a_source_is_split_into_words_once(monkeypatch):
