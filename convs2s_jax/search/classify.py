@@ -39,16 +39,16 @@ def classify(
     Returns:
       An array [L] for each text, float32; it sums to 1.
     """
-    room = cfg.max_source - 1
+    sources = [source[: cfg.max_source - 1] for source in sources]
     on = replicator(params)
 
     def run(group: Sequence[Bucket], mesh: Mesh | None) -> Any:
         indices = [i for bucket in group for i in bucket.padded]
-        src = put(source_rows(sources, indices, group[0].width, room), mesh)
+        src = put(source_rows(sources, indices, group[0].width), mesh)
         return probabilities(on(mesh), cfg, src), None
 
     results = [np.zeros(0, np.float32)] * len(sources)
-    plan = batches([min(len(source), room) + 1 for source in sources], batching)
+    plan = batches([len(source) + 1 for source in sources], batching)
     for i, found, _ in spread(plan, run, devices, progress):
         results[i] = np.asarray(found)
     return results

@@ -107,7 +107,8 @@ def translate(
     reads = any(c.reads_source for c in cfgs)
     room = min(c.max_source for c in cfgs) - 1
     cuts = [max(0, len(source) - room) for source in sources]
-    lengths = [min(len(source), room) + 1 for source in sources]
+    read = [source[:room] for source in sources]
+    lengths = [len(source) + 1 for source in read]
     most = [max_output_length(cfgs, search, length) for length in lengths]
     check_required(sources, prefixes, phrases, most, reads=reads)
     if any(map(len, prefixes)) or any(map(len, phrases)):
@@ -117,7 +118,7 @@ def translate(
     def run(group: Sequence[Bucket], mesh: Mesh | None) -> Any:
         width = group[0].width
         indices = [i for bucket in group for i in bucket.padded]
-        src = source_rows(sources, indices, width, room)
+        src = source_rows(read, indices, width)
         selection, row_prefixes, row_phrases = selected(group)
         asked = request(
             [0 if i is None else most[i] for i in indices],
@@ -149,7 +150,6 @@ def translate(
     if progress is not None and len(real) < count:
         progress(count - len(real))
     plan = _numbered(batches([lengths[i] for i in real], batching), real)
-    read = [source[:room] for source in sources]
     selected = batch_constraints_of(shortlist, plan, read, prefixes, phrases, sizes=batching.word_sizes)
     if plan:
         members = tuple(_precomputed(member, c) for member, c in zip(members, cfgs, strict=True))
@@ -199,18 +199,19 @@ def score(
     check_ids("its target", targets, target_size(members[0], cfgs[0]))
     room = min(c.max_source for c in cfgs) - 1
     most = min(c.max_target for c in cfgs)
-    lengths = [min(len(source), room) + 1 for source in sources]
+    results = [Translation((UNSCORED,), max(0, len(source) - room)) for source in sources]
+    read = [source[:room] for source in sources]
+    lengths = [len(source) + 1 for source in read]
     fits = [i for i, target in enumerate(targets) if len(target) + 1 <= most]
 
     def run(group: Sequence[Bucket], mesh: Mesh | None) -> Any:
         indices = [i for bucket in group for i in bucket.padded]
-        src = source_rows(sources, indices, group[0].width, room)
+        src = source_rows(read, indices, group[0].width)
         tgt = pad_rows([None if i is None else targets[i] for i in indices], src.shape)
         return force(on(mesh), cfgs, structure, numbers, *put((src, tgt), mesh), attention=attention, mesh=mesh)
 
     structure, numbers = structure_of(search), numbers_of(search)
     on = replicator(members)
-    results = [Translation((UNSCORED,), max(0, len(source) - room)) for source in sources]
     plan = _numbered(batches([max(lengths[i], len(targets[i]) + 1) for i in fits], batching), fits)
     for i, found, weights in spread(plan, run, devices, progress):
         results[i] = Translation(candidates_of(found, weights, lengths[i]), results[i].cut)
@@ -237,13 +238,12 @@ def _precomputed(params: Params, cfg: ModelConfig) -> Params:
 _precompute = jax.jit(encoder_decoder.precompute, static_argnums=1)
 
 
-def source_rows(sources: Sequence[np.ndarray], indices: Sequence[int | None], width: int, room: int) -> np.ndarray:
+def source_rows(sources: Sequence[np.ndarray], indices: Sequence[int | None], width: int) -> np.ndarray:
     """Return rows of source tokens, end symbol and PAD, [len(indices), width]; empty rows have an end symbol only.
 
     Args:
       sources: token ids without the end symbol.
       indices: indices of the sentences, None for empty rows.
       width: number of columns.
-      room: maximum number of tokens of a sentence; the others are truncated.
     """
-    return pad_rows([() if i is None else sources[i][:room] for i in indices], (len(indices), width))
+    return pad_rows([() if i is None else sources[i] for i in indices], (len(indices), width))

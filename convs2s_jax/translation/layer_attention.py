@@ -8,7 +8,6 @@ import jax
 import numpy as np
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.core.rows import pad_rows
 from convs2s_jax.core.tokens import EOS
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models import layer_attention as of_model
@@ -17,7 +16,7 @@ from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.nn.types import Array
 from convs2s_jax.search import keys
 from convs2s_jax.search.buckets import Batching, batches
-from convs2s_jax.search.translate import translate
+from convs2s_jax.search.translate import source_rows, translate
 from convs2s_jax.translation.lines import encode
 from convs2s_jax.translation.trained import Trained
 
@@ -121,10 +120,7 @@ def _weights(
     found = [np.zeros(0)] * len(src)
     lengths = [max(len(source), len(target)) + 1 for source, target in zip(src, tgt, strict=True)]
     for batch in batches(lengths, Batching(size=ROWS, tokens=TOKENS)):
-        sides = (
-            pad_rows([() if i is None else side[i] for i in batch.padded], (batch.rows, batch.width))
-            for side in (src, tgt)
-        )
+        sides = (source_rows(side, batch.padded, batch.width) for side in (src, tgt))
         made = np.asarray(_computed(params, cfg, *sides))
         for row, i in enumerate(batch.indices):
             found[i] = made[row, :, : len(tgt[i]) + 1, : len(src[i]) + 1]
