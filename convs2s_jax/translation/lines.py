@@ -39,20 +39,11 @@ def translate(
 
     Args:
       translator: the model, or an ensemble.
-      search: search options.
-      lines: text; an empty line has an empty translation.
-      nbest: hypotheses per result, None for all; the best one does not depend on it.
-      prefix: for each line, words that its translation must begin with; "" for none.
-      constraints: for each line, phrases that its translation must contain, in any order; see `encode_phrases`.
-      replace_unk: replace unknown target words with source words.
-      unk_dictionary: source word -> target word, for these replacements.
+      search, lines, nbest, prefix, constraints, replace_unk, unk_dictionary, key, batching: as in
+        `Translator.translate`, which checks them.
       attention: if false, results have no alignments, and less is copied from the device.
-      key: for sampling, one random key per line (`keys.numbered`), or a single key, into which the index of each line
-        is folded.
       first: number of the first line, for its result.
-      batching: how lines are batched.
-      devices: None for all local ones.
-      progress: called with the number of lines done since the previous call.
+      devices, progress: as in `search.translate.translate`.
 
     Raises:
       ValueError: prefix or constraints differ in number from the lines, do not fit into a translation, or are given for

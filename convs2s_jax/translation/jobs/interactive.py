@@ -11,6 +11,7 @@ from types import MappingProxyType
 from convs2s_jax.core import streams
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import Tell, UserError
+from convs2s_jax.data.text_files import without_end
 from convs2s_jax.search import keys
 from convs2s_jax.search.buckets import Batching
 from convs2s_jax.search.shortlist import fixed_sizes
@@ -123,7 +124,7 @@ def typed_lines() -> Iterator[str]:
             raise UserError(f"standard input cannot be read: {error.strerror}; redirect a file to it") from error
         if not line:
             return
-        yield (line.removeprefix("\ufeff") if number == 1 else line).removesuffix("\n").removesuffix("\r")
+        yield without_end(line.removeprefix("\ufeff") if number == 1 else line)
 
 
 def _prompted() -> bytes:
