@@ -3,7 +3,6 @@
 import dataclasses
 from types import SimpleNamespace
 
-import jax
 import numpy as np
 import pytest
 
@@ -14,8 +13,6 @@ from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.sentencepiece import train
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.data.words import WordList
-from convs2s_jax.search import keys
-from convs2s_jax.search.buckets import Batching
 from convs2s_jax.search.candidates import UNSCORED, Translation
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.translation import fit
@@ -83,31 +80,6 @@ def test_prefixes_begin_and_constraints_occur(translator):
         for h in result.hypotheses:
             assert h.text.startswith(begin)
             assert all(phrase in h.text for phrase in phrases)
-
-
-@pytest.mark.drill
-def test_width_and_devices_change_nothing(translator, lines, found):
-    assert len(jax.local_devices()) == 8
-    one = library.translate(
-        translator, SEARCH, lines, nbest=3, devices=jax.local_devices()[:1], batching=Batching(size=2)
-    )
-    all_of_them = library.translate(translator, SEARCH, lines, nbest=3, batching=Batching(size=2))
-    assert one == all_of_them
-    for wide, result in zip(
-        library.translate(translator, SEARCH, lines, nbest=3, batching=Batching(min_width=48)), found, strict=True
-    ):
-        assert [(h.text, h.alignment) for h in wide.hypotheses] == [(h.text, h.alignment) for h in result.hypotheses]
-
-
-@pytest.mark.drill
-def test_samples_of_a_line_depend_on_seed_and_number_only(translator, lines):
-    search = SearchConfig(beam_size=2, sampling=True)
-    whole = library.translate(translator, search, lines, key=jax.random.key(5))
-    rest = library.translate(translator, search, lines[3:], key=keys.numbered(5, range(3, len(lines))), first=3)
-    assert [r.best.text for r in rest] == [r.best.text for r in whole[3:]]
-    assert [r.line for r in rest] == list(range(3, len(lines)))
-    other = library.translate(translator, search, lines, key=jax.random.key(6))
-    assert [r.best.text for r in other] != [r.best.text for r in whole]
 
 
 def test_unknown_words_are_replaced_by_aligned_source_words(translator, lines):
