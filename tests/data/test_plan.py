@@ -10,7 +10,7 @@ import zlib
 import numpy as np
 import pytest
 
-from convs2s_jax.data.plan import PlannedBatch, plan_all, plan_epoch, usable
+from convs2s_jax.data.plan import plan_all, plan_epoch, usable
 from convs2s_jax.data.shapes import Shape, choose_shapes
 
 
@@ -158,4 +158,3 @@ def test_validation_covers_every_row_in_a_fixed_order():
     assert content(plan) == content(plan_all(src, tgt, shapes))
     first = [batch for batch in plan.batches if batch.shape == 0]
     assert np.all(np.diff(np.concatenate([batch.rows for batch in first])) > 0)
-    assert isinstance(plan.batches[0], PlannedBatch)

@@ -157,8 +157,6 @@ def test_what_does_not_fit_is_refused(params):
         translate(params, MODEL, SEARCH, [[5], [5, 6]], prefixes=[[], [4, 4]], phrases=[[], [[7, 8, 9], [4]]])
     with pytest.raises(ValueError, match="got 2 sources, 1 prefixes"):
         translate(params, MODEL, SEARCH, [[5], [5]], prefixes=[[4]])
-    with pytest.raises(ValueError, match="params has 2 entries and cfg 1: pass one config"):
-        translate((params, params), MODEL, SEARCH, [[5]])
 
 
 @pytest.mark.drill
