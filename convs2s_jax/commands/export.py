@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from convs2s_jax.commands.decode import COMMAND as DECODE
 from convs2s_jax.commands.decode import SEARCH, search_options, tell
 from convs2s_jax.core import command_line, extras
 from convs2s_jax.core.command_line import Command, Group, Overrides
@@ -100,12 +101,18 @@ def console(arguments: Sequence[str]) -> None:
 
 
 def _check_own(own: Command, other: Command, flags: Sequence[str]) -> None:
-    """Reject a flag of the other kind of export."""
-    names, others = ({field.name for group in one.groups for field in group.fields} for one in (own, other))
+    """Reject a flag of the other kind of export, or of decoding."""
+    names, others, decoding = (
+        {field.name for group in one.groups for field in group.fields} for one in (own, other, DECODE)
+    )
     for flag in flags:
         name = flag.removeprefix("--").partition("=")[0]
+        spellings = {name, name.removeprefix("no")}
+        if not flag.startswith("--") or spellings & names:
+            continue
         check(
-            not flag.startswith("--") or name not in others - names,
+            not spellings & others,
             f"--{name} is a flag of the other kind of export ({FAIRSEQ} at the end of --output means fairseq): "
             f"{INSTEAD.get(name, 'remove it')}",
         )
+        check(not spellings & decoding, f"--{name} is a flag of convs2s decode, not of an export: remove it")

@@ -403,6 +403,10 @@ def test_the_end_of_the_output_chooses_the_kind_of_export(capsys, tmp_path):
         (["--output=a.pt", "--checkpoint=8"], "--checkpoint is a flag of the other kind of export"),
         (["--output=a.pt", "--beam_size", "8"], "means fairseq): remove it"),
         (["--output=a", "--step=8"], "means fairseq): use --checkpoint"),
+        (["--output=a", "--nomomentum"], "means fairseq): remove it"),
+        (["--output=a", "--nonormalize"], "--workdir is missing"),
+        (["--output=a", "--int8"], "--int8 is a flag of convs2s decode, not of an export: remove it"),
+        (["--output=a.pt", "--nointeractive"], "--nointeractive is a flag of convs2s decode"),
     ):
         with pytest.raises(SystemExit) as ended:
             command.console(["convs2s export", *flags])
