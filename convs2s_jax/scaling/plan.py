@@ -15,7 +15,7 @@ from convs2s_jax.nn.types import Tree
 from convs2s_jax.scaling import programs, rates, roofline
 from convs2s_jax.scaling.chips import Chip
 from convs2s_jax.scaling.programs import Compiled, TooLargeError
-from convs2s_jax.scaling.roofline import Work
+from convs2s_jax.scaling.roofline import Place, Work
 from convs2s_jax.scaling.topology import Topology
 from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training.run.config import Config
@@ -155,6 +155,9 @@ def _of_shapes(
     """Plan updates on batches of these shapes."""
     forget()  # programs that an earlier plan compiled would take no time here
     chip = topology.chip or rates.measured(list(mesh.devices.flat), cfg.model.dtype)
+    order = dict(zip(topology.devices, topology.places(), strict=True))
+    places = [order[device] for device in mesh.devices.flat]
+    roofline.check_network(chip, places)
     sizes = sizes or vocabularies(cfg)
     state = placed_state(program_key(cfg), mesh, **sizes)
     plan = Plan(
@@ -176,7 +179,7 @@ def _of_shapes(
     except TooLargeError as error:
         return dataclasses.replace(plan, shapes=tuple(shapes), refused=str(error))
     plan = dataclasses.replace(plan, start=start, resident=start.memory.peak)
-    return _costed(plan, cfg, topology, mesh, shapes, compiled, bytes_on_a_device(state.params))
+    return _costed(plan, cfg, places, shapes, compiled, bytes_on_a_device(state.params))
 
 
 def one_chip(cfg: Config, plan: Plan, alone: Topology, *, sizes: Mapping[str, int] | None = None) -> Plan:
@@ -212,15 +215,12 @@ def compared(plan: Plan, base: Plan) -> Plan:
 def _costed(
     plan: Plan,
     cfg: Config,
-    topology: Topology,
-    mesh: Mesh,
+    places: Sequence[Place],
     shapes: Sequence[Shape],
     compiled: Sequence[Compiled],
     params_bytes: int,
 ) -> Plan:
     """Return the plan with the cost of its programs."""
-    order = dict(zip(topology.devices, topology.places(), strict=True))
-    places = [order[device] for device in mesh.devices.flat]
     counted = [shape.rows * (1 if cfg.classifies else shape.tgt) for shape in shapes]
     targets = [cfg.data.batch.accumulate * count for count in counted]
 
@@ -228,7 +228,7 @@ def _costed(
     chip = dataclasses.replace(plan.chip, in_turn=plan.chip.in_turn and plan.exact)
 
     def bound(shape: Shape, tokens: int) -> roofline.Step:
-        work = [work_of(each, mesh.size) for each in compiled if each.shape in (shape, None)]
+        work = [work_of(each, plan.devices) for each in compiled if each.shape in (shape, None)]
         return roofline.step(work, chip, places, dtype=plan.dtype, tokens=tokens)
 
     beside = plan.state_bytes - params_bytes  # the arguments of gradient programs exclude the optimiser's state

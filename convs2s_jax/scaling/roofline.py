@@ -85,7 +85,7 @@ def step(work: Sequence[Work], chip: Chip, places: Sequence[Place], *, dtype: st
       tokens: target tokens of the whole update.
 
     Raises:
-      UserError: the table of chips lacks the rate of the dtype, or of a network or a host link that is used.
+      UserError: the table of chips lacks the rate of the dtype, or of a host link that is used.
     """
     peak = chip.peak(dtype)
     compute = memory = links = host = exposed = seconds = 0.0
@@ -109,6 +109,16 @@ def step(work: Sequence[Work], chip: Chip, places: Sequence[Place], *, dtype: st
     return Step(compute, memory, links, host, exposed, seconds, tokens / seconds, model / (peak * seconds))
 
 
+def check_network(chip: Chip, places: Sequence[Place]) -> None:
+    """Raise UserError if devices in these places need a network whose rate the table of chips lacks."""
+    slices = len({number for number, _ in places})
+    check(
+        slices == 1 or chip.network > 0,
+        f"the mesh spans {slices} slices, but the table of chips has no rate of the network of {chip.name}: use one "
+        "slice",
+    )
+
+
 def copy_seconds(copies: Copies, chip: Chip) -> tuple[float, float]:
     """Return the seconds of copies to the host and back, those of synchronous and those of asynchronous copies."""
     total = copies.to_host + copies.from_host
@@ -129,10 +139,6 @@ def exchange_seconds(collective: Collective, chip: Chip, places: Sequence[Place]
         return 0.0
     if slices == 1 and collective.kind != PERMUTATION:
         return collective.wire / bandwidth(chip, members, places)
-    check(
-        slices == 1 or chip.network > 0,
-        f"the mesh spans {slices} slices, but the table of chips has no rate of the network of {chip.name}",
-    )
     if collective.kind == PERMUTATION:
         pairs = [(places[one], places[other]) for one, other in pairs_of(collective.members)]
         return collective.wire / min(

@@ -26,6 +26,8 @@ from convs2s_jax.training.mesh import slice_numbers
 CPU = "cpu"
 REFUSALS = (RuntimeError, ValueError, NotImplementedError)
 """Exceptions that JAX and the compilers raise for an unknown topology."""
+MOST_VIRTUAL = 4096
+"""Maximum number of virtual devices. The time to create them grows with the square: 16,384 take two minutes."""
 LIBTPU = "libtpu is not installed, and planning a TPU needs its compiler: pip install '.[plan]'"
 
 
@@ -132,7 +134,16 @@ def virtual_devices(names: Sequence[str]) -> int:
 
 
 def reserve(count: int) -> None:
-    """Give this process `count` virtual CPU devices, unless its devices are in use or the user has set a number."""
+    """Give this process `count` virtual CPU devices, unless its devices are in use or the user has set a number.
+
+    Raises:
+      UserError: they are more than `MOST_VIRTUAL`.
+    """
+    check(
+        count <= MOST_VIRTUAL,
+        f"{count} virtual devices take too long to create: use {MOST_VIRTUAL} or fewer, or TPUs, or GPUs with "
+        "pip install '.[plan-gpu]', which need none",
+    )
     chosen = "host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
     if not chosen and count > jax.config.values["jax_num_cpu_devices"]:
         try:
@@ -142,7 +153,7 @@ def reserve(count: int) -> None:
 
 
 def virtual(count: int, name: str) -> Sequence[Any]:
-    """Return the first `count` CPU devices of this process. Raises UserError if it has fewer."""
+    """Return the first `count` CPU devices of this process. Raises UserError if it has fewer, or as `reserve`."""
     reserve(count)
     devices = jax.devices(CPU)
     check(

@@ -12,6 +12,7 @@ from convs2s_jax.core.config import build, override
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.shapes import Shape
 from convs2s_jax.scaling import gpus, plan, programs, tables, topology
+from convs2s_jax.scaling.chips import CHIPS
 from convs2s_jax.training import flops
 from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training.run.config import Config
@@ -161,6 +162,13 @@ def test_a_compiler_that_refuses_is_a_plan_that_does_not_fit(monkeypatch):
     assert found.fits is False
     assert "DOES NOT FIT: gradients (16, 16): Used 103.78G of 15.75G hbm" in tables.of_plan(found)
     assert plan.as_json(found)["run_processor_seconds"] is None
+
+
+def test_slices_without_a_known_network_are_refused_before_anything_is_compiled(monkeypatch):
+    unknown = dataclasses.replace(topology.named("h100:8"), chip=dataclasses.replace(CHIPS["v4"], together=4))
+    monkeypatch.setattr(programs, "compile_update", lambda *_: pytest.fail("it was compiled"))
+    with pytest.raises(UserError, match="2 slices, but the table of chips has no rate of the network of v4: use one"):
+        plan.make(CFG, unknown, lengths=[16])
 
 
 def test_pmap_is_refused():
@@ -350,12 +358,10 @@ def test_gpus_are_planned_by_their_compiler(monkeypatch):
 
 def test_a_bound_on_virtual_devices_knows_nothing_of_a_gpus_operations(made):
     """Memory is beside arithmetic there, although a GPU takes turns: the program is a CPU's."""
-    devices = topology.named("h100:8")
-    mesh = meshes.make(CFG.mesh, devices.devices)
     slow = dataclasses.replace(made.chip, peaks={"float32": 1e11})  # so that arithmetic takes about as long as memory
 
     def seconds(**changes):
         changed = dataclasses.replace(made, chip=slow, **changes)
-        return plan._costed(changed, CFG, devices, mesh, made.shapes, made.programs, 0).steps[0].seconds
+        return plan._costed(changed, CFG, [(0, ())] * 8, made.shapes, made.programs, 0).steps[0].seconds
 
     assert seconds() < seconds(exact=True)

@@ -142,11 +142,6 @@ def test_a_permutation_takes_as_long_as_its_slowest_pair():
     assert roofline.exchange_seconds(steps, V5E, SMALL) == pytest.approx(12 / V5E.link)
 
 
-def test_a_network_that_is_not_known_is_refused():
-    with pytest.raises(UserError, match="2 slices, but the table of chips has no rate of the network of v4"):
-        roofline.exchange_seconds(exchange(8), CHIPS["v4"], [(0, (0, 0, 0)), (1, (0, 0, 0))])
-
-
 def test_a_dtype_that_the_table_lacks_is_refused():
     with pytest.raises(UserError, match="no rate of test for float64"):
         CHIP.peak("float64")
