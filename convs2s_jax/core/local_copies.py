@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import itertools
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -23,7 +24,15 @@ def fetch(address: str, folder: Path, name: str) -> None:
     if not {"", ".", ".."}.isdisjoint(name.split("/")):  # its path could leave the folder
         raise OSError(errno.EINVAL, f"{name} is not the name of a file in a folder", address)
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_bytes(stores.read(stores.join(address, name)))
+    download(stores.join(address, name), folder / name)
+
+
+def download(address: str, path: Path, *, most: int | None = None) -> None:
+    """Copy an object to a file. Raises OSError as `stores.pieces`; for a missing object, no file is created."""
+    pieces = stores.pieces(address, most=most)
+    first = next(pieces)
+    with path.open("wb") as file:
+        file.writelines(itertools.chain([first], pieces))
 
 
 def with_address(tell: Tell, copy: Path, address: str) -> Tell:
@@ -61,7 +70,7 @@ def incoming(flag: str, place: str, *, beside: str = "", most: int | None = None
     address = place.rpartition("/")[0]
     with _copies(place, address) as (folder, copy):
         try:
-            copy.write_bytes(stores.read(place, most=most))
+            download(place, copy, most=most)
             with contextlib.suppress(FileNotFoundError):
                 if beside:
                     fetch(address, folder, beside)

@@ -8,7 +8,7 @@ import errno
 import functools
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -19,7 +19,9 @@ from convs2s_jax.core.places import scheme_of
 T = TypeVar("T")
 
 PARALLEL = 4
-"""Number of objects read or written at the same time. Each is in memory as a whole."""
+"""Number of objects read or written at the same time. TensorStore writes objects as a whole."""
+PIECE = 1 << 26
+"""Number of bytes that `pieces` requests at a time."""
 RETRIES = {"max_retries": 6, "initial_delay": "500ms", "max_delay": "8s"}
 """Retries of failed requests to a store: half a minute in total."""
 GOOGLE = "TENSORSTORE_GCS_HTTP_URL"
@@ -32,8 +34,18 @@ def join(folder: str, *names: str) -> str:
     return "/".join([folder.rstrip("/"), *names])
 
 
-def read(address: str, *, most: int | None = None) -> bytes:
+def read(address: str) -> bytes:
     """Return the content of an object.
+
+    Raises:
+      FileNotFoundError: it is missing.
+      OSError: it cannot be read.
+    """
+    return bytes(_found(address, slice(None)).value)
+
+
+def pieces(address: str, *, most: int | None = None) -> Iterator[bytes]:
+    """Yield the content of an object in pieces of `PIECE` bytes, of which the last is shorter.
 
     Args:
       address: of the object.
@@ -41,15 +53,18 @@ def read(address: str, *, most: int | None = None) -> bytes:
 
     Raises:
       FileNotFoundError: it is missing.
-      OSError: it cannot be read, or is too large.
+      OSError: it cannot be read, is too large, or is replaced meanwhile.
     """
-    bucket, name = _split(address)
-    if most is not None and _is_longer(bucket, name, most):
+    if most is not None and _is_longer(address, most):
         raise too_large(address, most)
-    found = _tried(address, lambda: _opened(bucket).read(name).result())
-    if found.state != "value":
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), address)
-    return bytes(found.value)
+    begin, version, more = 0, None, True
+    while more:
+        more = _is_longer(address, begin + PIECE)
+        found = _found(address, slice(begin, begin + PIECE if more else None))
+        if version not in (None, found.stamp.generation):
+            raise OSError(errno.ESTALE, "it was replaced while it was read", address)
+        version, begin = found.stamp.generation, begin + PIECE
+        yield bytes(found.value)
 
 
 def write(address: str, content: bytes) -> None:
@@ -145,11 +160,20 @@ def _driver(spec: str, emulator: str | None) -> Any:
     return tensorstore.KvStore.open(json.loads(spec)).result()
 
 
-def _is_longer(bucket: tuple[str, str], name: str, size: int) -> bool:
+def _found(address: str, part: slice) -> Any:
+    """Return TensorStore's result of reading a part of an object. Raises as `read`."""
+    bucket, name = _split(address)
+    found = _tried(address, lambda: _opened(bucket).read(name, byte_range=part).result())
+    if found.state != "value":
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), address)
+    return found
+
+
+def _is_longer(address: str, size: int) -> bool:
     """Whether an object is known to have more than `size` bytes. TensorStore returns no sizes, but parts of objects."""
     try:
-        return bool(_opened(bucket).read(name, byte_range=slice(size, size + 1)).result().state == "value")
-    except Exception:  # there is no such byte; of any other error, the read that follows gives the reason
+        return bool(_found(address, slice(size, size + 1)))
+    except OSError:  # there is no such byte; of any other error, the read that follows gives the reason
         return False
 
 

@@ -60,7 +60,7 @@ def test_another_object_of_the_folder_is_copied_if_it_exists(bucket):  # noqa: F
 
 def test_a_large_object_is_refused_before_it_is_downloaded(bucket, temporary, monkeypatch):  # noqa: F811
     fill(bucket, ("abc", "other"))
-    assert stores.read("gs://bucket/abc", most=3) == b"abc"
+    assert list(stores.pieces("gs://bucket/abc", most=3)) == [b"abc"]
     ranges, driver = [], stores._opened(("gs", "bucket"))
 
     class Noted:
@@ -171,7 +171,7 @@ def test_no_file_outside_the_copy_is_written(name, bucket, temporary, monkeypatc
     (temporary / "other").write_text("own")
     name = name.format(temporary)
     monkeypatch.setattr(stores, "names", lambda *_: [name])
-    monkeypatch.setattr(stores, "read", lambda _: b"theirs")
+    monkeypatch.setattr(stores, "pieces", lambda _, **__: iter([b"theirs"]))
     with (
         pytest.raises(UserError, match=f"^--dicts=gs://bucket/in cannot be used: {re.escape(name)} is not the name"),
         incoming_folder("--dicts", "gs://bucket/in", lambda _: True),

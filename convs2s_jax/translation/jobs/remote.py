@@ -85,7 +85,7 @@ def _written_back(address: str, tell: Tell, *, resume: bool) -> Iterator[Path]:
     try:
         for end in ("", resuming.SUFFIX) if resume else ():
             with contextlib.suppress(FileNotFoundError):
-                path.with_name(path.name + end).write_bytes(stores.read(address + end))
+                local_copies.download(address + end, path.with_name(path.name + end))
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, OSError):

@@ -47,8 +47,8 @@ def test_an_import_from_a_store_is_that_of_local_files(name, folder, temporary, 
     stores.write(f"{FOLDER}/train.de-en.de.bin", b"data that nothing needs")
     here, there = (tmp_path / "here", tmp_path / "there")
     told = examples.bring_in(folder / name, here, codes=(folder / "codes", folder / "codes"))
-    read, names = [], stores.read
-    monkeypatch.setattr(stores, "read", lambda address, **options: read.append(address) or names(address, **options))
+    read, pieces = [], stores.pieces
+    monkeypatch.setattr(stores, "pieces", lambda address, **options: read.append(address) or pieces(address, **options))
     found = examples.bring_in(
         folder / name,
         there,

@@ -198,11 +198,11 @@ def test_no_object_of_the_run_is_written_over(bucket, trained, name):  # noqa: F
 def test_a_refused_output_leaves_no_folder_here(bucket, tmp_path, monkeypatch, broken):  # noqa: F811
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
-    def fail(_):
+    def fail(*_, **__):
         raise OSError(5, "Input/output error")
 
     if broken:
-        monkeypatch.setattr(stores, "read", fail)
+        monkeypatch.setattr(stores, "pieces", fail)
     output = "gs://bucket/out" if broken else "gs://bucket/folder/"
     with (
         pytest.raises(UserError, match=f"^--output={output}"),
