@@ -13,7 +13,6 @@ from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, did_you_mean
-from convs2s_jax.core.fields import fields_of
 from convs2s_jax.core.guard import guard, quiet_imports
 
 
@@ -192,10 +191,10 @@ def _check_own(command: str, arguments: Sequence[str]) -> None:
 
 
 def _check_given(flags: Any, command: str, needed: Sequence[str]) -> None:
-    for field in fields_of(type(flags)):
-        if field.name in needed and not getattr(flags, field.name):
-            names = ", ".join(f"--{name}" for name in needed)
-            raise UserError(f"--{field.name} is missing; {command} requires {names} (see --help)")
+    for name in needed:
+        if not getattr(flags, name):
+            names = ", ".join(f"--{each}" for each in needed)
+            raise UserError(f"--{name} is missing; {command} requires {names} (see --help)")
 
 
 def _tell(sentence: str) -> None:

@@ -4,8 +4,7 @@ import platform
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
@@ -91,7 +90,8 @@ def findings(seen: Sequence[Facts], bandwidth: float | None) -> list[Finding]:
     found = [Finding(f"{len(seen)} process(es) with {sum(kinds.values())} devices: {what}")]
     found += [Finding(f"process {each['process']} on {each['host']}: {_devices(each)}") for each in seen]
     found += _versions(seen)
-    found += _differences(seen, "devices", _devices, "give each process the same number", told=False)
+    devices = [_devices(each) for each in seen]
+    found += _differences(seen, "devices", devices, "give each process the same number", told=False)
     found += _clocks(seen)
     found += _workdirs(seen)
     found += [*_unread(seen), *_data(seen), *_slow(seen), *_exchange(seen, kinds, bandwidth)]
@@ -99,16 +99,16 @@ def findings(seen: Sequence[Facts], bandwidth: float | None) -> list[Finding]:
 
 
 def _differences(
-    seen: Sequence[Facts], what: str, value: Callable[[Facts], str], remedy: str, *, told: bool = True
+    seen: Sequence[Facts], what: str, values: Sequence[str], remedy: str, *, told: bool = True
 ) -> list[Finding]:
-    """Return a sentence about a value that should be the same in all processes."""
-    first = value(seen[0])
-    odd = [each for each in seen if value(each) != first]
+    """Return a sentence about values, one for each process, that should be the same."""
+    first = values[0]
+    odd = [(each["process"], value) for each, value in zip(seen, values, strict=True) if value != first]
     if not odd:
         return [Finding(f"{what}: {first}")] if told else []
     return [
         Finding(
-            f"{what}: process {odd[0]['process']} has {value(odd[0])}, process {seen[0]['process']} has {first}"
+            f"{what}: process {odd[0][0]} has {odd[0][1]}, process {seen[0]['process']} has {first}"
             f"{f' ({len(odd)} differ)' if len(odd) > 1 else ''}; {remedy}",
             wrong=True,
         )
@@ -136,22 +136,18 @@ def _data(seen: Sequence[Facts]) -> list[Finding]:
     found = []
     for name in SPLITS:
         if readers := [each for each in seen if name in each["data"]]:
-            found += _differences(readers, f"{name} data", partial(_checksum, name), "copy the same files")
+            checksums = [each["data"][name] for each in readers]
+            found += _differences(readers, f"{name} data", checksums, "copy the same files")
     return found
-
-
-def _checksum(name: str, each: Facts) -> str:
-    return str(each["data"][name])
-
-
-def _package(name: str, each: Facts) -> str:
-    return str(each["versions"].get(name, "none"))
 
 
 def _versions(seen: Sequence[Facts]) -> list[Finding]:
     """Return one sentence for all versions that agree, and one for each that differs."""
     names = sorted({name for each in seen for name in each["versions"]})
-    found = [_differences(seen, name, partial(_package, name), "install the same version") for name in names]
+    found = [
+        _differences(seen, name, [each["versions"].get(name, "none") for each in seen], "install the same version")
+        for name in names
+    ]
     odd = [one for each in found for one in each if one.wrong]
     same = [one.sentence.replace(": ", " ") for each in found for one in each if not one.wrong]
     return [Finding(f"versions: {', '.join(same)}"), *odd]

@@ -26,18 +26,8 @@ CASES = "cases"
 ABOUT = "sweep.json"
 COLUMNS = (
     *("topology", "slices", "devices", "data", "fsdp", "tensor", "parallel", "batch", "budget", "length", "tokens"),
-    *(
-        "counts",
-        "step_s",
-        "tokens_per_s",
-        "efficiency",
-        "mfu",
-        "compute_s",
-        "memory_s",
-        "links_s",
-        "host_s",
-        "exposed_s",
-    ),
+    *("counts", "step_s", "tokens_per_s", "efficiency", "mfu"),
+    *("compute_s", "memory_s", "links_s", "host_s", "exposed_s"),
     *("resident_bytes", "state_bytes", "sent_bytes", "fits", "exact", "compile_s", "compile_processor_s", "refused"),
 )
 

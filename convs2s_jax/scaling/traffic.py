@@ -178,12 +178,11 @@ def _written(inner: Mapping[str, Operation], results: tuple[Buffer, ...], passed
     made = [inner[name] for name in root.operands] if root.kind == "tuple" else [root] * len(results)
     total = 0
     for number, (buffer, operation) in enumerate(zip(results, made, strict=False)):
-        if number in passed_on:
+        if number in passed_on or buffer.space != 0:
             continue
         while operation.kind == "bitcast" and operation.operands[0] in inner:
             operation = inner[operation.operands[0]]
-        updated = operation.kind == "dynamic-update-slice" and inner[operation.operands[1]].results
-        total += (
-            min(buffer.bytes, sum(b.bytes for b in updated) if updated else buffer.bytes) if not buffer.space else 0
-        )
+        in_place = operation.kind == "dynamic-update-slice"
+        updated = inner[operation.operands[1]].results if in_place else (buffer,)
+        total += min(buffer.bytes, sum(each.bytes for each in updated))
     return total

@@ -12,6 +12,7 @@ from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
+from convs2s_jax.nn.trees import path_of
 
 _LISTED = 30
 _TABLE = "decoder.embed_tokens.weight"
@@ -63,7 +64,7 @@ def fitted(
     )
 
     def read(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> Any:
-        at = place(jax.tree_util.keystr(path, simple=True, separator="/"), leaf.shape)
+        at = place(path_of(path), leaf.shape)
         used.add(at.name)
         if at.name not in tensors:
             told.append(f"{at.name} is missing")

@@ -13,8 +13,6 @@ from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.nn.types import Tree
 
 _LISTED = 5
-_UNIT = 1.0
-"""The learning rate that scales exported buffers. u is restored bit for bit, and fairseq rescales them as usual."""
 
 
 def trace(cfg: ModelConfig, params: Params, momentum: Momentum, where: str) -> Tree:
@@ -58,5 +56,5 @@ def trace(cfg: ModelConfig, params: Params, momentum: Momentum, where: str) -> T
 
 
 def buffers(trace: Tree) -> Momentum:
-    """b = -lr u with lr = 1; the inverse of `trace`."""
-    return Momentum([-value * np.float32(_UNIT) for value in state_dict(trace).values()], _UNIT)
+    """b = -lr u with lr = 1, which restores u bit for bit; the inverse of `trace`. fairseq rescales b as usual."""
+    return Momentum([-value for value in state_dict(trace).values()], rate=1.0)

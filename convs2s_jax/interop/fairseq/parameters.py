@@ -15,6 +15,7 @@ from convs2s_jax.interop.fairseq.fitting import Place, fitted, with_copies
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.nn import weight_norm
+from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Tree
 
 _NAMES = (
@@ -79,7 +80,7 @@ def state_dict(params: Tree) -> dict[str, np.ndarray]:
     """
     result = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        name = _name(path)
+        name = fairseq_name(path_of(path))
         result[name] = np.ascontiguousarray(np.asarray(leaf).T if _transposed(name) else np.asarray(leaf))
     return {name: result[name] for name in sorted(result, key=_place)}
 
@@ -120,9 +121,9 @@ def check_directions(params: Tree) -> None:
         odd = np.flatnonzero(~(np.isfinite(norm) & (norm > 0)))
         if len(odd):
             raise UserError(
-                f"{_name(path)}_v has a norm of {norm.flat[odd[0]]:g} in channel {odd[0]} (channels affected: "
-                f"{len(odd)}); weight normalisation divides by it, so the model computes NaN in fairseq too; use "
-                "another checkpoint"
+                f"{fairseq_name(path_of(path))}_v has a norm of {norm.flat[odd[0]]:g} in channel {odd[0]} (channels "
+                f"affected: {len(odd)}); weight normalisation divides by it, so the model computes NaN in fairseq "
+                "too; use another checkpoint"
             )
 
 
@@ -151,10 +152,6 @@ def _with_lengths(cfg: ModelConfig, tensors: Mapping[str, Any]) -> dict[str, Any
 
 def _version(tensors: Mapping[str, Any]) -> float:
     return float(np.max(np.asarray(tensors.get(_VERSION, 1.0)), initial=0.0))
-
-
-def _name(path: tuple[Any, ...]) -> str:
-    return fairseq_name(jax.tree_util.keystr(path, simple=True, separator="/"))
 
 
 def _place(name: str) -> tuple[Any, ...]:
