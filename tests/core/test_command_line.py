@@ -125,11 +125,6 @@ def test_a_mistake_inside_the_file_is_told_with_its_kind(text, message, write):
         read_config(write(text), [])
 
 
-def test_an_override_of_what_is_no_mapping_is_refused(write):
-    with pytest.raises(UserError, match=r"^config\.seed: config is 5, which has no fields"):
-        read_config(write("def get_config():\n    return 5\n"), [("seed", "1")])
-
-
 @dataclasses.dataclass(frozen=True)
 class Listed:
     """A record.

@@ -91,11 +91,6 @@ def test_an_override_of_what_has_no_fields_is_refused(values, path, message):
         override(values, path, "1")
 
 
-def test_a_misspelt_override_is_refused_when_it_is_built():
-    with pytest.raises(UserError, match=r"^config\.model\.droput: there is no field 'droput'; did you mean 'dropout'"):
-        build(Config, override({"data": DATA}, "model.droput", "0.3"))
-
-
 MANY = {"hex": "0x" + "f" * 10_000, "digits": "1" * 5000, "real": "1" * 5000 + ".5", "infinite": "1e999"}
 
 

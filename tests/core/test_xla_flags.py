@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from convs2s_jax.core import xla_flags
-from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run.processes import rendezvous
 from tests import tiny
 from tests.helpers import drills_but
@@ -75,13 +74,6 @@ def test_flags_are_described_as_they_stand_before_a_command():
     text = xla_flags.describe(environment)
     assert shlex.split(text) == ["XLA_FLAGS=--xla_a=1 --xla_b=2", "LIBTPU_INIT_ARGS=--xla_c=1"]
     assert xla_flags.describe({"XLA_FLAGS": " ", "HOME": "/home"}) == ""
-
-
-def test_another_name_is_refused():
-    from convs2s_jax.core.config import read_text
-
-    with pytest.raises(UserError, match=r"^--xla_flags is 'cpu'.*tpu"):
-        read_text(xla_flags.Name, "cpu", "--xla_flags")
 
 
 def test_the_page_lists_each_flag():

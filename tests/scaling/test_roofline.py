@@ -126,11 +126,6 @@ def test_over_slices_the_parts_of_a_slice_go_over_the_network():
     assert alone == pytest.approx(2 * 8 * (1 / 2) / 0.5)
 
 
-def test_a_permutation_between_slices_sends_its_array():
-    sent = exchange(12, members=(0, 1), size=12)._replace(kind="collective-permute")
-    assert roofline.exchange_seconds(sent, CHIP, [(0, ()), (1, ())]) == pytest.approx(12 / 0.5)
-
-
 def test_a_permutation_takes_as_long_as_its_slowest_pair():
     """In a ring over two machines the second pair goes over the network; in a slice over one axis, not over two."""
     chip, places = CHIPS["h100"], [(0, ()), (0, ()), (1, ()), (1, ())]

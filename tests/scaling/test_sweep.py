@@ -46,9 +46,11 @@ def test_a_mesh_that_is_none_is_refused(mesh, message):
         cases(topologies=("cpu:8",), meshes=(mesh,))
 
 
-def test_a_way_that_is_none_is_refused():
+def test_a_way_or_a_chip_that_is_none_is_refused():
     with pytest.raises(UserError, match="--ways contains 'jot'; did you mean 'jit'"):
         sweep.cases(["cpu:1"], [1], ["-1.1.1"], ["jit", "jot"], tokens=(512,), tokens_per_chip=(), length=16)
+    with pytest.raises(UserError, match="--topology=v5:1: the chip is 'v5'; did you mean"):
+        cases(topologies=("cpu:1", "v5:1"))
 
 
 @pytest.mark.parametrize(
@@ -381,20 +383,3 @@ def test_the_command_plans_draws_and_continues(tmp_path, capsys):
     assert [text.count(": planned; ") for text in told] == [2, 0]
     assert f"written: {folder / 'sweep.csv'}" in told[1]
     assert (folder / "weak.svg").exists()
-
-
-def test_the_command_refuses_a_chip_that_is_none(tmp_path, capsys):
-    with pytest.raises(SystemExit) as ended:
-        scale.console(
-            [
-                "convs2s scale",
-                "sweep",
-                "--config=cldr_en_de",
-                f"--output={tmp_path / 'out'}",
-                "--topologies=v5:1",
-                "--tokens=64",
-            ]
-        )
-    assert ended.value.code == 2
-    assert "the chip is 'v5'" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()

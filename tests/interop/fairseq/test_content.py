@@ -8,7 +8,7 @@ import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.interop import fairseq
-from convs2s_jax.interop.fairseq import arguments, checkpoint, families, light_arguments, parameters, recipe, values
+from convs2s_jax.interop.fairseq import arguments, families, light_arguments, parameters, recipe, values
 from convs2s_jax.nn import weight_norm
 from tests.interop.fairseq import examples
 
@@ -267,15 +267,3 @@ def test_checking_twice_changes_nothing():
     once = values.checked(args, rules)
     assert values.checked(once, rules) == once
     assert set(once) >= {"encoder_layers", "lr", "seed", "source_lang"}
-
-
-def test_a_file_is_read_whole_before_anything_is_written(content, tmp_path):
-    """The second of two checkpoints is at fault, in its last tensor: there is no workdir."""
-    good = examples.save(tmp_path, content, "good.pt")
-    last = list(content["model"])[-1]
-    odd = examples.save(tmp_path, content | {"model": {**content["model"], last: content["model"][last] / 0}}, "odd.pt")
-    both = [tmp_path / "a", tmp_path / "b"]
-    with pytest.raises(UserError, match=r"odd.pt: model\["):
-        examples.bring_in(good, tmp_path, checkpoints=[good, odd], workdirs=both)
-    assert not any(path.exists() for path in both)
-    assert checkpoint.load(good).unchecked == ""

@@ -1,6 +1,5 @@
 """Names, shapes and refusals of the bridge to fairseq's parameters."""
 
-import jax
 import numpy as np
 import pytest
 
@@ -24,22 +23,6 @@ def test_there_and_back_is_exact(case):
     assert set(back) == set(tensors) - {"decoder.version"}
     for name, value in back.items():
         np.testing.assert_array_equal(value, tensors[name])
-
-
-def test_every_difference_is_named(case):
-    cfg, _, tensors = case
-    tensors = dict(tensors)
-    del tensors["encoder.fc1.bias"]
-    tensors["decoder.fc2.bias"] = np.zeros(3, np.float32)
-    tensors["decoder.fc9.bias"] = np.zeros(3, np.float32)
-    with pytest.raises(UserError) as error:
-        fairseq.params_from_state_dict(cfg, tensors)
-    for part in (
-        "encoder.fc1.bias is missing",
-        "decoder.fc2.bias has shape (3,), expected",
-        "decoder.fc9.bias has no counterpart in the model",
-    ):
-        assert part in str(error.value)
 
 
 def test_layer_lists_are_read_and_never_evaluated(case, tmp_path):
@@ -70,11 +53,3 @@ def test_an_unknown_name_is_a_mistake_of_the_developer():
     with pytest.raises(ValueError, match="fairseq has no such parameter"):
         fairseq.fairseq_name("decoder/somewhere/w/v")
     assert fairseq.fairseq_name("decoder/blocks/2/attention/query/w/g") == "decoder.attention.2.in_projection.weight_g"
-
-
-def test_a_model_of_other_shape_does_not_take_the_parameters(case):
-    cfg, args, tensors = case
-    other = fairseq.config_from_args({**args, "decoder_out_embed_dim": 12})
-    with pytest.raises(UserError, match=r"decoder.fc2.weight_v has shape \(\d+, \d+\), expected"):
-        fairseq.params_from_state_dict(other, tensors)
-    assert jax.tree.leaves(fairseq.params_from_state_dict(cfg, tensors))

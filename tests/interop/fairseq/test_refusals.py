@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from convs2s_jax.core.config import build
@@ -68,14 +67,6 @@ def test_tensors_that_do_not_fit(values, tmp_path, change, sentence):
     refused(file, tmp_path / "run", sentence)
 
 
-def test_a_tied_output_that_is_another_table(tmp_path):
-    pytest.importorskip("torch")
-    _, args, tensors = examples.case("fconv_04_share_embed_nopad")
-    tensors = {**tensors, "decoder.fc3.weight": tensors["decoder.fc3.weight"] + np.float32(1)}
-    file = examples.save(tmp_path, examples.content(tensors, args))
-    refused(file, tmp_path / "run", "decoder.fc3.weight differs from decoder.embed_tokens.weight")
-
-
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
@@ -84,13 +75,8 @@ def test_a_tied_output_that_is_another_table(tmp_path):
             lambda s: s["param_groups"][0]["params"].pop(),
             "is not laid out like a fairseq checkpoint: KeyError: .*in no group",
         ),
-        (lambda s: s["state"].update({0: s["state"][1]}), r"encoder.embed_tokens.weight has shape \(.*\), expected \("),
-        (
-            lambda s: s["state"][0]["momentum_buffer"].fill_(float("nan")),
-            "a momentum buffer is not finite; use --nomomentum",
-        ),
     ],
-    ids=["one less", "group", "shape", "nan"],
+    ids=["one less", "group"],
 )
 def test_momentum_that_does_not_fit_is_refused_or_left_out(values, tmp_path, change, sentence):
     change(values["last_optimizer_state"])
@@ -131,11 +117,6 @@ def test_languages_have_to_be_known(values, tmp_path):
     file = examples.save(tmp_path, values)
     refused(file, tmp_path / "run", "does not specify its languages; set --source_lang and --target_lang")
     examples.bring_in(file, tmp_path / "run", languages=("de", ""))
-
-
-def test_arguments_of_odd_types_are_named(values, tmp_path):
-    values["args"].seed = "seven"
-    refused(examples.save(tmp_path, values), tmp_path / "run", "checkpoint.pt: seed is 'seven'; expected an integer")
 
 
 def test_a_workdir_that_is_taken(file, tmp_path):
