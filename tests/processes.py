@@ -58,6 +58,25 @@ def environment(devices: int) -> dict[str, str]:
     return {**os.environ, "XLA_FLAGS": flags}
 
 
+def scaled(action: str, *own: Sequence[str]) -> list[tuple[int, str]]:
+    """Status and output of `convs2s scale` in processes of one device that meet, each with arguments of its own."""
+    code = "from convs2s_jax.commands import scale; scale.console()"
+    common = [sys.executable, "-c", code, action, f"--coordinator_address=127.0.0.1:{free_port()}"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    started = [
+        subprocess.Popen(
+            [*common, f"--num_processes={len(own)}", f"--process_id={i}", *more], env=environment(1), cwd=ROOT, **pipes
+        )
+        for i, more in enumerate(own)
+    ]
+    try:
+        told = [process.communicate(timeout=LIMIT)[0] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    return [(process.returncode, text) for process, text in zip(started, told, strict=True)]
+
+
 class Process:
     """A running train.py whose standard error goes to a file."""
 

@@ -3,8 +3,6 @@
 import dataclasses
 import json
 import math
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import jax
@@ -23,7 +21,6 @@ from tests.meshes import mesh_of
 from tests.stores import bucket  # noqa: F401  (a fixture)
 
 H100 = "NVIDIA H100 80GB HBM3"
-PROGRAM = "from convs2s_jax.commands import scale; scale.console()"
 
 
 @pytest.mark.drill
@@ -79,26 +76,9 @@ def test_keys_and_rates_are_on_all_devices():
 def test_two_processes_are_measured_together(tmp_path):
     """No process can place arrays on the devices of the other by itself."""
     given, path = tiny.config_file(tmp_path, mesh={"data": -1}), tmp_path / "check.json"
-    command = [sys.executable, "-c", PROGRAM, "check", f"--config={given}", "--lengths=16", "--tokens=128"]
-    command += ["--steps=2", f"--coordinator_address=127.0.0.1:{processes.free_port()}", "--num_processes=2"]
-    both = [
-        subprocess.Popen(
-            [*command, f"--process_id={i}", f"--json={path}"],
-            env=processes.environment(1),
-            cwd=tiny.ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for i in range(2)
-    ]
-    try:
-        told = [process.communicate(timeout=processes.LIMIT)[0] for process in both]
-    finally:
-        for process in both:
-            process.kill()
-    assert [process.returncode for process in both] == [0, 0], told
-    assert ["error of the plan" in text for text in told] == [True, False]
+    arguments = [f"--config={given}", "--lengths=16", "--tokens=128", "--steps=2", f"--json={path}"]
+    found = processes.scaled("check", arguments, arguments)
+    assert [(status, "error of the plan" in text) for status, text in found] == [(0, True), (0, False)], found
     found = json.loads(path.read_text())
     assert found["mesh"]["data"] == 2
     assert [len(each["values"]) for each in found["measured"] if each["unit"] == "s"] == [2]

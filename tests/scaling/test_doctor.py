@@ -1,8 +1,5 @@
 """What the doctor says of facts, and facts of this process."""
 
-import subprocess
-import sys
-
 import pytest
 
 from convs2s_jax.commands import scale
@@ -11,7 +8,6 @@ from convs2s_jax.scaling import doctor
 from tests import processes, tiny
 from tests.stores import bucket, requests  # noqa: F401  (fixtures)
 
-PROGRAM = "from convs2s_jax.commands import scale; scale.console()"
 HEALTHY = {
     "clock": 100.0,
     "process": 0,
@@ -196,23 +192,6 @@ def test_process_0_knows_whether_the_folder_was_there():
     ids=["one folder", "two folders"],
 )
 def test_two_processes_share_a_folder_and_leave_nothing(tmp_path, folders, told):
-    address = f"--coordinator_address=127.0.0.1:{processes.free_port()}"
-    command = [sys.executable, "-c", PROGRAM, "doctor", address, "--num_processes=2"]
-    both = [
-        subprocess.Popen(
-            [*command, f"--process_id={i}", f"--workdir={tmp_path}/{folder}"],
-            env=processes.environment(1),
-            cwd=tiny.ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for i, folder in enumerate(folders)
-    ]
-    try:
-        first, second = (process.communicate(timeout=processes.LIMIT)[0] for process in both)
-    finally:
-        for process in both:
-            process.kill()
+    (_, first), (_, second) = processes.scaled("doctor", *([f"--workdir={tmp_path}/{folder}"] for folder in folders))
     assert told.format(tmp_path) in first, first + second  # the status is that of the rates too, on shared cores
     assert list(tmp_path.iterdir()) == []
