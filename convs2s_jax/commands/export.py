@@ -1,5 +1,6 @@
 """`convs2s export`: export a run as compiled programs or as a fairseq checkpoint."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,7 @@ writes a checkpoint that fairseq loads; --help=fairseq lists its flags (docs/fai
 """
 FAIRSEQ = ".pt"
 """File name extension of fairseq checkpoints."""
+_FLAG = re.compile(r"--?(\w+)(?:=(.*))?", re.DOTALL)
 INSTEAD = {"checkpoint": "use --step", "step": "use --checkpoint"}
 """Flags that have another name in the other kind of export."""
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
@@ -90,25 +92,26 @@ COMMAND = Command(
 
 def console(arguments: Sequence[str]) -> None:
     """Run the kind of export that the end of --output selects."""
-    flags = [*arguments[1:], ""]
+    flags = [_FLAG.fullmatch(argument) for argument in arguments[1:]]
     outputs = [
-        flags[i + 1] if flag == "--output" else flag for i, flag in enumerate(flags) if flag.startswith("--output")
+        following if flag[2] is None else flag[2]
+        for flag, following in zip(flags, [*arguments[2:], ""], strict=True)
+        if flag and flag[1] == "output"
     ]
     fairseq = any(output.endswith(FAIRSEQ) for output in outputs)
     own, other = (COMMANDS["export"], COMMAND) if fairseq else (COMMAND, COMMANDS["export"])
-    guard(lambda: _check_own(own, other, flags), program=arguments[0])
+    guard(lambda: _check_own(own, other, [flag[1] for flag in flags if flag]), program=arguments[0])
     command_line.run(own, arguments=arguments)
 
 
-def _check_own(own: Command, other: Command, flags: Sequence[str]) -> None:
+def _check_own(own: Command, other: Command, given: Sequence[str]) -> None:
     """Reject a flag of the other kind of export, or of decoding."""
     names, others, decoding = (
         {field.name for group in one.groups for field in group.fields} for one in (own, other, DECODE)
     )
-    for flag in flags:
-        name = flag.removeprefix("--").partition("=")[0]
+    for name in given:
         spellings = {name, name.removeprefix("no")}
-        if not flag.startswith("--") or spellings & names:
+        if spellings & names:
             continue
         check(
             not spellings & others,

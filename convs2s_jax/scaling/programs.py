@@ -245,12 +245,12 @@ def _memory(stats: Any, *, planned: bool) -> Memory:
     """Read the compiler's numbers. `planned` means that its peak includes temporaries, unlike XLA's on CPU."""
     arguments, outputs = stats.argument_size_in_bytes, stats.output_size_in_bytes
     temporaries, aliased = stats.temp_size_in_bytes, stats.alias_size_in_bytes
-    peak = getattr(stats, "peak_memory_in_bytes", 0) if planned else 0
+    peak = stats.peak_memory_in_bytes if planned else 0
     return Memory(
         arguments=arguments,
         outputs=outputs,
         aliased=aliased,
         temporaries=temporaries,
         peak=peak or arguments + outputs + temporaries - aliased,
-        host=getattr(stats, "host_temp_size_in_bytes", 0),
+        host=stats.host_temp_size_in_bytes,
     )
