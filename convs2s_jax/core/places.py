@@ -67,15 +67,7 @@ def with_home(value: T) -> T:
 
 
 def check_no_comma(name: str, place: str) -> None:
-    """Reject a new workdir with a comma in its path, because commands split lists of workdirs at commas.
-
-    Args:
-      name: of the flag.
-      place: path or address of the workdir.
-
-    Raises:
-      UserError: it contains a comma.
-    """
+    """Raise UserError for a new workdir with a comma in its path, because commands split lists of them at commas."""
     check(
         "," not in place,
         f"{name}={place} contains a comma, at which decoding and other commands split lists of workdirs: choose a path "

@@ -57,13 +57,9 @@ SETS: Mapping[Name, Flags] = MappingProxyType(
 
 
 def add(name: Name, environment: MutableMapping[str, str]) -> None:
-    """Add a set to the environment. Flags that are already set stay unchanged.
+    """Add a set to the variables of the process. Flags that are already set stay unchanged.
 
     XLA reads the flags once, so call this before the first use of a device.
-
-    Args:
-      name: of the set.
-      environment: variables of the process; modified in place.
     """
     variable, flags = SETS[name]
     given = environment.get(variable, "")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from convs2s_jax.core.config import build, check, to_dict
-from convs2s_jax.core.errors import UserError, did_you_mean
+from convs2s_jax.core.errors import UserError, did_you_mean, located
 from convs2s_jax.core.files import read_json, replace_file
 from convs2s_jax.scaling import plan, provenance, topology
 from convs2s_jax.scaling.topology import device_count
@@ -231,7 +231,9 @@ def _plan(cfg: Config, case: Case, sizes: Mapping[str, int]) -> Row:
     """Plan a case and return it as JSON, or the reason why it cannot be planned."""
     try:
         devices = topology.named(case.topology, slices=case.slices)
-        _check_fits(case)
+        where = case.topology if case.slices == 1 else f"{case.slices} slices of {case.topology}"
+        with located(f"--meshes has {'.'.join(map(str, case.mesh))}, on {where}"):
+            shape(_config(case.mesh), case.available)
         mesh = {**to_dict(cfg.mesh), **dict(zip(AXES, case.mesh, strict=True))}
         changed = build(Config, {**to_dict(cfg), "mesh": mesh, "parallel": case.parallel})
         batch = {"tokens_per_chip": case.tokens} if case.each else {"tokens": case.tokens}
@@ -249,10 +251,8 @@ def _mesh(text: str) -> tuple[int, int, int]:
         f"--meshes has '{text}': write data.fsdp.tensor, as in 16.1.1, or -1.1.1, where -1 uses the rest",
     )
     data, fsdp, tensor = map(int, axes)
-    try:
+    with located(f"--meshes has '{text}'"):
         _config((data, fsdp, tensor))
-    except UserError as error:
-        raise UserError(f"--meshes has '{text}': {error}") from error
     return data, fsdp, tensor
 
 
@@ -267,12 +267,3 @@ def _fitted(mesh: tuple[int, int, int], devices: int) -> tuple[int, int, int]:
         return shape(_config(mesh), devices)
     except UserError:
         return mesh
-
-
-def _check_fits(case: Case) -> None:
-    """Raise UserError, with mesh and topology, if the mesh of a case does not fit its devices."""
-    try:
-        shape(_config(case.mesh), case.available)
-    except UserError as error:
-        where = case.topology if case.slices == 1 else f"{case.slices} slices of {case.topology}"
-        raise UserError(f"--meshes has {'.'.join(map(str, case.mesh))}, on {where}: {error}") from error

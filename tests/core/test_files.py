@@ -174,10 +174,6 @@ ODD = {
         lambda path: path.symlink_to("/dev/zero"),
         "cannot be read: it is a device or a pipe, not a file; restore it",
     ),
-    "full": (
-        lambda path: path.symlink_to("/dev/full"),
-        "cannot be read: it is a device or a pipe, not a file; restore it",
-    ),
     "memory": (lambda path: path.symlink_to("/proc/self/mem"), "cannot be read: Input/output error; restore it"),
     "4 terabytes": (
         make_sparse,
@@ -194,7 +190,6 @@ ODD = {
         "is not JSON (Expecting value: line 1 column 7 (char 6)); restore it",
     ),
     "lists": (lambda path: path.write_text("[" * 10**6), "is not JSON (it is nested too deeply); restore it"),
-    "records": (lambda path: path.write_text('{"a":' * 10**6), "is not JSON (it is nested too deeply); rest"),
     "digits": (lambda path: path.write_text("1" * 5000), "is not JSON (Exceeds the limit (4300 digits) for integer"),
 }
 

@@ -88,7 +88,8 @@ def read(path: Path) -> dict[str, Any]:
         contains, or no torch version that loads safely is installed.
     """
     if not path.is_file():
-        raise UserError(f"--checkpoint={path} does not exist")
+        odd = "is not a file; specify a .pt or .npz file" if path.exists() else "does not exist"
+        raise UserError(f"--checkpoint={path} {odd}")
     try:
         return _read_arrays(path) if path.suffix == ".npz" else _read_torch(path)
     except OSError as error:

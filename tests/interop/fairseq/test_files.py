@@ -153,12 +153,13 @@ def test_half_precision_becomes_single(torch, good, tmp_path):
     ("spoil", "sentence"),
     [
         (lambda path: path.unlink(), "does not exist"),
+        (lambda path: path.rename(path.with_name("x")) and path.mkdir(), "is not a file; specify a .pt or .npz file"),
         (lambda path: path.write_bytes(b""), "is not a checkpoint that torch can read"),
         (lambda path: path.write_text("hello\n" * 100), "is not a checkpoint that torch can read"),
         (lambda path: path.write_bytes(path.read_bytes()[:3000]), "is not a checkpoint that torch can read"),
         (lambda path: zipfile.ZipFile(path, "w").close(), "is not a checkpoint that torch can read"),
     ],
-    ids=["missing", "empty", "text", "cut", "zip"],
+    ids=["missing", "folder", "empty", "text", "cut", "zip"],
 )
 def test_what_is_no_checkpoint_is_named(torch, good, tmp_path, spoil, sentence):
     path = examples.save(tmp_path, good)
@@ -175,12 +176,10 @@ def test_what_is_no_checkpoint_is_named(torch, good, tmp_path, spoil, sentence):
         (lambda _: [1, 2], r"contains no 'model'.* \(it contains: list\)"),
         (lambda c: c | {"args": None}, "contains neither 'args' nor 'cfg' with a 'model'"),
         (lambda c: c | {"model": c["model"] | {"x": "text"}}, r"model\['x'\] is not a tensor of numbers"),
-        (lambda c: c | {"model": c["model"] | {"x": c["model"]["decoder.version"] / 0}}, r"model\['x'\] is not finite"),
         (
             lambda c: c | {"last_optimizer_state": {"state": {0: 1}}},
             "is not laid out like a fairseq checkpoint: KeyError",
         ),
-        (lambda c: c | {"extra_state": {"train_iterator": 3}}, "is not laid out like a fairseq checkpoint"),
     ],
 )
 def test_odd_contents_are_named(torch, good, tmp_path, change, sentence):
