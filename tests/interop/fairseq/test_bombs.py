@@ -133,9 +133,7 @@ BOMBS = {
 
 @pytest.fixture(scope="module")
 def good():
-    pytest.importorskip("torch")
-    _, args, tensors = examples.case()
-    return examples.content(tensors, args, examples.buffers(tensors))
+    return examples.whole()
 
 
 @pytest.mark.parametrize("name", drills_but(BOMBS, BOMBS.keys() - {"shared lists"}))

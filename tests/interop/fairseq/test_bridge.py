@@ -49,9 +49,7 @@ def merged_tensors(tensors):
 @pytest.fixture
 def file(tmp_path):
     """A checkpoint with momentum."""
-    pytest.importorskip("torch")
-    _, args, tensors = examples.case()
-    return examples.save(tmp_path, examples.content(tensors, args, examples.buffers(tensors)))
+    return examples.save(tmp_path, examples.whole())
 
 
 def unchanged(tensors):
@@ -77,7 +75,6 @@ def without_version(tensors):
     ids=["tied", "plain", "weight norm removed", "version 1", "no version"],
 )
 def test_an_imported_model_has_fairseqs_logits(name, change, tmp_path):
-    pytest.importorskip("torch")
     arrays, args, tensors = examples.case(name)
     told = examples.bring_in(examples.save(tmp_path, examples.content(change(tensors), args)), tmp_path / "run")
     assert "momentum starts from zero" in " ".join(told)
@@ -116,7 +113,6 @@ def test_import_export_import_is_exact(name, tmp_path):
 @pytest.mark.parametrize(("smoothing", "best"), [(0.0, 3.25), (0.0, None), (0.0, -math.inf), (0.1, 3.25)])
 def test_the_best_loss_of_a_plateau_comes_and_goes_where_it_is_the_same_loss(tmp_path, smoothing, best):
     """In bits there and in nats here. An infinite one is a new scheduler's; with None, fairseq's could not compare."""
-    pytest.importorskip("torch")
     _, args, tensors = examples.case("fconv_07_even_kernels")
     criterion = {"criterion": "label_smoothed_cross_entropy", "label_smoothing": smoothing} if smoothing else {}
     args = {**args, "lr_scheduler": "reduce_lr_on_plateau", "lr": [0.5], **criterion}
@@ -169,7 +165,6 @@ def test_an_export_has_the_keys_of_fairseqs_own_checkpoint(golden, tmp_path):
 @pytest.mark.drill
 def test_updates_after_an_import_are_those_of_fairseq(tmp_path):
     """fairseq's first update is undone to find its buffer: b = -lr g = (after - before) / (1 + m)."""
-    pytest.importorskip("torch")
     arrays, info = cases.load("nag_02_lr_change")
     before, after = (
         {k.removeprefix(f"{part}/"): v for k, v in arrays.items() if k.startswith(f"{part}/")}
@@ -332,7 +327,6 @@ def test_decode_gives_fairseqs_translations(name, folders, options, golden, tmp_
 
 @pytest.mark.drill
 def test_several_checkpoints_make_several_workdirs_or_their_average(tmp_path):
-    pytest.importorskip("torch")
     _, args, tensors = examples.case()
     other = {name: value + np.float32(0.1) for name, value in tensors.items() if name != "decoder.version"}
     other = {"decoder.version": tensors["decoder.version"], **other}

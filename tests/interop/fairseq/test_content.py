@@ -17,9 +17,7 @@ LONG = "x" * 100_000
 
 @pytest.fixture(scope="module")
 def content():
-    pytest.importorskip("torch")
-    _, args, tensors = examples.case()
-    return examples.content(tensors, args, examples.buffers(tensors))
+    return examples.whole()
 
 
 def refused(folder, content, sentence):

@@ -54,9 +54,7 @@ SILENT = {
 
 @pytest.fixture(scope="module")
 def values():
-    pytest.importorskip("torch")
-    _, args, tensors = examples.case()
-    return examples.content(tensors, args, examples.buffers(tensors))
+    return examples.whole()
 
 
 def outcomes(folder, values, form, flips, cuts):

@@ -63,7 +63,6 @@ def test_codes_that_do_not_fit_are_refused(codes, folder):
 
 
 def test_an_import_keeps_the_codes_or_says_that_there_are_none(codes, tmp_path):
-    pytest.importorskip("torch")
     _, args, tensors = examples.case()
     file = examples.save(tmp_path, examples.content(tensors, args))
     plain = examples.bring_in(file, tmp_path / "plain")

@@ -34,8 +34,7 @@ def torch():
 
 @pytest.fixture
 def good():
-    _, args, tensors = examples.case()
-    return examples.content(tensors, args, examples.buffers(tensors))
+    return examples.whole()
 
 
 @pytest.mark.parametrize("legacy", [False, True], ids=["zip", "pickle"])

@@ -21,7 +21,6 @@ FOLDER = "gs://bucket/fairseq"
 @pytest.fixture
 def folder(tmp_path):
     """A folder of fairseq's files: a checkpoint with and without torch's format, dictionaries, and codes."""
-    pytest.importorskip("torch")
     folder = tmp_path / "fairseq"
     folder.mkdir()
     _, args, tensors = examples.case()

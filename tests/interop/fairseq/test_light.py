@@ -162,7 +162,6 @@ def test_a_mistake_in_arguments_names_its_file_and_sizes_beyond_all_machines_are
 
 
 def test_momentum_of_nag_starts_afresh_too(tmp_path):
-    pytest.importorskip("torch")
     _, args, tensors = case("dynamicconv_01_glu")
     nag = args | {"optimizer": "nag", "momentum": 0.99, "lr_scheduler": "fixed", "warmup_updates": 0}
     values = examples.content(tensors, nag, examples.buffers(tensors))

@@ -29,9 +29,7 @@ def one_sentence(error: UserError) -> None:
 
 @pytest.fixture(scope="module")
 def content():
-    pytest.importorskip("torch")
-    _, args, tensors = examples.case()
-    return examples.content(tensors, args, examples.buffers(tensors))
+    return examples.whole()
 
 
 SCALARS = (

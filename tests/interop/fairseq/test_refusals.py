@@ -24,9 +24,7 @@ from tests.processes import called
 
 @pytest.fixture
 def values():
-    pytest.importorskip("torch")
-    _, args, tensors = examples.case()
-    return examples.content(tensors, args, examples.buffers(tensors))
+    return examples.whole()
 
 
 @pytest.fixture
