@@ -125,14 +125,9 @@ def parse(command: Command, arguments: Sequence[str]) -> tuple[dict[str, Any], O
 
 
 def refuse_overrides(overrides: Overrides, what: str) -> None:
-    """Reject --config.path.to.field=value for a command that reads its configuration from a run.
+    """Raise UserError for --config.path.to.field=value of a command that reads its configuration from a run.
 
-    Args:
-      overrides: those of the command line.
-      what: what the command produces, the subject of the message: "a picture".
-
-    Raises:
-      UserError: there are overrides; the message states the first.
+    `what` is what the command produces, the subject of the message: "a picture".
     """
     if overrides:
         field = f"{PREFIX}{overrides[0][0]}"

@@ -7,15 +7,9 @@ from convs2s_jax.core.errors import UserError
 
 
 def check_installed(what: str, packages: Sequence[str], extra: str) -> None:
-    """Check that optional packages are installed.
+    """Raise UserError if an optional package is missing, and state the extra of this package that installs it.
 
-    Args:
-      what: the feature that needs them, for the message: "serving".
-      packages: their import names.
-      extra: the extra of this package that installs them.
-
-    Raises:
-      UserError: a package is missing; the message states how to install it.
+    Packages are given by their import names; `what` is the feature that needs them, such as "serving".
     """
     if missing := [name for name in packages if importlib.util.find_spec(name) is None]:
         raise UserError(f"{what} needs {', '.join(missing)}: pip install '.[{extra}]'")

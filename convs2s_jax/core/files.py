@@ -116,14 +116,9 @@ def check_replaceable(path: Path) -> None:
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
-    """Write a file atomically: a reader sees the old content or the complete new one.
+    """Write a file atomically, text as UTF-8: a reader sees the old content or the complete new one.
 
-    Args:
-      path: of the file; its folder must exist.
-      content: text is written as UTF-8.
-
-    Raises:
-      OSError: the file cannot be written; an existing file stays unchanged.
+    Raises OSError if it cannot be written; an existing file then stays unchanged.
     """
     with replacing(path) as part:
         part.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)

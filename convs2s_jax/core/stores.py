@@ -35,25 +35,15 @@ def join(folder: str, *names: str) -> str:
 
 
 def read(address: str) -> bytes:
-    """Return the content of an object.
-
-    Raises:
-      FileNotFoundError: it is missing.
-      OSError: it cannot be read.
-    """
+    """Return the content of an object. Raises FileNotFoundError if it is missing, OSError if it cannot be read."""
     return bytes(_found(address, slice(None)).value)
 
 
 def pieces(address: str, *, most: int | None = None) -> Iterator[bytes]:
     """Yield the content of an object in pieces of `PIECE` bytes, of which the last is shorter.
 
-    Args:
-      address: of the object.
-      most: maximum size in bytes; a larger object is not downloaded.
-
-    Raises:
-      FileNotFoundError: it is missing.
-      OSError: it cannot be read, is too large, or is replaced meanwhile.
+    An object of more than `most` bytes is not downloaded. Raises FileNotFoundError if it is missing, OSError if it
+    cannot be read, is too large, or is replaced meanwhile.
     """
     if most is not None and _is_longer(address, most):
         raise too_large(address, most)
