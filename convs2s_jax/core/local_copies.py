@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import itertools
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -32,7 +31,8 @@ def download(address: str, path: Path, *, most: int | None = None) -> None:
     pieces = stores.pieces(address, most=most)
     first = next(pieces)
     with path.open("wb") as file:
-        file.writelines(itertools.chain([first], pieces))
+        file.write(first)
+        file.writelines(pieces)
 
 
 def with_address(tell: Tell, copy: Path, address: str) -> Tell:

@@ -162,9 +162,10 @@ def _found(address: str, part: slice) -> Any:
 def _is_longer(address: str, size: int) -> bool:
     """Whether an object is known to have more than `size` bytes. TensorStore returns no sizes, but parts of objects."""
     try:
-        return bool(_found(address, slice(size, size + 1)))
+        _found(address, slice(size, size + 1))
     except OSError:  # there is no such byte; of any other error, the read that follows gives the reason
         return False
+    return True
 
 
 def _listed(bucket: tuple[str, str], prefix: str) -> list[str]:
