@@ -11,6 +11,7 @@ from convs2s_jax.core.tokens import PAD
 from convs2s_jax.interop import fairseq
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.light import layers as light_layers
+from convs2s_jax.nn.trees import paths
 from convs2s_jax.training.loss import Batch, loss
 from tests import golden
 from tests.helpers import difference, drills_but
@@ -82,7 +83,7 @@ def check_gradients(ours, expected, tolerance):
     The bias of an attention's keys is left out: it adds the same to all scores of a query, so that its gradient is
     nothing but rounding; it has to be small beside that of the keys' kernel.
     """
-    names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in jax.tree.leaves_with_path(ours)]
+    names = paths(ours)
     pairs = dict(zip(names, zip(jax.tree.leaves(ours), jax.tree.leaves(expected), strict=True), strict=True))
     assert len(pairs) > 30
     for name in [name for name in names if name.endswith("key/b")]:

@@ -114,7 +114,8 @@ def import_checkpoints(order: Import, tell: Callable[[str], None]) -> None:
             made = [_convert(one, order, inputs, told) for one in found]
         names = [str(path) for path in order.checkpoints]
         for part, one, of in zip(parts, made, [names] if order.average else [[name] for name in names], strict=True):
-            _write(part, one, of)
+            position = dataclasses.asdict(one.position) | {"data": None, derived_workdir.IMPORTED: of}
+            derived_workdir.write(part, one.cfg, one.vocabularies, one.state, position)
     for place, one in zip(order.workdirs, made, strict=True):
         tell(f"{place}: {one.position.where}; translate with convs2s decode --workdir={place}")
 
@@ -280,9 +281,3 @@ def _average(made: Sequence[_Made]) -> _Made:
     moments = optimizer.transformation(last.cfg.training.optimizer).init(params)
     state = TrainState(params=params, optimizer=moments, step=last.state.step)
     return dataclasses.replace(last, state=state)
-
-
-def _write(folder: Path, made: _Made, files: Sequence[str]) -> None:
-    """Write a workdir with one checkpoint, which records the files that it was created from."""
-    position = dataclasses.asdict(made.position) | {"data": None, derived_workdir.IMPORTED: files}
-    derived_workdir.write(folder, made.cfg, made.vocabularies, made.state, position)
