@@ -26,8 +26,8 @@ from convs2s_jax.training.mesh import slice_numbers
 CPU = "cpu"
 REFUSALS = (RuntimeError, ValueError, NotImplementedError)
 """Exceptions that JAX and the compilers raise for an unknown topology."""
-MOST_VIRTUAL = 4096
-"""Maximum number of virtual devices. The time to create them grows with the square: 16,384 take two minutes."""
+MOST_VIRTUAL = 2048
+"""Maximum number of virtual devices. XLA runs nothing on more CPU devices, and to create 16,384 takes two minutes."""
 LIBTPU = "libtpu is not installed, and planning a TPU needs its compiler: pip install '.[plan]'"
 
 
@@ -141,8 +141,8 @@ def reserve(count: int) -> None:
     """
     check(
         count <= MOST_VIRTUAL,
-        f"{count} virtual devices take too long to create: use {MOST_VIRTUAL} or fewer, or TPUs, or GPUs with "
-        "pip install '.[plan-gpu]', which need none",
+        f"{count} virtual devices are more than XLA runs programs on: use {MOST_VIRTUAL} or fewer, or TPUs, or GPUs "
+        "with pip install '.[plan-gpu]', which need none",
     )
     chosen = "host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
     if not chosen and count > jax.config.values["jax_num_cpu_devices"]:

@@ -30,8 +30,12 @@ from convs2s_jax.scaling.chips import CHIPS
         ("h100:8", 2, "only TPUs have slices; use the total number of devices"),
         ("a100:12", 1, "a machine has 8 GPUs; use fewer, or a multiple"),
         ("v5e:4x4", 0, "--slices=0: use 1 or more"),
-        ("cpu:100000", 1, "^100000 virtual devices take too long to create: use 4096 or fewer, or TPUs, or GPUs with"),
-        ("cpu:4096", 1, "planned on 4096 virtual devices, but this process has 8: set XLA_FLAGS"),
+        (
+            "cpu:2049",
+            1,
+            "^2049 virtual devices are more than XLA runs programs on: use 2048 or fewer, or TPUs, or GPUs",
+        ),
+        ("cpu:2048", 1, "planned on 2048 virtual devices, but this process has 8: set XLA_FLAGS"),
     ],
 )
 def test_what_is_no_topology_gets_a_sentence(name, slices, message):
