@@ -9,25 +9,9 @@ field = flax.struct.field
 T = TypeVar("T")
 
 
-class NodeClass:
-    """A class as the value of a field, equal only to itself. Flax's `tabulate` would read the fields of the class."""
-
-    def __init__(self, cls: type) -> None:
-        self.cls = cls
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, NodeClass) and self.cls is other.cls
-
-    def __hash__(self) -> int:
-        return hash(self.cls)
-
-    def __repr__(self) -> str:
-        return self.cls.__name__
-
-
 @typing.dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def dataclass(cls: type[T]) -> type[T]:
-    """Class decorator like `flax.struct.dataclass`, which adds the class itself as a static field of the structure.
+    """Class decorator like `flax.struct.dataclass`, which adds the class itself to the static values of the structure.
 
     In JAX 0.10 to 0.12, the structures of two dataclasses with the same number of fields compare equal, although their
     hashes differ (`benchmarks/upstream/dataclass_structures.py`). In jax 0.10, a jitted function then runs the program
@@ -35,6 +19,8 @@ def dataclass(cls: type[T]) -> type[T]:
     program of a `Memory` ran for a `MappedMemory` of the same shapes, with wrong results.
     """
     made: Any = cls
-    made.__annotations__["node_class"] = NodeClass
-    made.node_class = field(pytree_node=False, default=NodeClass(cls), repr=False, compare=False, kw_only=True)
-    return flax.struct.dataclass(cls)
+    made.__annotations__["node_class"] = type
+    made.node_class = field(pytree_node=False, default=cls, repr=False, compare=False, kw_only=True)
+    flax.struct.dataclass(cls)
+    del made.__dataclass_fields__["node_class"]  # only JAX needs it: not for `asdict` and other functions of fields
+    return cls
