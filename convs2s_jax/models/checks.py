@@ -3,9 +3,11 @@
 They only use types, shapes and dtypes, so they cost nothing in a compiled function.
 """
 
+import functools
 import numbers
 import types
 import typing
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
@@ -14,6 +16,9 @@ import numpy as np
 
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.nn.embedding import Embedding
+from convs2s_jax.nn.quantized import is_quantized
+from convs2s_jax.nn.sharded_params import any_sharded, is_sharded
+from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Array, Tree
 from convs2s_jax.nn.weight_norm import Normed
 
@@ -30,6 +35,9 @@ def check_params(params: Any, record: type) -> None:
                 f"params are those of several models, with an embedding table of shape {node.table.shape} in place of "
                 "[V, E]: map the function over them with jax.vmap, or pass the parameters of one model"
             )
+    for leaf in jax.tree.leaves(params, is_leaf=is_sharded):
+        if not is_sharded(leaf):
+            check_axes("params", leaf)
 
 
 def check_config(cfg: Any, record: type, *, name: str = "cfg") -> None:
@@ -72,6 +80,43 @@ def check_record(name: str, value: Any, factory: Any, kind: str) -> None:
         )
 
 
+def check_shapes(name: str, params: Any, init: Callable[..., Any], cfg: Hashable, dim: int) -> None:
+    """Reject parameters whose shapes are not those that the `init` of their kind returns for this config.
+
+    Shards that the layers gather are not checked.
+
+    Args:
+      name: of the parameters, for the message.
+      params: parameters of one kind of encoder, decoder or features.
+      init: the `init` of this kind.
+      cfg: config of this kind.
+      dim: embedding size E of the whole model.
+    """
+    if not any_sharded(params):
+        found = jax.tree_util.tree_leaves_with_path(params, is_leaf=is_quantized)
+        vocabulary = len(params.embedding.table) if found else 0
+        _check_shapes(name, tuple((path, leaf.shape) for path, leaf in found), init, cfg, vocabulary, dim)
+
+
+@functools.lru_cache
+def _check_shapes(
+    name: str,
+    found: tuple[tuple[Any, tuple[int, ...]], ...],
+    init: Callable[..., Any],
+    cfg: Hashable,
+    vocabulary: int,
+    dim: int,
+) -> None:
+    """Compare paths and shapes with those that `init` returns. What was accepted is remembered, errors are not."""
+    made = jax.eval_shape(lambda: init(jax.random.key(0), cfg, vocabulary=vocabulary, dim=dim, rate=0.0))
+    expected = {path: leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(made)}
+    given = dict(found)
+    for path in (*expected, *given):
+        has, needs = (f"shape {of[path]}" if path in of else "no array" for of in (given, expected))
+        if has != needs:
+            raise ValueError(f"{name} has {has} at {path_of(path)} and cfg needs {needs}: use the cfg passed to `init`")
+
+
 def check_tokens(name: str, tokens: Any) -> None:
     """Reject anything but a non-empty array of integers with one row per sequence."""
     if not isinstance(tokens, jax.Array | np.ndarray):
@@ -82,8 +127,13 @@ def check_tokens(name: str, tokens: Any) -> None:
         raise ValueError(f"{name} has shape {tokens.shape}: there are no tokens; use at least one row of one token")
     if not jnp.issubdtype(tokens.dtype, jnp.integer):
         raise TypeError(f"{name} has dtype {tokens.dtype}: token ids are integers, such as int32")
-    explicit = [axis for axis in jax.typeof(tokens).sharding.spec if axis is not None]
-    if explicit:  # axes of the types Auto and Manual are not part of an array's type
+    check_axes(name, tokens)
+
+
+def check_axes(name: str, array: Any) -> None:
+    """Reject an array that is sharded over mesh axes of type Explicit. Axes of other types are not in its type."""
+    explicit = [axis for axis in jax.typeof(array).sharding.spec if axis is not None]
+    if explicit:
         raise ValueError(
             f"{name} is sharded over {explicit[0]!r}, a mesh axis of type Explicit: create the mesh with axis_types="
             "(jax.sharding.AxisType.Auto,) for each of its axes"

@@ -16,6 +16,7 @@ from convs2s_jax.models.checks import (
     check_memory,
     check_params,
     check_record,
+    check_shapes,
     check_tokens,
     check_vocabulary,
 )
@@ -183,6 +184,7 @@ def precompute(params: Params, cfg: ModelConfig) -> Params:
         return params
     check_params(params, Params)
     check_config(cfg, ModelConfig)
+    _decoder(params, cfg)  # for its checks
     params = with_shared_table(cast(params, cfg), cfg)
     fast = FAST_DECODERS.get(cfg.decoder.kind)
     if fast is None:
@@ -210,6 +212,7 @@ def _decoder(params: Params, cfg: ModelConfig) -> DecoderSteps[Any, Any, Any, An
         check_record("params.decoder", params.decoder, FAST_DECODERS[kind].precompute, kind)
         return FAST_DECODERS[kind]
     check_record("params.decoder", params.decoder, DECODERS[kind].init, kind)
+    check_shapes("params.decoder", params.decoder, DECODERS[kind].init, cfg.decoder, cfg.embedding_dim)
     return DECODERS[kind]
 
 
@@ -221,6 +224,7 @@ def encode(params: Params, cfg: ModelConfig, src: Array, *, key: Key | None = No
     kind, scale = cfg.encoder.kind, cfg.decoder.gradient_scale
     check_record("params.encoder", params.encoder, ENCODERS[kind].init, kind)
     params = with_shared_table(params, cfg)
+    check_shapes("params.encoder", params.encoder, ENCODERS[kind].init, cfg.encoder, cfg.embedding_dim)
     with matmul_precision_context(cfg.matmul_precision):
         return ENCODERS[kind].encode(
             params.encoder, cfg.encoder, src, rate=cfg.dropout, gradient_scale=scale, key=key, execution=cfg.execution

@@ -26,6 +26,7 @@ from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
 from convs2s_jax.models.convs2s.layers import ConvLayer
 from convs2s_jax.models.layer_attention import layer_attention
 from convs2s_jax.models.memory import Memory
+from convs2s_jax.models.no_encoder import NoEncoderConfig
 from convs2s_jax.models.receptive_field import receptive_fields
 from convs2s_jax.models.recurrent.decoder import RecurrentDecoderConfig
 from convs2s_jax.models.recurrent.encoder import RecurrentEncoderConfig
@@ -48,6 +49,10 @@ CFG = ModelConfig(
 DEEPER = dataclasses.replace(
     CFG, encoder=ConvEncoderConfig(layers=[(8, 3)] * 2), decoder=ConvDecoderConfig(layers=[(8, 3)] * 2, out_dim=6)
 )
+WIDER = dataclasses.replace(CFG, embedding_dim=16)
+LANGUAGE = ModelConfig(
+    embedding_dim=8, encoder=NoEncoderConfig(), decoder=ConvDecoderConfig(layers=[(8, 3)], attention_layers=[])
+)
 OTHER = dataclasses.replace(CFG, encoder=RecurrentEncoderConfig(units=4), decoder=RecurrentDecoderConfig(units=4))
 POOLED = ClassifierConfig(embedding_dim=4, features=PooledConfig(encoder=ConvEncoderConfig(layers=[(4, 3)])))
 KIM = ClassifierConfig(embedding_dim=4, features=KimConfig(widths=(2,), maps=3))
@@ -55,8 +60,8 @@ SRC = jnp.asarray([[5, 6, EOS], [7, EOS, PAD]], jnp.int32)
 BATCH = Batch(src=SRC, tgt=SRC)
 
 
-def init(key):
-    return model.init(key, CFG, source_vocabulary=V, target_vocabulary=V)
+def init(key, cfg=CFG):
+    return model.init(key, cfg, source_vocabulary=V, target_vocabulary=V)
 
 
 class Made(NamedTuple):
@@ -191,11 +196,38 @@ WRONG = {
     ),
     "parameters of a model with fewer layers": (
         lambda made: model.encode(made.params, DEEPER, SRC),
-        "^params have 1 layers and cfg has 2: use the cfg passed to `init`$",
+        r"^params.encoder has no array at blocks/1/conv/w and cfg needs shape \(3, 8, 16\): use the cfg passed to",
     ),
     "a decoder of fewer layers": (
         lambda made: model.init_cache(made.params, DEEPER, made.memory, 2),
-        "^params have 1 layers and cfg has 2: use the cfg passed to `init`$",
+        r"^params.decoder has no array at blocks/1/conv/w and cfg needs shape \(3, 8, 16\): use the cfg passed to",
+    ),
+    "parameters of a model with more layers": (
+        lambda _: model.encode(init(jax.random.key(0), DEEPER), CFG, SRC),
+        r"^params.encoder has shape \(3, 8, 16\) at blocks/1/conv/w and cfg needs no array: use the cfg passed to",
+    ),
+    "the loss of a model with smaller embeddings": (
+        lambda made: loss(made.params, WIDER, BATCH),
+        r"^params.encoder has shape \(11, 8\) at embedding/table and cfg needs shape \(11, 16\): use the cfg passed",
+    ),
+    "a decoder with smaller embeddings": (
+        lambda made: model.logits(made.params, WIDER, jnp.zeros((2, 3, 6))),
+        r"^params.decoder has shape \(11, 8\) at embedding/table and cfg needs shape \(11, 16\)",
+    ),
+    "a language model with smaller embeddings to translate": (
+        lambda _: translate(
+            init(jax.random.key(0), LANGUAGE), dataclasses.replace(LANGUAGE, embedding_dim=16), SearchConfig(), [[]]
+        ),
+        r"^params.decoder has shape \(11, 8\) at embedding/table and cfg needs shape \(11, 16\)",
+    ),
+    "a classifier with smaller embeddings": (
+        lambda _: classifier.logits(
+            classifier.init(jax.random.key(0), KIM, vocabulary=V, labels=L),
+            dataclasses.replace(KIM, embedding_dim=8),
+            SRC,
+        ),
+        r"^params.features has shape \(11, 4\) at embedding/table and cfg needs shape \(11, 8\): use the "
+        "cfg passed to `init`$",
     ),
     "a pair in place of a batch": (
         lambda made: loss(made.params, CFG, (SRC, SRC)),
@@ -365,16 +397,25 @@ def test_a_wrong_call_is_one_sentence(name, made):
 def test_a_mesh_of_ones_own_has_axes_of_type_auto(made):
     def placed(kind):
         mesh = jax.make_mesh((2,), ("mine",), axis_types=(kind,))
-        return jax.device_put(SRC, NamedSharding(mesh, P("mine")))
+        place = NamedSharding(mesh, P("mine"))
+        w = jax.device_put(made.params.encoder.map_in.w, place)
+        encoder = made.params.encoder.replace(map_in=made.params.encoder.map_in.replace(w=w))
+        return made.params.replace(encoder=encoder), jax.device_put(SRC, place)
 
-    found = jax.jit(lambda src: model.encode(made.params, CFG, src))(placed(AxisType.Auto))
+    params, src = placed(AxisType.Auto)
+    found = jax.jit(lambda params, src: model.encode(params, CFG, src))(params, src)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, made.memory)
-    src = placed(AxisType.Explicit)
-    for call in (lambda src: model.encode(made.params, CFG, src), jax.jit(model.decoder_inputs)):
+    params, src = placed(AxisType.Explicit)
+    refused = {
+        "src": lambda: model.encode(made.params, CFG, src),
+        "tgt": lambda: jax.jit(model.decoder_inputs)(src),
+        "params": lambda: jax.jit(lambda params: loss(params, CFG, BATCH))(params),
+    }
+    for name, call in refused.items():
         with pytest.raises(
-            ValueError, match=r"is sharded over 'mine', a mesh axis of type Explicit: create the mesh with"
+            ValueError, match=f"^{name} is sharded over 'mine', a mesh axis of type Explicit: create the mesh with"
         ):
-            call(src)
+            call()
 
 
 @pytest.mark.parametrize("kind", drills_but(ENCODERS, kept=firsts(ENCODERS)))

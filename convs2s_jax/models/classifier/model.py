@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from convs2s_jax.core.config import check, record
-from convs2s_jax.models.checks import check_config, check_params, check_tokens
+from convs2s_jax.models.checks import check_config, check_params, check_shapes, check_tokens
 from convs2s_jax.models.classifier import kim, pooled
 from convs2s_jax.models.classifier.kim import KimConfig
 from convs2s_jax.models.classifier.pooled import PooledConfig
@@ -124,10 +124,12 @@ def logits(params: ClassifierParams, cfg: ClassifierConfig, src: Array, *, key: 
     check_params(params, ClassifierParams)
     check_config(cfg, ClassifierConfig)
     check_tokens("src", src)
+    kind = FEATURES[cfg.features.kind]
+    check_shapes("params.features", params.features, kind.init, cfg.features, cfg.embedding_dim)
     features_key, output_key = split_key(key, 2)
     params = cast(params, cfg)
     with matmul_precision_context(cfg.matmul_precision):
-        z = FEATURES[cfg.features.kind].extract(
+        z = kind.extract(
             params.features, cfg.features, src, rate=cfg.dropout, key=features_key, execution=cfg.execution
         )
         z = dropout(z, cfg.dropout, output_key)

@@ -17,7 +17,6 @@ from convs2s_jax.models.convs2s.convolutions import CONVOLUTIONS, ConvolutionCon
 from convs2s_jax.models.convs2s.layers import (
     ConvLayer,
     add_residual,
-    check_blocks,
     check_layers,
     gated,
     init_layers,
@@ -202,7 +201,6 @@ def prepare(_params: ConvDecoderParams, _cfg: ConvDecoderConfig, memory: Memory)
 
 def init_cache(params: ConvDecoderParams, cfg: ConvDecoderConfig, _memory: Any, rows: int) -> ConvDecoderCache:
     """Create the cache before the first token, with zero histories, so that the first steps see zeros on the left."""
-    check_blocks(params.blocks, cfg.layers)
     dtype = params.map_in.w.dtype
     histories = [
         jnp.zeros((rows, (layer.width - 1) * cfg.convolution.at(i).dilation, size.inputs), dtype)

@@ -12,7 +12,6 @@ from convs2s_jax.models.convs2s.convolutions import CONVOLUTIONS, ConvolutionCon
 from convs2s_jax.models.convs2s.layers import (
     ConvLayer,
     add_residual,
-    check_blocks,
     check_layers,
     gated,
     init_layers,
@@ -140,7 +139,6 @@ def encode(
       key: random key for dropout; None for evaluation.
       execution: how the layers are executed.
     """
-    check_blocks(params.blocks, cfg.layers)
     mask = src != PAD
     keys = split_key(key, len(cfg.layers) + 1)
     start = jnp.zeros(src.shape[:1], jnp.int32)

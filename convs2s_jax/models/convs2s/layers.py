@@ -49,12 +49,6 @@ def check_layers(layers: Sequence[ConvLayer], convolution: ConvolutionConfig) ->
         convolution.check_inputs(size.inputs)
 
 
-def check_blocks(blocks: Sequence[object], layers: Sequence[ConvLayer]) -> None:
-    """Reject parameters that were initialised with a different list of layers."""
-    if len(blocks) != len(layers):
-        raise ValueError(f"params have {len(blocks)} layers and cfg has {len(layers)}: use the cfg passed to `init`")
-
-
 class LayerChannels(NamedTuple):
     """Channel counts around one layer.
 
