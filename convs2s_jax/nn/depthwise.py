@@ -120,8 +120,6 @@ def _products(w: Array, x: Array, dilation: int, padding: tuple[int, int]) -> Ar
 
 def _blocks(x: Array, count: int, length: int, reach: int) -> Array:
     """Split [B, T + reach, ...] into overlapping blocks [B * count, length + reach, ...]; reach <= length."""
-    if count == 1:
-        return x
     B, J, *rest = x.shape
     x = jnp.pad(x, ((0, 0), (0, (count + 1) * length - J), *((0, 0) for _ in rest)))
     blocks = reshape(x, (B, count + 1, length, *rest))

@@ -81,5 +81,10 @@ def position_rows(tokens: Array, start: Array) -> Array:
     return (jnp.cumsum(real, axis=1) + start.astype(jnp.int32)[:, None]) * real + PAD
 
 
+def length_after(length: Array, tokens: Array) -> Array:
+    """Return the number of real tokens read so far, [N]: `length` [N] plus those in `tokens` [N, T]."""
+    return length + jnp.sum(tokens != PAD, axis=1, dtype=length.dtype)
+
+
 def _table(key: Key, rows: int, dim: int, std: float) -> Array:
     return (std * draws.normal(key, (rows, dim))).at[PAD].set(0.0)

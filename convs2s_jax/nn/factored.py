@@ -61,9 +61,8 @@ def convolution(params: Factored, kind: TapKind[Any], x: Array, dilation: int = 
 
 def dense(params: Factored, kind: TapKind[Any]) -> Affine | None:
     """Return the equivalent dense convolution, w_j P for each tap, without dilation; None if the taps depend on x."""
-    w = kind.fixed(params.taps)
-    if w is None:
+    if kind.fixed is None:
         return None
-    pointwise = params.pointwise
+    w, pointwise = kind.fixed(params.taps), params.pointwise
     w = jnp.repeat(w, len(pointwise.w) // w.shape[1], axis=1)
     return Affine(w=w[:, :, None] * pointwise.w[None], b=pointwise.b)

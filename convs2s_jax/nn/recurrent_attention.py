@@ -3,7 +3,7 @@
     a_t = softmax_j score(s_t, h_j);   c_t = sum_j a_tj v_j
 
 for queries s_t [U] and a memory of keys h_j and values v_j [E]. The part that only depends on the memory is computed
-once (`map_memory`) and shared by the W hypotheses of a sentence.
+once (`MappedMemory`) and shared by the W hypotheses of a sentence.
 """
 
 from collections.abc import Callable
@@ -148,13 +148,6 @@ ATTENTIONS: dict[str, Scoring[Any]] = {
     "general": Scoring(init=general_init, keys=map_keys, score=product),
     "none": Scoring(init=no_init, keys=keep_keys, score=None),
 }
-
-
-def map_memory(
-    kind: Scoring[ParamsT], params: ParamsT, keys: Array, values: Array, mask: Array, summary: Array
-) -> MappedMemory:
-    """Map a memory once for all steps and hypotheses."""
-    return MappedMemory(keys=kind.keys(params, keys), values=values, mask=mask, summary=summary)
 
 
 def attend(kind: Scoring[ParamsT], params: ParamsT, memory: MappedMemory, queries: Array) -> tuple[Array, Array]:

@@ -65,14 +65,6 @@ def gather(params: T) -> T:
     return gathered
 
 
-def gather_early(params: T) -> T:
-    """Gather every early `ShardedParam` of the parameters."""
-    gathered: T = jax.tree.map(
-        lambda x: x.gather(x.value, x.dtype) if is_sharded(x) and x.early else x, params, is_leaf=is_sharded
-    )
-    return gathered
-
-
 def any_sharded(params: Any) -> bool:
     """Whether any of the parameters is a `ShardedParam`."""
     return any(is_sharded(x) for x in jax.tree.leaves(params, is_leaf=is_sharded))

@@ -54,12 +54,12 @@ class TapKind(NamedTuple, Generic[ParamsT]):
       init: (key, K, C, H, draw) -> parameters.
       taps: (parameters, x [N, T, C], dropout rate, key) -> shared taps [K, H], taps per row [N, 1, K, H], or taps per
         position [N, T, K, H].
-      fixed: parameters -> taps [K, H] without dropout, the same at all positions; None if they depend on x.
+      fixed: parameters -> taps [K, H] without dropout, the same at all positions. None if they depend on x.
     """
 
     init: Callable[[Key, int, int, int, Draw], ParamsT]
     taps: Callable[[ParamsT, Array, float, Key | None], Array]
-    fixed: Callable[[ParamsT], Array | None]
+    fixed: Callable[[ParamsT], Array] | None
 
 
 def normal(deviation: float) -> Draw:
@@ -122,12 +122,8 @@ def _dynamic(params: PredictedTaps, x: Array, rate: float, key: Key | None) -> A
     return dropout(predicted(params.maker, x), rate, key)
 
 
-def _none(_params: PredictedTaps) -> None:
-    return None
-
-
 TAPS: dict[str, TapKind[Any]] = {
     "separable": TapKind(init=_init_separable, taps=partial(_same_everywhere, _stored_taps), fixed=_stored_taps),
     "lightweight": TapKind(init=_init_lightweight, taps=partial(_same_everywhere, _normalised), fixed=_normalised),
-    "dynamic": TapKind(init=_init_dynamic, taps=_dynamic, fixed=_none),
+    "dynamic": TapKind(init=_init_dynamic, taps=_dynamic, fixed=None),
 }

@@ -7,7 +7,6 @@ width, R = (K - 1) r reach at dilation r, J input positions. Attention: H heads,
 cells: G gates, U units. Search, which has no layers: G groups, H = W // G hypotheses of a group, R = B * G rows.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,7 +14,6 @@ import jax.numpy as jnp
 
 Array = jax.Array
 Key = jax.Array
-Initializer = Callable[[Key, tuple[int, ...]], Array]
 Tree = Any
 """A pytree of arrays, for functions that accept any structure."""
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from convs2s_jax.nn import recurrent_attention
-from convs2s_jax.nn.recurrent_attention import ATTENTIONS
+from convs2s_jax.nn.recurrent_attention import ATTENTIONS, MappedMemory
 
 B, W, S, E, U = 2, 3, 5, 4, 4
 LENGTHS = [5, 2]
@@ -20,17 +20,13 @@ def setup(name, steps):
     def normal(*shape):
         return jnp.asarray(rng.normal(size=shape), jnp.float32)
 
-    shapes = jax.eval_shape(lambda key: ATTENTIONS[name].init(key, U, E), jax.random.key(0))
+    kind = ATTENTIONS[name]
+    shapes = jax.eval_shape(lambda key: kind.init(key, U, E), jax.random.key(0))
     params = jax.tree.map(lambda leaf: normal(*leaf.shape), shapes)
     mask = jnp.arange(S)[None] < jnp.asarray(LENGTHS)[:, None]
-    source = recurrent_attention.map_memory(
-        ATTENTIONS[name], params, normal(B, S, E), normal(B, S, E), mask, normal(B, E)
-    )
-    rng = np.random.default_rng(0)  # the memory again, as it was before it was mapped
-    for shape in [leaf.shape for leaf in jax.tree.leaves(shapes)]:
-        rng.normal(size=shape)
-    keys, values = (rng.normal(size=(B, S, E)) for _ in range(2))
-    return params, source, keys, values, normal(B * W, steps, U)
+    keys, values = normal(B, S, E), normal(B, S, E)
+    source = MappedMemory(keys=kind.keys(params, keys), values=values, mask=mask, summary=normal(B, E))
+    return params, source, np.float64(keys), np.float64(values), normal(B * W, steps, U)
 
 
 def additive(params, s, h):

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from convs2s_jax.core.config import check, record
-from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import output
 from convs2s_jax.models.convs2s.convolutions import CONVOLUTIONS, ConvolutionConfig, DenseConfig
 from convs2s_jax.models.convs2s.layers import (
@@ -35,7 +34,7 @@ from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.attention import MultiStepAttention
 from convs2s_jax.nn.convolution import DenseForm
 from convs2s_jax.nn.dropout import dropout, split_key
-from convs2s_jax.nn.embedding import Embedding, embed
+from convs2s_jax.nn.embedding import Embedding, embed, length_after
 from convs2s_jax.nn.initialisation import init_each
 from convs2s_jax.nn.types import Array, Key
 
@@ -283,11 +282,6 @@ def after_convolution(
     if block.attention is not None:
         h, a = attend(block.attention, h)
     return add_residual(h, residual(outputs, layer, block.projection)), a
-
-
-def length_after(length: Array, tokens: Array) -> Array:
-    """Return the number of real tokens read so far, [N]: `length` [N] plus those in `tokens` [N, T]."""
-    return length + jnp.sum(tokens != PAD, axis=1, dtype=length.dtype)
 
 
 def output_layer(params: ConvDecoderParams, dtype: DTypeLike) -> Affine:

@@ -16,19 +16,14 @@ from jax.typing import DTypeLike
 
 from convs2s_jax.models.convs2s import decoder, first_layer
 from convs2s_jax.models.convs2s.convolutions import CONVOLUTIONS
-from convs2s_jax.models.convs2s.decoder import (
-    ConvDecoderConfig,
-    ConvDecoderParams,
-    after_convolution,
-    length_after,
-)
+from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig, ConvDecoderParams, after_convolution
 from convs2s_jax.models.convs2s.first_layer import Tables, Words
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.nn import attention, convolution, struct
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.attention import MultiStepAttention, ProjectedSource
-from convs2s_jax.nn.embedding import embed, position_rows
+from convs2s_jax.nn.embedding import embed, length_after, position_rows
 from convs2s_jax.nn.types import Array, Key
 
 MOST_BYTES = 2**27

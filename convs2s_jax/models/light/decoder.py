@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from convs2s_jax.core.config import check, record
-from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.light import layers
 from convs2s_jax.models.light.layers import FeedForward, LightConfig, LightConvolution, residual
@@ -18,7 +17,7 @@ from convs2s_jax.nn import convolution, draws, layer_norm, multihead, struct
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.depthwise import depthwise
 from convs2s_jax.nn.dropout import dropout, split_key
-from convs2s_jax.nn.embedding import Embedding
+from convs2s_jax.nn.embedding import Embedding, length_after
 from convs2s_jax.nn.gradient import materialise_gradient
 from convs2s_jax.nn.layer_norm import LayerNorm
 from convs2s_jax.nn.multihead import Multihead, SourceHeads
@@ -224,12 +223,11 @@ def advance(
     x = dropout(layers.embed(params.embedding, cfg, tokens, cache.length).astype(dtype), rate, keys[0])
     histories, weights = [], []
     for block, history, source, k in zip(params.blocks, cache.histories, memory.sources, keys[1:], strict=True):
-        x, after, a = apply(block, history, source, x, k)
-        histories.append(after)
+        x, history_after, a = apply(block, history, source, x, k)
+        histories.append(history_after)
         weights.append(a)
-    length = cache.length + jnp.sum(tokens != PAD, axis=1, dtype=cache.length.dtype)
-    cache = LightDecoderCache(length=length, histories=tuple(histories))
-    return layers.norm_after(params.norm, x), tuple(weights), cache
+    after = LightDecoderCache(length=length_after(cache.length, tokens), histories=tuple(histories))
+    return layers.norm_after(params.norm, x), tuple(weights), after
 
 
 def output_layer(params: LightDecoderParams, dtype: DTypeLike) -> Affine:

@@ -22,13 +22,7 @@ from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.dropout import dropout, split_key
 from convs2s_jax.nn.embedding import Embedding, embed
 from convs2s_jax.nn.recurrent import CELLS, Cell, CellName, CellState
-from convs2s_jax.nn.recurrent_attention import (
-    ATTENTIONS,
-    AttentionName,
-    AttentionParams,
-    MappedMemory,
-    map_memory,
-)
+from convs2s_jax.nn.recurrent_attention import ATTENTIONS, AttentionName, AttentionParams, MappedMemory
 from convs2s_jax.nn.types import Array, Key, accumulation_dtype
 
 
@@ -135,8 +129,8 @@ def init(key: Key, cfg: RecurrentDecoderConfig, *, vocabulary: int, dim: int, ra
 
 def prepare(params: RecurrentDecoderParams, cfg: RecurrentDecoderConfig, memory: Memory) -> MappedMemory:
     """Project the source once for all steps and hypotheses."""
-    kind = ATTENTIONS[cfg.attention]
-    return map_memory(kind, params.attention, memory.keys, memory.values, memory.mask, memory.summary)
+    keys = ATTENTIONS[cfg.attention].keys(params.attention, memory.keys)
+    return MappedMemory(keys=keys, values=memory.values, mask=memory.mask, summary=memory.summary)
 
 
 def init_cache(

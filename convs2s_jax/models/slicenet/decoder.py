@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from convs2s_jax.core.config import record
-from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import output
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.memory import Memory
@@ -22,7 +21,7 @@ from convs2s_jax.models.slicenet.layers import ATTENTION, MERGE, SliceNetAttenti
 from convs2s_jax.nn import embedding, struct
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.dropout import dropout, split_key
-from convs2s_jax.nn.embedding import Embedding, embed
+from convs2s_jax.nn.embedding import Embedding, embed, length_after
 from convs2s_jax.nn.sharded_params import any_sharded, gather
 from convs2s_jax.nn.types import Array, Key
 
@@ -184,9 +183,11 @@ def advance(
         params: SliceNetBlock, before: SliceNetBlockCache, x: Array, key: Key | None
     ) -> tuple[Array, Array, SliceNetBlockCache]:
         params = gather(params)
-        y, steps = layers.causal_module(params.steps, cfg.shapes, before.steps, x, rate=rate, key=key)
+        y, early = layers.causal_steps(params.steps[:2], cfg.shapes[:2], before.steps[:2], x)
+        z, late = layers.causal_steps(params.steps[2:], cfg.shapes[2:], before.steps[2:], x + y)
+        y = dropout(x + z, rate, key)
         fetched, a, queries = layers.attend(params.attention, before.attention, y, timing, *source)
-        return y + fetched, a, SliceNetBlockCache(steps=steps, attention=queries)
+        return y + fetched, a, SliceNetBlockCache(steps=(*early, *late), attention=queries)
 
     fetched, a, queries = layers.attend(params.attention, cache.mixer.attention, g, timing, *source)
     x, merged = layers.causal_steps(params.merge, MERGE, cache.mixer.steps, jnp.concatenate([fetched, g], axis=-1))
@@ -196,8 +197,7 @@ def advance(
         x, a, now = apply(p, before, x, k)
         weights.append(a)
         after.append(now)
-    length = cache.length + jnp.sum(tokens != PAD, axis=1, dtype=cache.length.dtype)
-    mixer = SliceNetBlockCache(steps=merged, attention=queries)
+    length, mixer = length_after(cache.length, tokens), SliceNetBlockCache(steps=merged, attention=queries)
     return x, tuple(weights), SliceNetDecoderCache(length=length, mixer=mixer, blocks=tuple(after))
 
 

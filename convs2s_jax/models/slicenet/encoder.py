@@ -9,7 +9,7 @@ from convs2s_jax.core.config import record
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.memory import Memory
-from convs2s_jax.models.protocols import EncoderConfig
+from convs2s_jax.models.protocols import EncoderConfig, fields_after
 from convs2s_jax.models.slicenet import layers
 from convs2s_jax.models.slicenet.layers import SliceNetConfig, SliceNetStep
 from convs2s_jax.nn import embedding, struct
@@ -36,7 +36,7 @@ class SliceNetEncoderConfig(SliceNetConfig, EncoderConfig):
     @property
     def receptive_fields(self) -> tuple[int, ...]:
         """Source tokens that a position sees after each module."""
-        return tuple(1 + layers.reach_of(self.shapes) * (i + 1) for i in range(self.modules))
+        return fields_after([layers.reach_of(self.shapes)] * self.modules)
 
 
 @struct.dataclass
@@ -91,7 +91,9 @@ def encode(
     x = dropout(words + layers.timing_of(cfg, src, start, dim, dtype), rate, keys[0])
 
     def module(steps: tuple[SliceNetStep, ...], x: Array, key: Key | None) -> Array:
-        return layers.centred_module(steps, cfg.shapes, x, mask=mask, rate=rate, key=key)
+        y = layers.centred_steps(steps[:2], cfg.shapes[:2], x, mask)
+        z = layers.centred_steps(steps[2:], cfg.shapes[2:], x + y, mask)
+        return dropout(x + z, rate, key)
 
     apply = execution.with_remat(module)
     for steps, k in zip(params.modules, keys[1:], strict=True):

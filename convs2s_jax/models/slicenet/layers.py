@@ -17,7 +17,6 @@ from convs2s_jax.core.config import ITEMS, check, record
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.nn import convolution, factored, layer_norm, struct
 from convs2s_jax.nn.attention import context
-from convs2s_jax.nn.dropout import dropout
 from convs2s_jax.nn.embedding import position_rows, rows
 from convs2s_jax.nn.factored import Factored
 from convs2s_jax.nn.layer_norm import LayerNorm, normalise
@@ -149,30 +148,6 @@ def causal_steps(
         x = normalise(step.norm, y)
         afters.append(after)
     return x, tuple(afters)
-
-
-def centred_module(
-    steps: Sequence[SliceNetStep], shapes: Shapes, x: Array, *, mask: Array, rate: float, key: Key | None
-) -> Array:
-    """Apply a module of an encoder, [B, S, E] -> [B, S, E]."""
-    y = centred_steps(steps[:2], shapes[:2], x, mask)
-    z = centred_steps(steps[2:], shapes[2:], x + y, mask)
-    return dropout(x + z, rate, key)
-
-
-def causal_module(
-    steps: Sequence[SliceNetStep],
-    shapes: Shapes,
-    past_inputs: Sequence[Array],
-    x: Array,
-    *,
-    rate: float,
-    key: Key | None,
-) -> tuple[Array, tuple[Array, ...]]:
-    """Apply a module of a decoder, [N, T, E] -> [N, T, E], and return the histories after x."""
-    y, early = causal_steps(steps[:2], shapes[:2], past_inputs[:2], x)
-    z, late = causal_steps(steps[2:], shapes[2:], past_inputs[2:], x + y)
-    return dropout(x + z, rate, key), (*early, *late)
 
 
 def attend(
