@@ -62,21 +62,6 @@ class LookupMemory:
 
 
 @struct.dataclass
-class UnmappedMemory:
-    """A memory as the encoder returns it. The maps of each layer are applied to the hypotheses instead.
-
-    Attributes:
-      keys: [B, S, E].
-      values: [B, S, E].
-      mask: [B, S], True at real source positions.
-    """
-
-    keys: Array
-    values: Array
-    mask: Array
-
-
-@struct.dataclass
 class LookupCache:
     """The decoder state after the target tokens read so far.
 
@@ -107,10 +92,10 @@ def for_one_hypothesis(params: LookupParams) -> LookupParams:
     return dataclasses.replace(params, maps_source=False)
 
 
-def prepare(params: LookupParams, _cfg: ConvDecoderConfig, memory: Memory) -> LookupMemory | UnmappedMemory:
+def prepare(params: LookupParams, _cfg: ConvDecoderConfig, memory: Memory) -> LookupMemory | Memory:
     """Map the source for the attention of each layer, once for all steps and hypotheses, if `maps_source`."""
     if not params.maps_source:
-        return UnmappedMemory(keys=memory.keys, values=memory.values, mask=memory.mask)
+        return memory
     maps = [block.attention for block in params.plain.blocks]
     first = next((m for m in maps if m is not None), None)
     if first is None:
@@ -122,9 +107,7 @@ def prepare(params: LookupParams, _cfg: ConvDecoderConfig, memory: Memory) -> Lo
     return LookupMemory(z=z, sources=sources, mask=memory.mask)
 
 
-def init_cache(
-    params: LookupParams, cfg: ConvDecoderConfig, memory: LookupMemory | UnmappedMemory, rows: int
-) -> LookupCache:
+def init_cache(params: LookupParams, cfg: ConvDecoderConfig, memory: LookupMemory | Memory, rows: int) -> LookupCache:
     """Create the cache before the first token."""
     plain = decoder.init_cache(params.plain, cfg, memory, rows)
     histories: tuple[Array | Words, ...] = plain.histories
@@ -136,7 +119,7 @@ def init_cache(
 def advance(
     params: LookupParams,
     cfg: ConvDecoderConfig,
-    memory: LookupMemory | UnmappedMemory,
+    memory: LookupMemory | Memory,
     cache: LookupCache,
     tokens: Array,
     *,
@@ -162,7 +145,7 @@ def advance(
         return convolution.causal(convolve(plain.blocks[i].conv, cfg.convolution.at(i), x, form), history, x)
 
     def attend(i: int, maps: MultiStepAttention, h: Array) -> tuple[Array, Array]:
-        if isinstance(memory, UnmappedMemory):
+        if isinstance(memory, Memory):
             return attention.attend(maps, h, g, memory.keys, memory.values, memory.mask)
         source: Any = memory.sources[i]  # not None for a layer that attends
         return attention.attend_projected(maps, h, g, memory.z, source, memory.mask)

@@ -1,4 +1,4 @@
-"""Laws of the convolutional decoder: any cut, causality, shared memory, and its rules."""
+"""What the laws of all decoders (`tests/models/test_decoder_laws.py`) do not say about the convolutional one."""
 
 import dataclasses
 from functools import partial
@@ -17,7 +17,7 @@ from convs2s_jax.models.convs2s import decoder as conv_decoder
 from convs2s_jax.models.convs2s import lookup
 from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
 from convs2s_jax.models.memory import Memory
-from tests.helpers import drills_but
+from tests.helpers import drills_but, same
 
 V, E, B, S, T = 13, 6, 2, 4, 7
 CONFIGS = {
@@ -45,10 +45,10 @@ def setup(name):
     return cfg, jax.tree.map(lambda leaf: jnp.asarray(0.3 * rng.normal(size=leaf.shape), leaf.dtype), shapes)
 
 
-def memory(sentences=B):
+def memory():
     rng = np.random.default_rng(1)
-    keys, values = (jnp.asarray(rng.normal(size=(sentences, S, E)), jnp.float32) for _ in range(2))
-    mask = jnp.arange(S)[None] < jnp.asarray([S, 2])[:sentences, None]
+    keys, values = (jnp.asarray(rng.normal(size=(B, S, E)), jnp.float32) for _ in range(2))
+    mask = jnp.arange(S)[None] < jnp.asarray([S, 2])[:, None]
     return Memory(keys=keys, values=values, mask=mask, summary=jnp.mean(keys, axis=1))
 
 
@@ -58,15 +58,11 @@ def decode(params, cfg, memory, cache, tokens):
     return output.logits(conv_decoder.output_layer(params, features.dtype), features), jnp.stack(layers, -1), cache
 
 
-def start(params, cfg, rows=B):
-    return conv_decoder.init_cache(params, cfg, memory(), rows)
+def start(params, cfg):
+    return conv_decoder.init_cache(params, cfg, memory(), B)
 
 
 TOKENS = jnp.asarray([[EOS, 5, 6, 7, 8, 9, 10], [EOS, 11, 12, 5, PAD, PAD, PAD]], jnp.int32)
-
-
-def same(a, b):
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), a, b)
 
 
 @pytest.mark.parametrize("cuts", drills_but([[7], [1] * 7, [3, 1, 3], [6, 1]], kept=[[3, 1, 3]]), ids=str)
@@ -91,37 +87,27 @@ def decode_fast(params, cfg, memory, cache, tokens):
     return output.logits(lookup.output_layer(params, features.dtype), features), jnp.stack(layers, -1), cache
 
 
-def fast(params, cfg):
+def fast(params, cfg, one_hypothesis=False):
     """Precomputed parameters, the memory they read and an empty cache."""
     params = lookup.precompute(params, cfg)
+    params = lookup.for_one_hypothesis(params) if one_hypothesis else params
     source = lookup.prepare(params, cfg, memory())
     return params, source, lookup.init_cache(params, cfg, source, B)
 
 
-@pytest.mark.parametrize("cuts", drills_but([[7], [1] * 7, [3, 1, 3]], kept=[[3, 1, 3]]), ids=str)
+@pytest.mark.parametrize("one_hypothesis", [False, True])
 @two_configs
-def test_precomputed_parameters_predict_the_same(name, cuts):
+def test_precomputed_parameters_predict_the_same(name, one_hypothesis):
+    """With a source that is mapped once, and with one that is not."""
     cfg, params = setup(name)
     whole, attention, _ = decode(params, cfg, memory(), start(params, cfg), TOKENS)
-    params, source, cache = fast(params, cfg)
+    params, source, cache = fast(params, cfg, one_hypothesis)
     assert params.tables is not None
+    assert isinstance(source, Memory) == one_hypothesis
     at = 0
-    for cut in cuts:
-        part, a, cache = decode_fast(params, cfg, source, cache, TOKENS[:, at : at + cut])
-        same((part, a), (whole[:, at : at + cut], attention[:, at : at + cut]))
-        at += cut
-
-
-@two_configs
-def test_an_unmapped_source_for_one_hypothesis_predicts_the_same(name):
-    cfg, params = setup(name)
-    expected, attention, _ = decode(params, cfg, memory(), start(params, cfg), TOKENS)
-    params = lookup.for_one_hypothesis(lookup.precompute(params, cfg))
-    source = lookup.prepare(params, cfg, memory())
-    cache, at = lookup.init_cache(params, cfg, source, B), 0
     for cut in (3, 1, 3):
         part, a, cache = decode_fast(params, cfg, source, cache, TOKENS[:, at : at + cut])
-        same((part, a), (expected[:, at : at + cut], attention[:, at : at + cut]))
+        same((part, a), (whole[:, at : at + cut], attention[:, at : at + cut]))
         at += cut
 
 
@@ -149,62 +135,6 @@ def test_a_target_begins_after_zeros_in_the_dtype_of_the_parameters(name):
     for leaf in jax.tree.leaves(cache):
         np.testing.assert_array_equal(leaf, 0)
     assert {h.dtype for h in cache.histories} == {jnp.dtype("bfloat16")}
-
-
-@two_configs
-def test_logits_read_no_later_input_and_do_read_their_own(name):
-    """d logits[t] / d embedded input[u] is exactly zero for u > t and not zero for u = t."""
-    cfg, params = setup(name)
-    tokens = jnp.asarray([[EOS, 5, 6, 7, 8, 9]], jnp.int32)
-    weights = np.random.default_rng(2).normal(size=(1, 1, V)).astype(np.float32)
-    # a row of a table that is read at one place only stands for the embedded input there
-    field = "positions" if cfg.positions else "table"
-    rows = jnp.arange(6) + PAD + 1 if cfg.positions else tokens[0]
-
-    @jax.jit
-    def jacobian(params):
-        def logits(table):
-            changed = params.replace(embedding=params.embedding.replace(**{field: table}))
-            out, _, _ = decode(changed, cfg, memory(1), start(params, cfg, 1), tokens)
-            return (out * weights).sum(-1)[0]
-
-        return jax.jacrev(logits)(getattr(params.embedding, field))[:, rows]
-
-    reads = np.abs(jacobian(params)).max(-1)
-    assert (reads[np.triu_indices(6, 1)] == 0.0).all()
-    assert (np.diagonal(reads) > 1e-6).all()
-
-
-@pytest.mark.parametrize("name", ["projections", "partial_attention"])
-def test_hypotheses_share_the_memory_of_their_sentence(name):
-    """Rows [b W : (b + 1) W] read sentence b: the same as one copy of the memory for each row."""
-    cfg, params = setup(name)
-    beam = 3
-    tokens = jax.random.randint(jax.random.key(3), (B * beam, 2), 4, V)
-    shared = decode(params, cfg, memory(), start(params, cfg, B * beam), tokens)
-    copies = jax.tree.map(lambda x: jnp.repeat(x, beam, axis=0), memory())
-    same(shared, decode(params, cfg, copies, start(params, cfg, B * beam), tokens))
-
-
-@every_config
-def test_a_reordered_cache_continues_the_reordered_rows(name):
-    """Every leaf of the cache has rows on axis 0, so a beam is reordered by one tree map."""
-    cfg, params = setup(name)
-    order = np.array([1, 0])
-    source = jax.tree.map(lambda x: jnp.stack([x[0], x[0]]), memory())
-    _, _, cache = decode(params, cfg, source, start(params, cfg), TOKENS[:, :3])
-    _, _, swapped = decode(params, cfg, source, start(params, cfg), TOKENS[order, :3])
-    cache = jax.tree.map(lambda x: x[order], cache)
-    last = TOKENS[:, 3:4]
-    same(decode(params, cfg, source, cache, last), decode(params, cfg, source, swapped, last))
-
-
-@every_config
-def test_attention_of_each_layer_is_a_distribution_over_the_source(name):
-    cfg, params = setup(name)
-    _, a, _ = decode(params, cfg, memory(), start(params, cfg), TOKENS)
-    np.testing.assert_allclose(a.sum(2), 1.0, rtol=1e-5)
-    np.testing.assert_array_equal(a[1, :, 2:], 0.0)
 
 
 def test_layers_without_attention_have_no_maps():
