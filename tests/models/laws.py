@@ -29,10 +29,10 @@ def parameters(cfg):
     return filled(jax.eval_shape(init, jax.random.key(0)))
 
 
-def filled(shapes):
-    """Arrays of these shapes, drawn from a normal distribution with standard deviation 0.3."""
+def filled(shapes, scale=0.3):
+    """Arrays of these shapes, drawn from a normal distribution with this standard deviation."""
     rng = np.random.default_rng(0)
-    return jax.tree.map(lambda leaf: jnp.asarray(0.3 * rng.normal(size=leaf.shape), leaf.dtype), shapes)
+    return jax.tree.map(lambda leaf: jnp.asarray(scale * rng.normal(size=leaf.shape), leaf.dtype), shapes)
 
 
 @lru_cache

@@ -18,7 +18,8 @@ from convs2s_jax.nn.sharded_params import ShardedParam, is_sharded
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.training import loss as losses
 from convs2s_jax.training.loss import Batch, cross_entropy, loss
-from tests.helpers import drills_but
+from tests.helpers import drills_but, padded, same
+from tests.models.laws import filled
 
 E, SOURCE, TARGET = 6, 12, 13
 CONFIGS = {
@@ -40,17 +41,10 @@ def setup(name, **fields):
     values = {"encoder": {"max_positions": 16, **encoder}, "decoder": {"max_positions": 16, "out_dim": 5, **decoder}}
     cfg = build(ModelConfig, {"embedding_dim": E, "dropout": 0.1, **values, **fields})
     init = partial(encoder_decoder.init, cfg=cfg, source_vocabulary=SOURCE, target_vocabulary=TARGET)
-    rng = np.random.default_rng(0)
-    shapes = jax.eval_shape(init, jax.random.key(0))
-    return cfg, jax.tree.map(lambda leaf: jnp.asarray(0.3 * rng.normal(size=leaf.shape), leaf.dtype), shapes)
+    return cfg, filled(jax.eval_shape(init, jax.random.key(0)))
 
 
 PAIRS = [([5, 6, 7, 8, EOS], [5, 9, EOS]), ([9, 4, EOS], [10, 11, 12, 4, 6, EOS]), ([10, EOS], [7, EOS])]
-
-
-def padded(sentences, length, left=False):
-    rows = [[PAD] * (length - len(s)) + s if left else s + [PAD] * (length - len(s)) for s in sentences]
-    return jnp.asarray(rows, jnp.int32)
 
 
 def batch(pairs, source_length, target_length, left=False):
@@ -73,10 +67,6 @@ def sums(params, cfg, batch):
     return loss(params, cfg, batch, smoothing=0.1)
 
 
-def close(a, b, tolerance=1e-5):
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance), a, b)
-
-
 @every_config
 def test_padding_on_either_side_and_batch_neighbours_change_nothing(name):
     cfg, params = setup(name)
@@ -85,7 +75,7 @@ def test_padding_on_either_side_and_batch_neighbours_change_nothing(name):
         logits, attention = teacher_forced(params, cfg, batch(PAIRS, source_length, target_length, left))
         for row, (src, tgt) in enumerate(PAIRS):
             own = slice(-len(src), None) if left else slice(len(src))
-            close((logits[row, : len(tgt)], attention[row, : len(tgt), own]), (alone[row][0][0], alone[row][1][0]))
+            same((logits[row, : len(tgt)], attention[row, : len(tgt), own]), (alone[row][0][0], alone[row][1][0]))
 
 
 @every_config
@@ -106,8 +96,8 @@ def test_padding_and_rows_of_padding_add_nothing_to_the_sums():
     cfg, params = setup("plain")
     empty = ([], [])
     whole = sums(params, cfg, batch(PAIRS, 5, 6))
-    close(sums(params, cfg, batch([*PAIRS, empty, empty], 5, 6)), whole)
-    close(sums(params, cfg, batch(PAIRS, 7, 8, left=True)), whole)
+    same(sums(params, cfg, batch([*PAIRS, empty, empty], 5, 6)), whole)
+    same(sums(params, cfg, batch(PAIRS, 7, 8, left=True)), whole)
     nothing = jax.jit(jax.grad(lambda params: loss(params, cfg, batch([empty] * 2, 5, 6)).loss))(params)
     jax.tree.map(lambda leaf: np.testing.assert_array_equal(leaf, 0.0), nothing)
 
@@ -118,7 +108,7 @@ def test_sums_of_two_halves_are_those_of_the_whole():
     pairs = [*PAIRS, PAIRS[0]]
     halves = [sums(params, cfg, batch(half, 5, 6)) for half in (pairs[:2], pairs[2:])]
     whole = sums(params, cfg, batch(pairs, 5, 6))
-    close(jax.tree.map(lambda a, b: a + b, *halves), whole)
+    same(jax.tree.map(lambda a, b: a + b, *halves), whole)
     assert int(whole.tokens) == sum(len(tgt) for _, tgt in pairs)
 
 
@@ -126,17 +116,6 @@ def test_decoder_inputs_are_the_target_shifted_right():
     tgt = jnp.asarray([[5, 6, EOS, PAD], [5, 6, 7, EOS], [PAD] * 4], jnp.int32)
     expected = [[EOS, 5, 6, PAD], [EOS, 5, 6, 7], [PAD] * 4]
     np.testing.assert_array_equal(encoder_decoder.decoder_inputs(tgt), expected)
-
-
-@pytest.mark.drill
-def test_vmap_of_the_gradient_gives_the_gradient_of_each_pair():
-    """What per-example gradients are for: their sum is the gradient of the batch."""
-    cfg, params = setup("plain")
-    whole = batch(PAIRS, 5, 6)
-    each = jax.tree.map(lambda x: x[:, None], whole)
-    gradient = jax.grad(lambda params, batch: loss(params, cfg, batch).loss)
-    per_pair = jax.jit(jax.vmap(gradient, in_axes=(None, 0)))(params, each)
-    close(jax.tree.map(lambda leaf: leaf.sum(0), per_pair), jax.jit(gradient)(params, whole))
 
 
 def test_bfloat16_is_close_to_float32_and_its_gradients_are_float32():
@@ -153,13 +132,6 @@ def test_bfloat16_is_close_to_float32_and_its_gradients_are_float32():
     assert {leaf.dtype for leaf in jax.tree.leaves(near_gradients)} == {jnp.dtype("float32")}
     a, b = (np.concatenate([np.ravel(x) for x in jax.tree.leaves(g)]) for g in (exact_gradients, near_gradients))
     assert np.linalg.norm(a - b) < 0.05 * np.linalg.norm(a)
-
-
-def test_dropout_follows_its_key_on_both_sides():
-    cfg, params = setup("plain", dropout=0.3)
-    value = jax.jit(lambda seed: loss(params, cfg, batch(PAIRS, 5, 6), key=jax.random.key(seed)).loss)
-    assert float(value(0)) == float(value(0))
-    assert float(value(0)) != float(value(1))
 
 
 def test_dropout_stands_where_section_4_2_and_fairseq_put_it(monkeypatch):
@@ -208,7 +180,7 @@ def test_cross_entropy_equals_a_loop(smoothing):
         total += -(1 - smoothing - each) * log_p[targets[at]] - each * sum(log_p)
         nll += -log_p[targets[at]]
     ours = cross_entropy(jnp.asarray(logits, jnp.float32), jnp.asarray(targets, jnp.int32), smoothing)
-    close(ours, (total, nll))
+    same(ours, (total, nll))
 
 
 @pytest.mark.parametrize(("rows", "length"), drills_but([(16, 2), (6, 12), (1, 8), (7, 3)], kept=[(7, 3)]))
@@ -228,8 +200,8 @@ def test_projecting_in_chunks_changes_neither_loss_nor_gradient(rows, length, mo
         return jax.jit(jax.value_and_grad(total, (0, 1)))(params, features)
 
     logits = encoder_decoder.logits(params, cfg, features)
-    close(value_and_gradient(8)[0], cross_entropy(logits, targets, 0.1)[0])
-    close(value_and_gradient(8), value_and_gradient(1))
+    same(value_and_gradient(8)[0], cross_entropy(logits, targets, 0.1)[0])
+    same(value_and_gradient(8), value_and_gradient(1))
 
 
 @pytest.mark.parametrize(

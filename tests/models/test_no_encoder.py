@@ -7,12 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from convs2s_jax.core.config import build, to_dict
+from convs2s_jax.core.config import build
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.training.loss import Batch, loss
 from tests.helpers import drills_but
+from tests.models.laws import filled
 
 V, E, B, T = 13, 6, 2, 6
 VALUES = {
@@ -27,9 +28,7 @@ SRC = jnp.full((B, 1), EOS, jnp.int32)
 def setup(**fields):
     cfg = build(ModelConfig, {**VALUES, **fields})
     init = partial(encoder_decoder.init, cfg=cfg, source_vocabulary=V, target_vocabulary=V)
-    rng = np.random.default_rng(0)
-    shapes = jax.eval_shape(init, jax.random.key(0))
-    return cfg, jax.tree.map(lambda leaf: jnp.asarray(0.4 * rng.normal(size=leaf.shape), leaf.dtype), shapes)
+    return cfg, filled(jax.eval_shape(init, jax.random.key(0)), 0.4)
 
 
 def start(params, cfg, rows=B):
@@ -41,6 +40,7 @@ def test_there_are_no_parameters_of_a_source_and_nothing_of_it_is_read():
     cfg, params = setup()
     assert jax.tree.leaves(params.encoder) == []
     assert cfg.decoder.gradient_scale == 1.0
+    assert not cfg.reads_source
     memory, cache = start(params, cfg)
     assert not memory.mask.any()
     other = encoder_decoder.encode(params, cfg, jnp.full((B, 9), 7, jnp.int32))
@@ -80,9 +80,3 @@ def test_every_parameter_is_trained_and_the_source_changes_nothing(dtype):
     gradients = gradient(SRC)
     assert jax.tree.all(jax.tree.map(lambda leaf: bool(jnp.any(leaf != 0)), gradients))
     jax.tree.map(np.testing.assert_array_equal, gradients, gradient(jnp.full((B, 4), 5, jnp.int32)))
-
-
-def test_a_configuration_comes_back_from_its_dictionary():
-    cfg, _ = setup()
-    assert build(ModelConfig, to_dict(cfg)) == cfg
-    assert not cfg.reads_source

@@ -25,6 +25,7 @@ from convs2s_jax.nn import convolution, weight_norm
 from convs2s_jax.nn.dropout import row_keys
 from convs2s_jax.training.loss import Batch, loss
 from tests.helpers import close, drills_but
+from tests.models.laws import filled
 
 LAYERS = {
     "dense": DenseConfig(),
@@ -37,18 +38,12 @@ every_layer = pytest.mark.parametrize("name", LAYERS)
 C, D = 6, 4
 
 
-def random(params, seed=0, scale=0.5):
-    """The same tree without a zero."""
-    rng = np.random.default_rng(seed)
-    return jax.tree.map(lambda leaf: jnp.asarray(scale * rng.normal(size=leaf.shape), leaf.dtype), params)
-
-
 def layer(name, width):
     """Kind, config and parameters of one layer."""
     cfg = LAYERS[name]
     kind = CONVOLUTIONS[cfg.kind]
     fresh = kind.init(jax.random.key(0), cfg, width, C, D, 1.0)
-    return kind, cfg, random(fresh)
+    return kind, cfg, filled(fresh, 0.5)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 4))
@@ -179,7 +174,7 @@ def model(name, *, layers=((8, 3),) * 3, execution=None, **fields):
 def setup(cfg):
     rng = np.random.default_rng(0)
     init = partial(encoder_decoder.init, cfg=cfg, source_vocabulary=V, target_vocabulary=V)
-    params = random(jax.eval_shape(init, jax.random.key(0)), scale=0.4)
+    params = filled(jax.eval_shape(init, jax.random.key(0)), 0.4)
     src, tgt = rng.integers(4, V, size=(B, S)), rng.integers(4, V, size=(B, T))
     src[1, 3:], tgt[2, 2:] = PAD, PAD
     return params, Batch(src=jnp.asarray(src, jnp.int32), tgt=jnp.asarray(tgt, jnp.int32))

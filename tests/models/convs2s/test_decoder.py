@@ -18,6 +18,7 @@ from convs2s_jax.models.convs2s import lookup
 from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
 from convs2s_jax.models.memory import Memory
 from tests.helpers import drills_but, same
+from tests.models.laws import filled
 
 V, E, B, S, T = 13, 6, 2, 4, 7
 CONFIGS = {
@@ -40,9 +41,7 @@ def setup(name):
     """A config and parameters in which nothing is zero: biases and the rows of padding would hide mistakes."""
     cfg = build(ConvDecoderConfig, {"out_dim": 5, "max_positions": 16, **CONFIGS[name]})
     init = partial(conv_decoder.init, cfg=cfg, vocabulary=V, dim=E, rate=0.1)
-    rng = np.random.default_rng(0)
-    shapes = jax.eval_shape(init, jax.random.key(0))
-    return cfg, jax.tree.map(lambda leaf: jnp.asarray(0.3 * rng.normal(size=leaf.shape), leaf.dtype), shapes)
+    return cfg, filled(jax.eval_shape(init, jax.random.key(0)))
 
 
 def memory():

@@ -13,7 +13,6 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.models.light import decoder as light_decoder
 from convs2s_jax.models.light import encoder as light_encoder
 from convs2s_jax.models.light import layers as light_layers
@@ -21,6 +20,7 @@ from convs2s_jax.nn import taps
 from convs2s_jax.nn.taps import TAPS, PredictedTaps, SharedTaps
 from convs2s_jax.training.loss import Batch, loss
 from tests.helpers import drills_but
+from tests.models.laws import filled
 
 V, E = 13, 8
 SMALL = {"kind": "light", "conv_dim": 12, "heads": 4, "ffn_dim": 10, "max_positions": 32}
@@ -42,25 +42,7 @@ def setup(name, **options):
     """A config and parameters in which nothing is zero: biases and the rows of padding would hide mistakes."""
     cfg = config(name, **options)
     init = partial(encoder_decoder.init, cfg=cfg, source_vocabulary=V, target_vocabulary=V)
-    rng = np.random.default_rng(0)
-    shapes = jax.eval_shape(init, jax.random.key(0))
-    return cfg, jax.tree.map(lambda leaf: jnp.asarray(0.3 * rng.normal(size=leaf.shape), leaf.dtype), shapes)
-
-
-def same(a, b, tolerance=1e-5):
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance), a, b)
-
-
-@pytest.mark.drill
-def test_recomputed_layers_have_the_same_gradients():
-    cfg, params = setup("learned")
-    again = config("learned", model={"execution": ExecutionConfig(remat="block")})
-
-    def gradients(cfg):
-        return jax.jit(jax.grad(lambda p: loss(p, cfg, Batch(src=SOURCE, tgt=TOKENS), key=jax.random.key(0)).loss))
-
-    assert "remat" in str(jax.make_jaxpr(gradients(again))(params)).replace("name=checkpoint", "remat")
-    same(gradients(again)(params), gradients(cfg)(params))
+    return cfg, filled(jax.eval_shape(init, jax.random.key(0)))
 
 
 def test_dropout_stands_where_fairseq_puts_it(monkeypatch):

@@ -17,6 +17,7 @@ from convs2s_jax.models.recurrent import decoder as recurrent_decoder
 from convs2s_jax.models.recurrent import wirings as recurrent_wirings
 from convs2s_jax.models.recurrent.decoder import RecurrentDecoderConfig
 from tests.helpers import drills_but
+from tests.models.laws import filled
 
 V, E, U, O, S = 13, 4, 4, 5, 4
 LENGTHS = [4, 2]
@@ -39,9 +40,7 @@ def setup(name):
     """A config and parameters in which nothing is zero."""
     cfg = build(RecurrentDecoderConfig, {"units": U, "out_dim": O, **CONFIGS[name]})
     init = partial(recurrent_decoder.init, cfg=cfg, vocabulary=V, dim=E, rate=0.1)
-    rng = np.random.default_rng(0)
-    shapes = jax.eval_shape(init, jax.random.key(0))
-    return cfg, jax.tree.map(lambda leaf: jnp.asarray(0.6 * rng.normal(size=leaf.shape), leaf.dtype), shapes)
+    return cfg, filled(jax.eval_shape(init, jax.random.key(0)), 0.6)
 
 
 def memory():

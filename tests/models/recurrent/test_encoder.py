@@ -10,11 +10,12 @@ import pytest
 
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.core.tokens import EOS
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.recurrent import encoder as recurrent_encoder
 from convs2s_jax.models.recurrent.encoder import RecurrentEncoderConfig
-from tests.helpers import drills_but
+from tests.helpers import drills_but, padded
+from tests.models.laws import filled
 
 V, E, U = 11, 5, 4
 SENTENCES = [[5, 6, 7, 8, 9, EOS], [10, 4, EOS], [EOS]]
@@ -30,14 +31,7 @@ def setup(cell, name):
     """A config and parameters in which nothing is zero."""
     cfg = build(RecurrentEncoderConfig, {"cell": cell, "units": U, **CONFIGS[name]})
     init = partial(recurrent_encoder.init, cfg=cfg, vocabulary=V, dim=E, rate=0.1)
-    rng = np.random.default_rng(0)
-    shapes = jax.eval_shape(init, jax.random.key(0))
-    return cfg, jax.tree.map(lambda leaf: jnp.asarray(0.5 * rng.normal(size=leaf.shape), leaf.dtype), shapes)
-
-
-def padded(left):
-    rows = [[PAD] * (7 - len(s)) + s if left else s + [PAD] * (7 - len(s)) for s in SENTENCES]
-    return jnp.asarray(rows, jnp.int32)
+    return cfg, filled(jax.eval_shape(init, jax.random.key(0)), 0.5)
 
 
 def encode(params, cfg, src, **options):
@@ -87,7 +81,7 @@ def test_memory_and_gradients_equal_those_of_pytorch(cell, name):
 
         @jax.jit
         def total(params, left=left, at=at):
-            memory = encode(params, cfg, padded(left))
+            memory = encode(params, cfg, padded(SENTENCES, 7, left))
             parts = zip(at, weights, strict=True)
             value = sum(
                 jnp.sum(memory.keys[i, own] * a.astype(np.float32)) + jnp.sum(memory.summary[i] * b.astype(np.float32))
@@ -111,7 +105,7 @@ def test_dropout_stands_on_embeddings_between_layers_and_on_the_last_outputs(mon
     monkeypatch.setattr(
         recurrent_encoder, "dropout", lambda x, rate, key: seen.append((x.shape, rate, jax.random.key_data(key))) or x
     )
-    encode(params, cfg, padded(False), key=jax.random.key(0))
+    encode(params, cfg, padded(SENTENCES, 7), key=jax.random.key(0))
     assert [shape for shape, _, _ in seen] == [(3, 7, E), (3, 7, 2 * U), (3, 7, U), (3, 7, U), (3, 7, U)]
     assert {rate for _, rate, _ in seen} == {0.1}
     assert len({tuple(np.asarray(key).tolist()) for _, _, key in seen}) == len(seen)
