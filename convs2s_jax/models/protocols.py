@@ -133,7 +133,17 @@ class Encoder(Protocol[EncoderConfigT, ParamsT]):
         key: Key | None = None,
         execution: ExecutionConfig = DEFAULT,
     ) -> Memory:
-        """Encode source tokens [B, S]; `gradient_scale` multiplies the gradient with respect to the memory's keys."""
+        """Encode source tokens into a memory.
+
+        Args:
+          params: merged kernels.
+          cfg: encoder config.
+          src: [B, S] tokens with the end symbol, PAD on either side.
+          rate: dropout rate.
+          gradient_scale: factor on the gradient with respect to the memory's keys (section 3.4).
+          key: random key for dropout; None for evaluation.
+          execution: how the layers are executed.
+        """
 
 
 class DecoderSteps(Protocol[DecoderConfigT, PlainParamsT, MemoryT, CacheT]):
@@ -161,9 +171,21 @@ class DecoderSteps(Protocol[DecoderConfigT, PlainParamsT, MemoryT, CacheT]):
         key: Key | None = None,
         execution: ExecutionConfig = DEFAULT,
     ) -> tuple[Array, tuple[Array, ...], CacheT]:
-        """Read tokens [N, T]; return features [N, T, O], the weights [N, T, S] of each attention and the next cache.
+        """Read any number of target tokens: all of them in training, one in decoding.
 
-        There is one attention for each of the config's `attention_names`. Under `jit`, unused outputs are not computed.
+        Args:
+          params: merged kernels.
+          cfg: decoder config.
+          memory: memory of B sentences, from `prepare`.
+          cache: cache of N = B * W rows, the W hypotheses of a sentence adjacent.
+          tokens: [N, T], the target shifted right by one; PAD only on the right.
+          rate: dropout rate.
+          key: random key for dropout; None for evaluation.
+          execution: how the layers are executed.
+
+        Returns:
+          Features [N, T, O] for the softmax layer; the weights [N, T, S] of each attention, in the order of the
+          config's `attention_names`; the next cache. Under `jit`, unused outputs are not computed.
         """
 
     def output_layer(self, params: PlainParamsT, dtype: DTypeLike, /) -> Affine:
@@ -209,4 +231,4 @@ class Features(Protocol[FeaturesConfigT, ParamsT]):
         key: Key | None = None,
         execution: ExecutionConfig = DEFAULT,
     ) -> Array:
-        """Compute features [B, F] from tokens [B, S]; zero for a row of padding."""
+        """Compute features [B, F] from tokens [B, S] with the end symbol, PAD on either side; zero for a row of PAD."""

@@ -32,6 +32,14 @@ def test_embed_counts_real_tokens_on_either_side_of_the_padding(start, positions
     np.testing.assert_allclose(e, embedded(params, tokens, start), rtol=1e-6, atol=1e-7)
 
 
+def test_padding_trains_no_row():
+    params = embedding.init(jax.random.key(0), 9, 4, 16)
+    tokens = jnp.asarray([[1, 5, 2], [7, 1, 1]], jnp.int32)
+    gradient = jax.grad(lambda params: jnp.sum(embedding.embed(params, tokens, jnp.zeros(2, jnp.int32))))(params)
+    for table, trained in ((gradient.table, [2, 5, 7]), (gradient.positions, [2, 3])):
+        np.testing.assert_array_equal(np.flatnonzero(table.any(axis=1)), trained)
+
+
 def test_the_last_row_of_the_positions_is_usable():
     """P rows hold P - 2 positions: the limit the user is told."""
     params = embedding.init(jax.random.key(0), 9, 4, 8)

@@ -61,19 +61,7 @@ def extract(
     key: Key | None = None,
     execution: ExecutionConfig = DEFAULT,
 ) -> Array:
-    """Encode the sentence and pool the values of the memory over its positions.
-
-    Args:
-      params: merged kernels of the encoder.
-      cfg: encoder config and pooling.
-      src: [B, S] tokens with the end symbol, PAD on either side.
-      rate: dropout rate within the encoder.
-      key: random key for dropout; None for evaluation.
-      execution: how the layers are executed.
-
-    Returns:
-      [B, E].
-    """
+    """Encode the sentence and pool the values of the memory over its positions, [B, E]; see `protocols.Features`."""
     encode = ENCODERS[cfg.encoder.kind].encode
     memory = encode(params, cfg.encoder, src, rate=rate, gradient_scale=1.0, key=key, execution=execution)
     return POOLINGS[cfg.pooling](memory.values, memory.mask)

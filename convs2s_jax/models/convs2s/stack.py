@@ -41,11 +41,10 @@ def runs(layers: Sequence[ConvLayer], marks: Sequence[Any], shortest: int) -> li
             result[-1] = range(result[-1].start, i + 1)
         else:
             result.append(range(i, i + 1))
-    return [part for run in result for part in (_single(run) if not shortest or len(run) < shortest else [run])]
-
-
-def _single(run: range) -> list[range]:
-    return [range(i, i + 1) for i in run]
+    parts: list[range] = []
+    for run in result:
+        parts += [run] if shortest and len(run) >= shortest else [range(i, i + 1) for i in run]
+    return parts
 
 
 def apply_layers(

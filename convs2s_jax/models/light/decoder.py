@@ -176,24 +176,14 @@ def advance(
     key: Key | None = None,
     execution: ExecutionConfig = DEFAULT,
 ) -> tuple[Array, tuple[Array, ...], LightDecoderCache]:
-    """Read any number of target tokens: all of them in training, one in decoding.
+    """Read target tokens and return features, the attention of each layer (the mean of its heads) and the next cache.
+
+    Arguments and results are as in `protocols.DecoderSteps`. Dropout is applied to the embeddings and to each sublayer.
+    Of `execution`, only `remat` has an effect, on each layer.
 
     The softmax of a kernel always includes all its taps, even those on the zeros before the target. (In training only,
     fairseq truncates the kernels of dynamic convolutions to the length of the target before the softmax, if the target
     is shorter.)
-
-    Args:
-      params: parameters of the decoder.
-      cfg: decoder config.
-      memory: memory of B sentences, from `prepare`.
-      cache: cache of N = B * W rows, the W hypotheses of a sentence adjacent.
-      tokens: [N, T], the target shifted right by one; PAD only on the right.
-      rate: dropout rate on the embeddings and on each sublayer.
-      key: random key for dropout; None for evaluation.
-      execution: only `remat` has an effect, on each layer.
-
-    Returns:
-      Features [N, T, E] for `logits`; the attention [N, T, S] of each layer, the mean over its heads; the next cache.
     """
     keys = split_key(key, len(cfg.layers) + 1)
 

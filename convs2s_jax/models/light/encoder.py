@@ -83,16 +83,9 @@ def encode(
 ) -> Memory:
     """Encode source tokens into a memory whose keys and values are both the output of the last layer.
 
-    Padding is set to zero before each convolution, so it acts like the end of the sentence.
-
-    Args:
-      params: parameters of the encoder.
-      cfg: encoder config.
-      src: [B, S] tokens with the end symbol, PAD on either side.
-      rate: dropout rate on the embeddings and on the output of each sublayer.
-      gradient_scale: factor on the gradient that reaches the memory.
-      key: random key for dropout; None for evaluation.
-      execution: only `remat` has an effect, on each layer.
+    Arguments are as in `protocols.Encoder`. Padding is set to zero before each convolution, so it acts like the end of
+    the sentence. Dropout is applied to the embeddings and to the output of each sublayer. Of `execution`, only `remat`
+    has an effect, on each layer.
     """
     mask = src != PAD
     keys = split_key(key, len(cfg.layers) + 1)

@@ -134,7 +134,7 @@ def prepare(params: RecurrentDecoderParams, cfg: RecurrentDecoderConfig, memory:
 
 
 def init_cache(
-    params: RecurrentDecoderParams, cfg: RecurrentDecoderConfig, memory: Memory | MappedMemory, rows: int
+    params: RecurrentDecoderParams, cfg: RecurrentDecoderConfig, memory: MappedMemory, rows: int
 ) -> RecurrentDecoderCache:
     """Create the cache before the first token: s_0 = tanh(W summary + b) for each part of each layer's state.
 
@@ -156,7 +156,7 @@ def init_cache(
 def advance(
     params: RecurrentDecoderParams,
     cfg: RecurrentDecoderConfig,
-    memory: Memory | MappedMemory,
+    memory: MappedMemory,
     cache: RecurrentDecoderCache,
     tokens: Array,
     *,
@@ -164,22 +164,11 @@ def advance(
     key: Key | None = None,
     execution: ExecutionConfig = DEFAULT,
 ) -> tuple[Array, tuple[Array, ...], RecurrentDecoderCache]:
-    """Read any number of target tokens: all of them in training, one in decoding.
+    """Read target tokens and return features, the attention, if there is one, and the next cache.
 
-    Args:
-      params: parameters of the decoder.
-      cfg: decoder config.
-      memory: memory of B sentences, as encoded or from `prepare`.
-      cache: cache of N = B * W rows, the W hypotheses of a sentence adjacent.
-      tokens: [N, T], the target shifted right by one; PAD only on the right, where states do not change.
-      rate: dropout rate on the embeddings, between layers and on the features.
-      key: random key for dropout; None for evaluation.
-      execution: only `remat` has an effect, on each step or layer.
-
-    Returns:
-      Features [N, T, O] for `logits`; the attention [N, T, S], if there is one; the next cache.
+    Arguments and results are as in `protocols.DecoderSteps`. States do not change at PAD. Dropout is applied to the
+    embeddings, between layers and to the features. Of `execution`, only `remat` has an effect, on each step or layer.
     """
-    mapped = memory if isinstance(memory, MappedMemory) else prepare(params, cfg, memory)
     keys = split_key(key, cfg.layers + 1)
     e = dropout(embed(params.embedding, tokens, jnp.zeros(len(tokens), jnp.int32)), rate, keys[0])
     layers = RecurrentLayers(
@@ -191,7 +180,7 @@ def advance(
         map_out=params.map_out,
     )
     target = TargetWords(e.astype(params.map_out.w.dtype), tokens != PAD, rate, keys[2:], execution)
-    features, attention, cache = WIRINGS[cfg.wiring].read(layers, mapped, cache, target)
+    features, attention, cache = WIRINGS[cfg.wiring].read(layers, memory, cache, target)
     return dropout(features, rate, keys[1]), (attention,) if cfg.returns_attention else (), cache
 
 

@@ -1,5 +1,6 @@
 """The recurrent encoder: a stack of GRU or LSTM layers. The lower ones can be bidirectional."""
 
+from functools import partial
 from typing import Literal
 
 import jax
@@ -143,23 +144,14 @@ def encode(
     The summary is the same map of the last layer's final states: forward at the last word, backward at the first.
     (Bahdanau et al. 2015 have no map. Their decoder reads 2 U channels, and their summary is the backward half.)
 
-    Args:
-      params: parameters of the encoder.
-      cfg: encoder config.
-      src: [B, S] tokens with the end symbol; PAD on either side does not affect the result.
-      rate: dropout rate on the embeddings, between layers and on the last outputs.
-      gradient_scale: factor on the gradient that reaches keys and values.
-      key: random key for dropout; None for evaluation.
-      execution: only `remat` has an effect, on each layer.
+    Arguments are as in `protocols.Encoder`. Dropout is applied to the embeddings, between layers and to the last
+    outputs. Of `execution`, only `remat` has an effect, on each layer.
     """
     mask = src != PAD
     dtype = params.map_out.w.dtype
     keys = split_key(key, cfg.layers + 1)
 
-    def layer(cells: EncoderLayer, x: Array, mask: Array) -> tuple[Array, Array]:
-        return _layer(cfg, cells, x, mask)
-
-    apply = execution.with_remat(layer)
+    apply = execution.with_remat(partial(_layer, cfg))
     x = embed(params.embedding, src, jnp.zeros(src.shape[:1], jnp.int32)).astype(dtype)
     for i, (cells, k) in enumerate(zip(params.layers, keys, strict=False)):
         y, last = apply(cells, dropout(x, rate, k), mask)

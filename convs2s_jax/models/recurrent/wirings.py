@@ -19,6 +19,7 @@ feeding (their section 3.3): the same, but  s^1_t = cell([e_t; o_{t-1}], s^1_{t-
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -213,11 +214,7 @@ def _stack(
       extra_input: [N, T, E], an additional input of each layer, or None.
       target: mask and dropout settings.
     """
-
-    def run(cell: Cell, state: CellState, x: Array, mask: Array) -> tuple[Array, CellState]:
-        return recurrent.run(layers.kind, cell, state, x, mask)
-
-    apply = target.execution.with_remat(run)
+    apply = target.execution.with_remat(partial(recurrent.run, layers.kind))
     after = []
     for i, (cell, state) in enumerate(zip(layers.cells[first:], states, strict=True), first):
         inputs = dropout(x, target.rate, target.keys[i - 1]) if i else x

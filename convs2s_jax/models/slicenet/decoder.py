@@ -158,20 +158,10 @@ def advance(
     key: Key | None = None,
     execution: ExecutionConfig = DEFAULT,
 ) -> tuple[Array, tuple[Array, ...], SliceNetDecoderCache]:
-    """Read any number of target tokens: all of them in training, one in decoding.
+    """Read target tokens and return features, the attention of the mixer and of each module, and the next cache.
 
-    Args:
-      params: parameters of the decoder.
-      cfg: decoder config.
-      memory: memory of B sentences.
-      cache: cache of N = B * W rows, the W hypotheses of a sentence adjacent.
-      tokens: [N, T], the target shifted right by one; PAD only on the right.
-      rate: dropout rate on the embeddings and on the output of each module.
-      key: random key for dropout; None for evaluation.
-      execution: only `remat` has an effect, on each module.
-
-    Returns:
-      Features [N, T, E] for `logits`; the attention [N, T, S] of the mixer and of each module; the next cache.
+    Arguments and results are as in `protocols.DecoderSteps`. Dropout is applied to the embeddings and to the output of
+    each module. Of `execution`, only `remat` has an effect, on each module.
     """
     keys = split_key(key, cfg.modules + 1)
     dim, dtype = _dim_and_dtype(params)

@@ -73,14 +73,8 @@ def encode(
 ) -> Memory:
     """Encode source tokens into a memory whose keys and values are both the output of the last module.
 
-    Args:
-      params: parameters of the encoder.
-      cfg: encoder config.
-      src: [B, S] tokens with the end symbol, PAD on either side.
-      rate: dropout rate on the embeddings and on the output of each module.
-      gradient_scale: factor on the gradient that reaches the memory.
-      key: random key for dropout; None for evaluation.
-      execution: only `remat` has an effect, on each module.
+    Arguments are as in `protocols.Encoder`. Dropout is applied to the embeddings and to the output of each module. Of
+    `execution`, only `remat` has an effect, on each module.
     """
     mask = src != PAD
     keys = split_key(key, cfg.modules + 1)

@@ -51,6 +51,7 @@ def memory():
 
 
 def decode(params, cfg, memory, tokens=TOKENS, rate=0.0, **options):
+    memory = recurrent_decoder.prepare(params, cfg, memory)
     cache = recurrent_decoder.init_cache(params, cfg, memory, len(tokens))
     features, layers, _ = recurrent_decoder.advance(params, cfg, memory, cache, tokens, rate=rate, **options)
     assert len(layers) == len(cfg.attention_names)
@@ -142,10 +143,11 @@ def test_logits_attention_and_gradients_equal_loops_of_cells(name):
 @pytest.mark.parametrize("name", drills_but(["gnmt", "luong", "input feeding"], kept=["luong"]))
 def test_padding_of_a_target_leaves_the_cache_as_it_was(name):
     cfg, params = setup(name)
-    cache = recurrent_decoder.init_cache(params, cfg, memory(), 2)
-    _, _, cache = recurrent_decoder.advance(params, cfg, memory(), cache, TOKENS[:, :3], rate=0.0)
+    source = recurrent_decoder.prepare(params, cfg, memory())
+    cache = recurrent_decoder.init_cache(params, cfg, source, 2)
+    _, _, cache = recurrent_decoder.advance(params, cfg, source, cache, TOKENS[:, :3], rate=0.0)
     nothing = jnp.full((2, 2), PAD, jnp.int32)
-    _, _, after = recurrent_decoder.advance(params, cfg, memory(), cache, nothing, rate=0.0)
+    _, _, after = recurrent_decoder.advance(params, cfg, source, cache, nothing, rate=0.0)
     jax.tree.map(np.testing.assert_array_equal, after, cache)
 
 
