@@ -60,12 +60,6 @@ def test_attend_equals_loops_with_hypotheses_sharing_their_sentence(beam, projec
         np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-5)
 
 
-def test_padding_has_no_weight_and_real_positions_share_one():
-    _, a = run(*inputs(1), MASK)
-    np.testing.assert_array_equal(np.asarray(a)[~np.broadcast_to(MASK[:, None], a.shape)], 0.0)
-    np.testing.assert_allclose(np.sum(a, axis=-1), 1.0, rtol=1e-6)
-
-
 def test_what_stands_in_padding_is_never_read():
     maps, h, g, keys, values = inputs(1)
     before = run(maps, h, g, keys, values, MASK)

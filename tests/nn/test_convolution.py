@@ -74,20 +74,18 @@ def test_gradients_of_dense_are_those_of_the_loops(form, width, length):
 
 @pytest.mark.parametrize("length", [1, 6])
 @pytest.mark.parametrize("width", WIDTHS)
-@every_form
-def test_centred_pads_half_the_width_and_the_smaller_half_on_the_left(form, width, length):
+def test_centred_pads_half_the_width_and_the_smaller_half_on_the_left(width, length):
     w, b = kernel(width)
     x = random(2, length, 3)
     left = {1: 0, 2: 0, 3: 1, 4: 1}[width]
-    y = convolution.centred(partial(convolution.dense, ours(w, b), form=form), jnp.asarray(x, jnp.float32), width - 1)
+    y = convolution.centred(partial(convolution.dense, ours(w, b)), jnp.asarray(x, jnp.float32), width - 1)
     assert y.shape == (2, length, 4)
     close(y, loops(w, b, x, left, width - 1 - left))
 
 
 @pytest.mark.parametrize("cuts", drills_but([[6], [1] * 6, [2, 1, 3], [5, 1]], kept=[[2, 1, 3]]))
 @pytest.mark.parametrize("width", WIDTHS)
-@every_form
-def test_causal_equals_loops_in_any_cut(form, width, cuts):
+def test_causal_equals_loops_in_any_cut(width, cuts):
     w, b = kernel(width)
     x = random(2, 6, 3)
 
@@ -95,7 +93,7 @@ def test_causal_equals_loops_in_any_cut(form, width, cuts):
     def in_cuts(params, x):
         history, parts, at = jnp.zeros((2, width - 1, 3)), [], 0
         for cut in cuts:
-            convolve = partial(convolution.dense, params, form=form)
+            convolve = partial(convolution.dense, params)
             y, history = convolution.causal(convolve, history, x[:, at : at + cut])
             parts.append(y)
             at += cut

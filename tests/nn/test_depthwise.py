@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from convs2s_jax.nn import convolution, taps
 from convs2s_jax.nn import depthwise as module
+from convs2s_jax.nn import taps
 from convs2s_jax.nn.depthwise import DEPTHWISE_FORMS, WIDE, depthwise
 from tests.helpers import drills_but, operations
 
@@ -74,15 +74,15 @@ def close(a, b):
 
 
 def shared(width, length, heads):
-    return depthwise, random(width, heads)
+    return random(width, heads)
 
 
 def moving(width, length, heads):
-    return depthwise, random(B, length, width, heads)
+    return random(B, length, width, heads)
 
 
 def by_row(width, length, heads):
-    return depthwise, random(B, 1, width, heads)
+    return random(B, 1, width, heads)
 
 
 every_kernel = pytest.mark.parametrize("kernel", [shared, moving], ids=["shared", "moving"])
@@ -93,18 +93,18 @@ every_kernel = pytest.mark.parametrize("kernel", [shared, moving], ids=["shared"
 @every_head
 @every_size
 def test_outputs_and_gradients_equal_loops(kernel, form, heads, width, length, dilation):
-    function, w = kernel(width, length, heads)
+    w = kernel(width, length, heads)
     x, dy = random(B, length + (width - 1) * dilation, C), random(B, length, C, seed=1)
-    equals_loops(partial(function, dilation=dilation, form=form), w, x, dy, dilation)
+    equals_loops(partial(depthwise, dilation=dilation, form=form), w, x, dy, dilation)
 
 
 @every_kernel
 @pytest.mark.parametrize(("width", "form"), [(WIDE - 1, "shifts"), (WIDE, "products")])
 def test_the_form_is_chosen_by_the_width_of_the_kernel(kernel, width, form):
-    function, w = kernel(width, 4, 3)
+    w = kernel(width, 4, 3)
     w, x = single(w, random(B, 4 + width - 1, C))
     for chosen in DEPTHWISE_FORMS:
-        same = str(jax.make_jaxpr(function)(w, x)) == str(jax.make_jaxpr(partial(function, form=chosen))(w, x))
+        same = str(jax.make_jaxpr(depthwise)(w, x)) == str(jax.make_jaxpr(partial(depthwise, form=chosen))(w, x))
         assert same == (chosen == form)
 
 
@@ -114,9 +114,9 @@ def test_the_form_is_chosen_by_the_width_of_the_kernel(kernel, width, form):
 def test_blocks_of_positions_leave_the_result_as_it_is(kernel, length, width, dilation, monkeypatch):
     """Blocks of 3: whole ones, a rest, and windows that reach over more than a block."""
     monkeypatch.setattr(module, "BLOCK", 3)
-    function, w = kernel(width, length, 3)
+    w = kernel(width, length, 3)
     x, dy = random(B, length + (width - 1) * dilation, C), random(B, length, C, seed=1)
-    equals_loops(partial(function, dilation=dilation, form="products"), w, x, dy, dilation)
+    equals_loops(partial(depthwise, dilation=dilation, form="products"), w, x, dy, dilation)
 
 
 @pytest.mark.parametrize("kernel", [shared, moving, by_row], ids=["shared", "moving", "by row"])
@@ -129,12 +129,12 @@ def test_padding_acts_as_zeros(kernel, form, width, dilation, left, length, monk
     monkeypatch.setattr(module, "BLOCK", 3)
     reach = (width - 1) * dilation
     padding = (left, reach - left)
-    function, w = kernel(width, length, 3)
+    w = kernel(width, length, 3)
     x, dy = random(B, length, C), random(B, length, C, seed=1)
     padded = np.pad(x, ((0, 0), padding, (0, 0)))
     dw, dx = loops_gradients(w, padded, dilation, dy)
     expected = loops(w, padded, dilation), dw, dx[:, left : left + length]
-    found = pulled(partial(function, dilation=dilation, form=form, padding=padding), *single(w, x, dy))
+    found = pulled(partial(depthwise, dilation=dilation, form=form, padding=padding), *single(w, x, dy))
     for ours, theirs in zip(found, expected, strict=True):
         close(ours, theirs)
 
@@ -170,49 +170,16 @@ def test_depthwise_is_xlas_grouped_convolution_in_the_sizes_of_a_model(width):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * float(jnp.max(jnp.abs(b))))
 
 
-@pytest.mark.parametrize("reach", [0, 1, 2, 5])
-def test_centred_pads_half_the_reach_and_the_smaller_half_on_the_left(reach):
-    w, x = random(reach + 1, 3), random(B, 4, C)
-    padded = np.pad(x, ((0, 0), (reach // 2, reach - reach // 2), (0, 0)))
-    weight, inputs = single(w, x)
-    close(convolution.centred(partial(depthwise, weight), inputs, reach), loops(w, padded, 1))
-
-
-@pytest.mark.parametrize("cuts", drills_but([[6], [1] * 6, [2, 1, 3], [5, 1]], kept=[[2, 1, 3]]), ids=str)
-@pytest.mark.parametrize(("width", "dilation"), [(1, 1), (3, 1), (3, 2), (9, 1)])
-@every_kernel
-def test_causal_equals_loops_in_any_cut(kernel, width, dilation, cuts):
-    reach = (width - 1) * dilation
-    function, w = kernel(width, 6, 3)
-    x = random(B, 6, C)
-    padded = np.pad(x, ((0, 0), (reach, 0), (0, 0)))
-
-    @jax.jit
-    def in_cuts(w, x):
-        history, parts, at = jnp.zeros((B, reach, C)), [], 0
-        for cut in cuts:
-            weight = w[:, at : at + cut] if kernel is moving else w
-            inputs = x[:, at : at + cut]
-            y, history = convolution.causal(partial(function, weight, dilation=dilation), history, inputs)
-            parts.append(y)
-            at += cut
-        return jnp.concatenate(parts, axis=1), history
-
-    y, history = in_cuts(*single(w, x))
-    close(y, loops(w, padded, dilation))
-    close(history, padded[:, 6:])
-
-
 @every_kernel
 @pytest.mark.parametrize("form", drills_but(list(DEPTHWISE_FORMS), kept=["products"]))
 def test_bfloat16_stays_bfloat16_and_within_its_rounding(kernel, form):
     """Sums are taken in float32: 0.01 of the largest element is about a rounding of 8 bits."""
-    function, w = kernel(15, 32, 3)
+    w = kernel(15, 32, 3)
     arrays = [a.astype(jnp.bfloat16) for a in single(w, random(B, 46, C), random(B, 32, C))]
     results = []
     for dtype in (jnp.bfloat16, jnp.float32):
         w, x, dy = (a.astype(dtype) for a in arrays)
-        results.append(pulled(partial(function, form=form), w, x, dy))
+        results.append(pulled(partial(depthwise, form=form), w, x, dy))
     for a, b in zip(*results, strict=True):
         assert a.dtype == jnp.bfloat16
         np.testing.assert_allclose(a.astype(jnp.float32), b, rtol=0, atol=0.01 * float(jnp.max(jnp.abs(b))))

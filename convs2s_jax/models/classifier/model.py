@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from convs2s_jax.core.config import check, record
-from convs2s_jax.models.checks import check_config, check_params, check_shapes, check_tokens
+from convs2s_jax.models.checks import check_config, check_params, check_shapes, check_tokens, check_vocabulary
 from convs2s_jax.models.classifier import kim, pooled
 from convs2s_jax.models.classifier.kim import KimConfig
 from convs2s_jax.models.classifier.pooled import PooledConfig
@@ -90,6 +90,7 @@ def init(key: Key, cfg: ClassifierConfig, *, vocabulary: int, labels: int) -> Cl
     They are in float32, or in float64 under `jax_enable_x64`.
     """
     check_config(cfg, ClassifierConfig)
+    check_vocabulary("vocabulary", vocabulary)
     features_key, output_key = jax.random.split(typed(key))
     kind = FEATURES[cfg.features.kind]
     return ClassifierParams(
