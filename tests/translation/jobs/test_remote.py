@@ -125,9 +125,11 @@ def test_an_output_in_a_store_is_that_of_a_local_command_and_is_resumed(bucket, 
 def test_a_name_may_be_longer_than_a_disk_allows(bucket, trained, here, monkeypatch):  # noqa: F811
     """A store takes 1,024 bytes; the copy of such an object ended in a traceback."""
     upload(trained)
-    name, told, there, pieces = f"gs://bucket/{'n' * 900}.txt", [], {}, stores.pieces
+    name, told, there = f"gs://bucket/{'n' * 900}.txt", [], {}
+    read, pieces = stores.read, stores.pieces
     monkeypatch.setattr(stores, "write", there.__setitem__)
-    monkeypatch.setattr(stores, "pieces", lambda at, **more: iter([there[at]]) if at in there else pieces(at, **more))
+    monkeypatch.setattr(stores, "read", lambda at: there.get(at) or read(at))
+    monkeypatch.setattr(stores, "pieces", lambda at, **most: iter([there[at]]) if at in there else pieces(at, **most))
     assert decoded(output=name) == here
     assert decoded(told, output=name, resume=True) == here
     assert told[0] == f"{name} already has 3 of 3 lines; nothing left to do"
