@@ -219,10 +219,20 @@ def advance(
     key: Key | None = None,
     execution: ExecutionConfig = DEFAULT,
 ) -> tuple[Array, tuple[Array, ...], ConvDecoderCache]:
-    """Read target tokens and return features, the attention of each layer that attends, and the next cache.
+    """Read any number of target tokens: all of them in training, one in decoding.
 
-    Arguments and results are as in `protocols.DecoderSteps`. Dropout is applied to the embeddings, the input of each
-    convolution and the features. A single token is processed without a scan over layers.
+    Args:
+      params: merged kernels.
+      cfg: decoder config.
+      memory: memory of B sentences.
+      cache: cache of N = B * W rows, the W hypotheses of a sentence adjacent.
+      tokens: [N, T], the target shifted right by one; PAD only on the right.
+      rate: dropout rate on the embeddings, the input of each convolution and the features.
+      key: random key for dropout; None for evaluation.
+      execution: how the layers are executed; a single token is processed without a scan over layers.
+
+    Returns:
+      Features [N, T, O] for `logits`; the attention [N, T, S] of each layer that attends; the next cache.
     """
     keys = split_key(key, len(cfg.layers) + 2)
     g = replicate_channels(embed(params.embedding, tokens, cache.length).astype(params.map_in.w.dtype))

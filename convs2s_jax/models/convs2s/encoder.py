@@ -125,10 +125,19 @@ def encode(
     key: Key | None = None,
     execution: ExecutionConfig = DEFAULT,
 ) -> Memory:
-    """Encode source tokens into a memory with keys z and values (z + e) * sqrt(0.5); see `protocols.Encoder`.
+    """Encode source tokens into a memory with keys z and values (z + e) * sqrt(0.5).
 
     Padding is set to zero before each convolution, so it has the same effect as the sentence boundary. The residual is
-    the unmasked input (fairseq). Dropout is applied to the embeddings and to the input of each convolution.
+    the unmasked input (fairseq).
+
+    Args:
+      params: merged kernels.
+      cfg: encoder config.
+      src: [B, S] tokens with the end symbol, PAD on either side.
+      rate: dropout rate on the embeddings and on the input of each convolution.
+      gradient_scale: factor on the gradient that reaches z (section 3.4).
+      key: random key for dropout; None for evaluation.
+      execution: how the layers are executed.
     """
     mask = src != PAD
     keys = split_key(key, len(cfg.layers) + 1)
