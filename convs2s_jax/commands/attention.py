@@ -1,8 +1,8 @@
 """`convs2s attention`: draw the attention of the decoder."""
 
+import functools
 import os
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -125,8 +125,4 @@ COMMAND = Command(
     main=main,
     stores=("workdir", "input", "targets", "output"),
 )
-
-
-def console(arguments: Sequence[str] | None = None) -> None:
-    """Run the sub-command. `arguments` are like `sys.argv`; None for those of this process."""
-    command_line.run(COMMAND, arguments=arguments)
+console = functools.partial(command_line.run, COMMAND)

@@ -1,7 +1,7 @@
 """`convs2s average`: average several checkpoints into a new workdir."""
 
+import functools
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,8 +65,4 @@ COMMAND = Command(
     stores=("workdir", "output"),
     memory="average fewer checkpoints with --checkpoint",
 )
-
-
-def console(arguments: Sequence[str] | None = None) -> None:
-    """Run the sub-command. `arguments` are like `sys.argv`; None for those of this process."""
-    command_line.run(COMMAND, arguments=arguments)
+console = functools.partial(command_line.run, COMMAND)

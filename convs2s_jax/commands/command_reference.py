@@ -33,8 +33,6 @@ def commands() -> Iterator[tuple[str, str, Command]]:
         if name == "scale":
             for action, summary in scale.ACTIONS.items():
                 yield f"scale {action}", summary, _command(f"scale_{action}")
-        elif name == "import":
-            yield name, entry.summary, FAIRSEQ["import"]
         else:
             yield name, entry.summary, _command(entry.module)
     yield "export --output=FILE.pt", "export a checkpoint that fairseq loads", FAIRSEQ["export"]

@@ -1,16 +1,17 @@
 """`convs2s config`: list and print configurations."""
 
 import ast
+import functools
 import json
 import re
 import textwrap
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from convs2s_jax.commands.shared import read_config
 from convs2s_jax.core import command_line, presets
 from convs2s_jax.core.command_line import Command, Group, Overrides
-from convs2s_jax.core.config import build, check, to_dict
+from convs2s_jax.core.config import check, to_dict
 from convs2s_jax.core.guard import quiet_imports
 
 ABOUT = """
@@ -79,10 +80,7 @@ def _shown(options: ConfigOptions, overrides: Overrides) -> str:
 
         return reference.text()
     if options.config:
-        with quiet_imports():
-            from convs2s_jax.training.run.config import Config
-
-        cfg = build(Config, command_line.read_config(options.config, overrides))
+        cfg = read_config(options.config, overrides)
         if options.shardings:
             return shardings(cfg, options.devices or 8)
         return json.dumps(to_dict(cfg), indent=2) + "\n"
@@ -134,8 +132,4 @@ def _subject(name: str) -> str:
 
 
 COMMAND = Command(about=ABOUT, groups=(Group("Options", ConfigOptions),), main=main, stores=("config",))
-
-
-def console(arguments: Sequence[str] | None = None) -> None:
-    """Run the sub-command. `arguments` are like `sys.argv`; None for those of this process."""
-    command_line.run(COMMAND, arguments=arguments)
+console = functools.partial(command_line.run, COMMAND)

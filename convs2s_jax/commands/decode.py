@@ -1,9 +1,10 @@
 """`convs2s decode`, convs2s-decode and decode.py: translate or label text."""
 
+import functools
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from tqdm import tqdm
@@ -106,8 +107,4 @@ COMMAND = Command(
     synonyms={"--unnormalized": "--nonormalize", "--nounnormalized": "--normalize"}
     | {f"--unnormalized={text}": f"--normalize={not value}" for text, value in (("true", True), ("false", False))},
 )
-
-
-def console(arguments: Sequence[str] | None = None) -> None:
-    """Run the sub-command. `arguments` are like `sys.argv`; None for those of this process."""
-    command_line.run(COMMAND, arguments=arguments)
+console = functools.partial(command_line.run, COMMAND)

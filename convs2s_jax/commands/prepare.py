@@ -1,14 +1,15 @@
 """`convs2s prepare`: prepare the data of a training run before it uses devices."""
 
-from collections.abc import Sequence
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from convs2s_jax.commands.decode import tell
+from convs2s_jax.commands.shared import read_config
 from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Command, Group, Overrides
-from convs2s_jax.core.config import build, check
+from convs2s_jax.core.config import check
 from convs2s_jax.core.guard import quiet_imports
 from convs2s_jax.core.places import check_no_comma
 
@@ -44,14 +45,12 @@ class PrepareOptions:
 def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Prepare the data of a run."""
     options = command_line.options_of(PrepareOptions, values)
-    fields = command_line.read_config(options.config, overrides)
+    cfg = read_config(options.config, overrides)
     with quiet_imports():
         import jax
 
         from convs2s_jax.training.run import opening
-        from convs2s_jax.training.run.config import Config
 
-    cfg = build(Config, fields)
     settings: Any = jax.config
     settings.update("jax_platforms", "cpu")  # leave accelerators to other programs
     opening.prepare_only(cfg, Path(options.workdir), tell)
@@ -59,8 +58,4 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
 
 
 COMMAND = Command(about=ABOUT, groups=(Group("Options", PrepareOptions),), main=main, stores=("config",))
-
-
-def console(arguments: Sequence[str] | None = None) -> None:
-    """Run the sub-command. `arguments` are like `sys.argv`; None for those of this process."""
-    command_line.run(COMMAND, arguments=arguments)
+console = functools.partial(command_line.run, COMMAND)

@@ -1,9 +1,9 @@
 """`convs2s report`: write a report about runs."""
 
+import functools
 import os
 import sys
 import time
-from collections.abc import Sequence
 from typing import Any
 
 from convs2s_jax.commands.decode import SEARCH, search_options, tell
@@ -43,8 +43,4 @@ COMMAND = Command(
     stores=("workdir", "output"),
     memory="use a smaller --batch_size, --beam_size or number of --lines",
 )
-
-
-def console(arguments: Sequence[str] | None = None) -> None:
-    """Run the sub-command. `arguments` are like `sys.argv`; None for those of this process."""
-    command_line.run(COMMAND, arguments=arguments)
+console = functools.partial(command_line.run, COMMAND)

@@ -1,16 +1,16 @@
 """`convs2s scale check`: run updates on the local devices and compare them with their plan."""
 
 import contextlib
+import functools
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from convs2s_jax.commands.scale_batches import Batches, check_json, write_json
-from convs2s_jax.commands.train import leave
+from convs2s_jax.commands.shared import leave, read_config
 from convs2s_jax.core import command_line, xla_flags
 from convs2s_jax.core.command_line import Command, Group, Overrides
-from convs2s_jax.core.config import build, check
+from convs2s_jax.core.config import check
 from convs2s_jax.core.guard import SMALLER_BATCHES, quiet_imports
 from convs2s_jax.core.xla_flags import Name as FlagSet
 from convs2s_jax.training.run.processes.options import Processes, from_environment
@@ -55,14 +55,12 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     xla_flags.add(options.xla_flags, os.environ)
     batches = command_line.options_of(Batches, values)
     given = from_environment(command_line.options_of(Processes, values), dict(os.environ))
-    fields = command_line.read_config(options.config, overrides)
+    cfg = read_config(options.config, overrides)
     with quiet_imports():
         from convs2s_jax.scaling import check as checking
         from convs2s_jax.scaling import plan, tables, topology
-        from convs2s_jax.training.run.config import Config
         from convs2s_jax.training.run.processes import distributed, rendezvous
 
-    cfg = build(Config, fields)
     if options.devices and given.num_processes is None:
         topology.reserve(options.devices)
     with rendezvous.join(given) or contextlib.nullcontext():
@@ -85,11 +83,8 @@ COMMAND = Command(
     groups=(Group("Options", CheckOptions), Group("Batches", Batches), Group("Several processes", Processes)),
     main=main,
     own_signals=True,
+    leave=leave,
     stores=("config", "json"),
     memory=SMALLER_BATCHES,
 )
-
-
-def console(arguments: Sequence[str] | None = None) -> None:
-    """Run the sub-command. `arguments` are like `sys.argv`; None for those of this process."""
-    command_line.run(COMMAND, arguments=arguments, leave=leave)
+console = functools.partial(command_line.run, COMMAND)

@@ -1,16 +1,16 @@
 """`convs2s scale doctor`: report what each process sees, in sentences."""
 
 import contextlib
+import functools
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from convs2s_jax.commands.train import leave
+from convs2s_jax.commands.shared import leave, read_config
 from convs2s_jax.core import command_line, xla_flags
 from convs2s_jax.core.command_line import Command, Group, Overrides
-from convs2s_jax.core.config import build, check
+from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.guard import quiet_imports
 from convs2s_jax.core.xla_flags import Name as FlagSet
@@ -48,15 +48,13 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     xla_flags.add(options.xla_flags, os.environ)
     check(bool(options.config) or not overrides, "--config.* without --config: add --config=NAME")
     given = from_environment(command_line.options_of(Processes, values), dict(os.environ))
-    fields = command_line.read_config(options.config, overrides) if options.config else None
+    cfg = read_config(options.config, overrides) if options.config else None
     with quiet_imports():
         import jax
 
         from convs2s_jax.scaling import doctor
-        from convs2s_jax.training.run.config import Config
         from convs2s_jax.training.run.processes import distributed, rendezvous
 
-    cfg = None if fields is None else build(Config, fields)
     peers = rendezvous.join(given)
     with peers or contextlib.nullcontext():
         mine = json.dumps(doctor.facts(cfg, options.workdir))
@@ -74,10 +72,7 @@ COMMAND = Command(
     groups=(Group("Options", DoctorOptions), Group("Several processes", Processes)),
     main=main,
     own_signals=True,
+    leave=leave,
     stores=("config", "workdir"),
 )
-
-
-def console(arguments: Sequence[str] | None = None) -> None:
-    """Run the sub-command. `arguments` are like `sys.argv`; None for those of this process."""
-    command_line.run(COMMAND, arguments=arguments, leave=leave)
+console = functools.partial(command_line.run, COMMAND)

@@ -1,14 +1,15 @@
 """`convs2s scale plan`: compile an update for devices that need not be attached."""
 
+import functools
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from convs2s_jax.commands.scale_batches import Batches, check_json, write_json
+from convs2s_jax.commands.shared import read_config
 from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Command, Group, Overrides
-from convs2s_jax.core.config import build, check
+from convs2s_jax.core.config import check
 from convs2s_jax.core.guard import quiet_imports
 
 ABOUT = """
@@ -48,12 +49,10 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Make the plan, print it, and write it to --json."""
     options = command_line.options_of(PlanOptions, values)
     batches = command_line.options_of(Batches, values)
-    fields = command_line.read_config(options.config, overrides)
+    cfg = read_config(options.config, overrides)
     with quiet_imports():
         from convs2s_jax.scaling import plan, tables, topology
-        from convs2s_jax.training.run.config import Config
 
-    cfg = build(Config, fields)
     check_json(options.json)
     topology.only_compile(os.environ)
     devices = topology.named(options.topology, slices=options.slices)
@@ -72,8 +71,4 @@ COMMAND = Command(
     main=main,
     stores=("config", "json"),
 )
-
-
-def console(arguments: Sequence[str] | None = None) -> None:
-    """Run the sub-command. `arguments` are like `sys.argv`; None for those of this process."""
-    command_line.run(COMMAND, arguments=arguments)
+console = functools.partial(command_line.run, COMMAND)

@@ -1,15 +1,16 @@
 """`convs2s scale sweep`: plan many meshes, batches and devices, and write a table and figures."""
 
+import functools
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from convs2s_jax.commands.decode import tell
+from convs2s_jax.commands.shared import read_config
 from convs2s_jax.core import command_line, local_copies
 from convs2s_jax.core.command_line import Command, Group, Overrides
-from convs2s_jax.core.config import build, check
+from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import replace_file
 from convs2s_jax.core.guard import quiet_imports
@@ -87,12 +88,10 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Plan the cases, write the table, and draw the figures."""
     options = command_line.options_of(SweepOptions, values)
     check_overrides(overrides)
-    fields = command_line.read_config(options.config, overrides)
+    cfg = read_config(options.config, overrides)
     with quiet_imports():
         from convs2s_jax.scaling import figures, plan, sweep, topology
-        from convs2s_jax.training.run.config import Config
 
-    cfg = build(Config, fields)
     if options.figures:
         figures.check_installed()
     wanted = sweep.cases(
@@ -129,8 +128,4 @@ def check_overrides(overrides: Overrides) -> None:
 
 
 COMMAND = Command(about=ABOUT, groups=(Group("Options", SweepOptions),), main=main, stores=("config", "output"))
-
-
-def console(arguments: Sequence[str] | None = None) -> None:
-    """Run the sub-command. `arguments` are like `sys.argv`; None for those of this process."""
-    command_line.run(COMMAND, arguments=arguments)
+console = functools.partial(command_line.run, COMMAND)

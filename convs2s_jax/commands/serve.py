@@ -1,7 +1,7 @@
 """`convs2s serve`: serve translations over HTTP."""
 
+import functools
 import os
-from collections.abc import Sequence
 from typing import Any
 
 from convs2s_jax.commands.decode import SEARCH, search_options, tell
@@ -40,8 +40,4 @@ COMMAND = Command(
     stores=("workdir", "shortlist"),
     memory="use a smaller --batch_size, --max_tokens or beam size (--beam_sizes)",
 )
-
-
-def console(arguments: Sequence[str] | None = None) -> None:
-    """Run the sub-command. `arguments` are like `sys.argv`; None for those of this process."""
-    command_line.run(COMMAND, arguments=arguments)
+console = functools.partial(command_line.run, COMMAND)

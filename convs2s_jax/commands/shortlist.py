@@ -1,6 +1,6 @@
 """`convs2s shortlist`: learn the lexical shortlist of a run."""
 
-from collections.abc import Sequence
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,8 +84,4 @@ COMMAND = Command(
     stores=("workdir", "output"),
     memory="learn from fewer --pairs",
 )
-
-
-def console(arguments: Sequence[str] | None = None) -> None:
-    """Run the sub-command. `arguments` are like `sys.argv`; None for those of this process."""
-    command_line.run(COMMAND, arguments=arguments)
+console = functools.partial(command_line.run, COMMAND)

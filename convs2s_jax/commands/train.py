@@ -1,17 +1,17 @@
 """`convs2s train`, convs2s-train and train.py: train a model."""
 
 import contextlib
+import functools
 import os
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
+from convs2s_jax.commands.shared import leave, read_config
 from convs2s_jax.core import command_line, xla_flags
 from convs2s_jax.core.allocator import keep_freed_memory
 from convs2s_jax.core.command_line import Command, Group, Overrides
-from convs2s_jax.core.config import build, check
+from convs2s_jax.core.config import check
 from convs2s_jax.core.guard import SMALLER_BATCHES, quiet_imports
 from convs2s_jax.core.places import check_no_comma, scheme_of
 from convs2s_jax.core.platforms import expects_cpu
@@ -30,7 +30,6 @@ devices of a machine (--config.mesh.data=1 uses one), and of several machines if
 Every configuration field is a flag, as in --config.model.dropout=0.3. The sections are --config.data, --config.model,
 --config.training, --config.search and --config.mesh; --help=config (docs/configuration.md) lists all fields.
 """
-DISTRIBUTED = "convs2s_jax.training.run.processes.distributed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,12 +63,11 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     options = command_line.options_of(TrainOptions, values)
     processes = from_environment(command_line.options_of(Processes, values), dict(os.environ))
     xla_flags.add(options.xla_flags, os.environ)
-    fields = command_line.read_config(options.config, overrides)
+    cfg = read_config(options.config, overrides)  # a wrong field is refused before all else is imported
     with quiet_imports():
         import jax
 
         from convs2s_jax.core import compiled_programs
-        from convs2s_jax.training.run.config import Config
         from convs2s_jax.training.run.loop import train
         from convs2s_jax.training.run.processes import distributed, rendezvous
         from convs2s_jax.training.run.processes.interrupts import Interrupts
@@ -78,7 +76,6 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     settings: Any = jax.config  # its attributes are created when JAX starts
     if expects_cpu(settings.jax_platforms):
         keep_freed_memory()
-    cfg = build(Config, fields)
     peers = rendezvous.join(processes)
     if scheme_of(options.workdir):
         staging.keep_programs(options.workdir, os.environ)
@@ -93,13 +90,6 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     distributed.guarded(work)
 
 
-def leave(status: int) -> NoReturn:
-    """End this process with `distributed.leave`. Until that is imported, there is no other process to agree with."""
-    if (distributed := sys.modules.get(DISTRIBUTED)) is not None:
-        distributed.leave(status)
-    sys.exit(status)
-
-
 def _fields() -> str:
     """The text of `--help=config`."""
     from convs2s_jax.commands import reference  # imports JAX
@@ -112,12 +102,9 @@ COMMAND = Command(
     groups=(Group("Options", TrainOptions), Group("Several processes", Processes)),
     main=main,
     own_signals=True,
+    leave=leave,
     topics={"config": _fields},
     stores=("config", "workdir"),
     memory=SMALLER_BATCHES,
 )
-
-
-def console(arguments: Sequence[str] | None = None) -> None:
-    """Run the sub-command. `arguments` are like `sys.argv`; None for those of this process."""
-    command_line.run(COMMAND, arguments=arguments, leave=leave)
+console = functools.partial(command_line.run, COMMAND)

@@ -63,6 +63,7 @@ class Command(NamedTuple):
       stores: flags whose files and folders may be in an object store.
       memory: advice for the error message when memory runs out.
       own_signals: whether the command handles SIGTERM itself; if not, SIGTERM ends it like Ctrl-C.
+      leave: exits the process with a nonzero status.
     """
 
     about: str
@@ -73,17 +74,15 @@ class Command(NamedTuple):
     stores: tuple[str, ...] = ()
     memory: str = MORE_MEMORY
     own_signals: bool = False
+    leave: Callable[[int], NoReturn] = sys.exit
 
 
-def run(
-    command: Command, *, arguments: Sequence[str] | None = None, leave: Callable[[int], NoReturn] = sys.exit
-) -> None:
+def run(command: Command, arguments: Sequence[str] | None = None) -> None:
     """Run a command line. A user error prints one sentence and exits with status 2.
 
     Args:
       command: the program.
       arguments: the program's name and its arguments; None to use `sys.argv`.
-      leave: exits the process with a nonzero status.
     """
     program, *rest = sys.argv if arguments is None else arguments
     program = Path(program).name
@@ -100,7 +99,7 @@ def run(
         with contextlib.nullcontext() if command.own_signals else sigterm_interrupts():
             command.main(values, overrides)
 
-    guard(main, program=program, memory=command.memory, leave=leave)
+    guard(main, program=program, memory=command.memory, leave=command.leave)
 
 
 def parse(command: Command, arguments: Sequence[str]) -> tuple[dict[str, Any], Overrides]:

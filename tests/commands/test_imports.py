@@ -76,6 +76,14 @@ def test_flags_that_contradict_each_other_are_refused_at_once(name, flags):
     assert (ended.returncode, imported) == (2, []), ended.stderr
 
 
+def test_a_wrong_field_is_refused_before_training_is_imported():
+    """Its class is imported, and so is JAX."""
+    flags = ["--config=cldr_en_de", "--workdir=a", "--config.model.droput=0"]
+    ended, imported = started(COMMAND.format(name="train", flags=flags), {"orbax", *RARE})
+    assert (ended.returncode, imported) == (2, []), ended.stderr
+    assert "did you mean 'dropout'?" in ended.stderr
+
+
 @pytest.mark.parametrize(
     ("code", "libraries"),
     [

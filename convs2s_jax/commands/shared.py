@@ -1,0 +1,29 @@
+"""What several commands use: the configuration of a run, and the end of a process that works with others."""
+
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+from convs2s_jax.core import command_line
+from convs2s_jax.core.command_line import Overrides
+from convs2s_jax.core.config import build
+from convs2s_jax.core.guard import quiet_imports
+
+if TYPE_CHECKING:
+    from convs2s_jax.training.run.config import Config
+
+DISTRIBUTED = "convs2s_jax.training.run.processes.distributed"
+
+
+def read_config(given: str, overrides: Overrides) -> "Config":
+    """Return the configuration of a run. Arguments and errors are as in `command_line.read_config`, and in `build`."""
+    fields = command_line.read_config(given, overrides)
+    with quiet_imports():
+        from convs2s_jax.training.run.config import Config  # imports JAX
+    return build(Config, fields)
+
+
+def leave(status: int) -> NoReturn:
+    """End this process with `distributed.leave`. Until that is imported, there is no other process to agree with."""
+    if (distributed := sys.modules.get(DISTRIBUTED)) is not None:
+        distributed.leave(status)
+    sys.exit(status)
