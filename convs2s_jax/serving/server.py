@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import functools
+import logging
 import signal
 import socket
 import time
@@ -46,7 +47,7 @@ def serve(options: ServeOptions, *, tell: Callable[[str], None]) -> None:
             server_header=False,
             timeout_graceful_shutdown=max(1, round(options.drain)),
         )
-        server = _Server(config)
+        server = _Server(config, tell)
         with server.handling_signals():
             tell(f"serving on {address_of(listener)}; compiling {sum(1 for _ in model.shapes())} programs")
             server.run(sockets=[listener])  # with uvloop, which `asyncio.run` would not use
@@ -107,6 +108,24 @@ def address_of(listener: socket.socket) -> str:
 
 class _Server(uvicorn.Server):
     """A server that finishes its requests on SIGTERM and then exits with status 0."""
+
+    def __init__(self, config: uvicorn.Config, tell: Callable[[str], None]) -> None:
+        super().__init__(config)
+        self._tell = tell
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Shut down, and say in our own words how many requests were not finished in time."""
+        logger = logging.getLogger("uvicorn.error")
+        logger.addFilter(self._is_other)
+        await super().shutdown(sockets)
+        logger.removeFilter(self._is_other)
+
+    def _is_other(self, record: logging.LogRecord) -> bool:
+        if not record.msg.startswith("Cancel %s running task(s)"):
+            return True
+        drain = self.config.timeout_graceful_shutdown
+        self._tell(f"the time of --drain={drain} is over; requests that get 503: {len(self.server_state.tasks)}")
+        return False
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:

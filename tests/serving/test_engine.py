@@ -10,10 +10,11 @@ import jax
 import numpy as np
 import pytest
 
+from convs2s_jax.commands import decode
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.search import shortlist
 from convs2s_jax.search.shortlist import Shortlist
-from convs2s_jax.serving.engine import Key, LineRequest
+from convs2s_jax.serving.engine import Engine, Key, LineRequest
 from convs2s_jax.serving.loading import load
 from convs2s_jax.serving.options import ServeOptions
 from convs2s_jax.training.run.programs.compilations import CompileCounter
@@ -21,6 +22,8 @@ from convs2s_jax.translation import shortlists, translator
 from convs2s_jax.translation.lines import translate
 from tests import stores
 from tests.helpers import drills_but
+from tests.processes import called
+from tests.serving.reversing import talk
 
 bucket = stores.bucket
 FOLDER = Path(__file__).parents[1] / "reference" / "workdirs"
@@ -74,15 +77,20 @@ def test_widths_hold_every_line_that_is_taken(engine):
 
 
 @pytest.fixture(scope="module")
-def listed(workdir, tmp_path_factory):
-    """An engine with a shortlist of a few words for each source word."""
+def list_file(workdir, tmp_path_factory):
+    """A shortlist of a few words for each source word."""
     vocabularies = translator.load(workdir, tell=pytest.fail).vocabularies
     S, V = vocabularies.src.size, vocabularies.tgt.size
     words = np.sort(np.random.default_rng(0).integers(4, V, (S, 4)), axis=1).reshape(-1).astype(np.int32)
     made = Shortlist(np.asarray([5], np.int32), words, np.arange(S + 1, dtype=np.int32) * 4, V)
     path = tmp_path_factory.mktemp("lists") / "shortlist"
     shortlists.save(made, vocabularies, path)
-    options = ServeOptions(workdir=(str(workdir),), beam_sizes=(2,), batch_size=8, max_tokens=16, shortlist=str(path))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def listed(workdir, list_file):
+    options = ServeOptions(workdir=(str(workdir),), beam_sizes=(2,), batch_size=8, max_tokens=16, shortlist=list_file)
     return load(options, tell=pytest.fail)
 
 
@@ -131,8 +139,9 @@ def test_integers_give_the_translations_of_decoding(workdir, listed, few):
 
 
 @pytest.fixture(scope="module")
-def required(workdir):
-    options = ServeOptions(workdir=(str(workdir),), batch_size=8, max_tokens=16, allow=("prefixes", "constraints"))
+def required(workdir, list_file):
+    allow = ("prefixes", "constraints")
+    options = ServeOptions(workdir=(str(workdir),), batch_size=8, max_tokens=16, allow=allow, shortlist=list_file)
     return load(options, tell=pytest.fail)
 
 
@@ -140,23 +149,38 @@ PREFIX, CONSTRAINTS = ["", "um 12", ""], [["Kilo"], [], []]
 
 
 @pytest.mark.parametrize(
-    ("prefix", "constraints"),
-    drills_but([(PREFIX, None), (None, CONSTRAINTS), (PREFIX, CONSTRAINTS)], kept=[(PREFIX, CONSTRAINTS)]),
-    ids=["p", "c", "both"],
+    ("prefix", "constraints", "few"),
+    drills_but(
+        [(PREFIX, None, False), (None, CONSTRAINTS, False), (None, None, True), (PREFIX, CONSTRAINTS, True)],
+        kept=[(PREFIX, CONSTRAINTS, True)],
+    ),
+    ids=["p", "c", "s", "all"],
 )
-def test_what_is_required_gives_the_translations_of_decoding(required, prefix, constraints):
+def test_answers_are_those_of_the_decode_command(
+    workdir, required, list_file, tmp_path, monkeypatch, prefix, constraints, few
+):
+    monkeypatch.setattr(Engine, "shapes", lambda _: iter(()))  # the server is ready at once
     lines = ["5 kilowatts", "at 12:30", "1 2 3"]
-    expected = translate(required.translator, required.search, lines, prefix=prefix, constraints=constraints)
-    plain = translate(required.translator, required.search, lines)
-    axes = required.room_for(required.search, lines, prefix=prefix, constraints=constraints)
-    asked = zip(lines, prefix or [""] * 3, constraints or [()] * 3, strict=True)
-    requests = [LineRequest(line, 1, *more) for line, *more in asked]
-    found = required.run(Key(required.search, axes=axes), 16, requests)
-    assert [one.best.text for one in found] == [one.best.text for one in expected]
-    np.testing.assert_allclose([one.best.score for one in found], [one.best.score for one in expected], rtol=1e-5)
-    assert found[2].best.text == plain[2].best.text  # of which nothing is required
-    assert prefix is None or found[1].best.text.startswith("um 12")
-    assert constraints is None or "Kilo" in found[0].best.text
+    asked = {"lines": lines, "prefix": prefix, "constraints": constraints, "shortlist": few, "nbest": 2}
+    answer = talk(lambda client: client.post("/translate", json=asked | {"alignment": True}), engine=required)
+    flags = ["--format=json", "--nbest=2", *([f"--shortlist={list_file}"] if few else [])]
+    texts = {"prefix": prefix, "constraints": constraints and map("\t".join, constraints)}
+    for name, given in texts.items():
+        if given is not None:
+            (tmp_path / name).write_text("".join(f"{text}\n" for text in given))
+            flags.append(f"--{name}={tmp_path / name}")
+    decoded = called(decode.console, "decode.py", f"--workdir={workdir}", *flags, text="\n".join(lines))
+    expected = [json.loads(line) for line in decoded.stdout.splitlines()]
+    for found, wanted in zip(answer.json()["translations"], expected, strict=True):
+        for one, other in zip(found["hypotheses"], wanted["hypotheses"], strict=True):
+            assert [one[name] for name in ("text", "tokens", "alignment")] == [
+                other[name] for name in ("text", "tokens", "alignment")
+            ]
+            np.testing.assert_allclose(one["score"], other["score"], rtol=1e-5)
+            np.testing.assert_allclose(one["token_scores"], other["token_scores"], rtol=1e-4, atol=1e-5)
+    texts = [each["hypotheses"][0]["text"] for each in expected]
+    assert prefix is None or texts[1].startswith("um 12")
+    assert constraints is None or "Kilo" in texts[0]
 
 
 @pytest.mark.parametrize(

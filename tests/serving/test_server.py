@@ -19,6 +19,7 @@ import pytest
 import uvicorn
 
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.serving.limits import Bounded
 from convs2s_jax.serving.options import ServeOptions
 from convs2s_jax.serving.server import _progress, _Server, address_of, listening_socket
 
@@ -69,7 +70,7 @@ async def closing_for_a_second(scope, _receive, send):
 
 def signalled_twice(number):
     """Run a server that receives a signal once it has started, and again while its event loop closes."""
-    server = _Server(uvicorn.Config(closing_for_a_second, log_level="error"))
+    server = _Server(uvicorn.Config(closing_for_a_second, log_level="error"), pytest.fail)
 
     def send():
         while not server.started:
@@ -99,6 +100,41 @@ def test_a_second_sigterm_lets_the_server_finish_and_a_second_ctrl_c_ends_it(mon
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+async def never_answering(scope, receive, send):
+    """An application whose requests do not end by themselves."""
+    if scope["type"] == "http":
+        await asyncio.Event().wait()
+    for _ in range(2):
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+
+
+def test_requests_that_are_not_finished_in_time_are_told_in_one_sentence(caplog):
+    told, answers = [], []
+    bounded = Bounded(never_answering, most=9, seconds=60)
+    config = uvicorn.Config(bounded, log_level="error", log_config=None, timeout_graceful_shutdown=1)
+    server = _Server(config, told.append)
+
+    def ask():
+        while not server.started:
+            time.sleep(0.01)
+        with socket.create_connection(listener.getsockname()) as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+            while not server.server_state.tasks:
+                time.sleep(0.01)
+            server.should_exit = True
+            answers.append(connection.recv(100).partition(b"\r\n")[0])
+
+    asking = threading.Thread(target=ask)
+    with listening_socket("127.0.0.1", 0) as listener:
+        asking.start()
+        server.run(sockets=[listener])
+    asking.join()
+    assert told == ["the time of --drain=1 is over; requests that get 503: 1"]
+    assert answers == [b"HTTP/1.1 503 Service Unavailable"]
+    assert caplog.messages == []
 
 
 class Running:
