@@ -5,6 +5,7 @@ import textwrap
 from collections.abc import Iterator
 
 from convs2s_jax.commands import convs2s, scale
+from convs2s_jax.commands.convs2s import Entry
 from convs2s_jax.core.command_line import Command, Group, default_text, usage
 from convs2s_jax.core.fields import Field
 from convs2s_jax.interop.fairseq_command import COMMANDS as FAIRSEQ
@@ -31,15 +32,15 @@ def commands() -> Iterator[tuple[str, str, Command]]:
     """Yield (name, summary, command) for each command, including the actions of `scale` and both kinds of `export`."""
     for name, entry in convs2s.COMMANDS.items():
         if name == "scale":
-            for action, summary in scale.ACTIONS.items():
-                yield f"scale {action}", summary, _command(f"scale_{action}")
+            for action, inner in scale.ACTIONS.items():
+                yield f"scale {action}", inner.summary, _command(inner)
         else:
-            yield name, entry.summary, _command(entry.module)
+            yield name, entry.summary, _command(entry)
     yield "export --output=FILE.pt", "export a checkpoint that fairseq loads", FAIRSEQ["export"]
 
 
-def _command(module: str) -> Command:
-    return importlib.import_module(f"convs2s_jax.commands.{module}").COMMAND
+def _command(entry: Entry) -> Command:
+    return importlib.import_module(f"convs2s_jax.commands.{entry.module}").COMMAND
 
 
 def _section(name: str, summary: str, command: Command) -> str:

@@ -22,6 +22,12 @@ class Entry(NamedTuple):
     summary: str
     module: str
 
+    def run(self, arguments: Sequence[str]) -> None:
+        """Run it. `arguments` are like `sys.argv`."""
+        with quiet_imports():
+            module = importlib.import_module(f"convs2s_jax.commands.{self.module}")
+        module.console(arguments)
+
 
 COMMANDS: Mapping[str, Entry] = MappingProxyType(
     {
@@ -41,47 +47,47 @@ COMMANDS: Mapping[str, Entry] = MappingProxyType(
 )
 
 
-def help_text() -> str:
-    """Return the text of `convs2s --help`."""
-    lines = ["Convolutional sequence to sequence learning: convs2s COMMAND [--flag=value ...]", ""]
-    lines += [f"  {name:9} {entry.summary}" for name, entry in COMMANDS.items()]
-    return "\n".join([*lines, "", "Run convs2s COMMAND --help for a command's flags."])
-
-
 def console() -> None:
     """The console entry point `convs2s`."""
-    program, *arguments = sys.argv
-    program = Path(program).name
-    if not arguments or arguments[0] in ("-h", "-help", "--help", "help"):
-        guard(lambda: print(help_text()), program=program)  # noqa: T201
-        return
-    name, *rest = arguments
-    guard(lambda: _check(name), program=program)
-    run(name, [f"{program} {name}", *rest])
+    start(sys.argv, COMMANDS, about="Convolutional sequence to sequence learning", usage="convs2s COMMAND")
 
 
-def run(name: str, arguments: Sequence[str]) -> None:
-    """Run a command.
+def start(arguments: Sequence[str], entries: Mapping[str, Entry], *, about: str, usage: str) -> None:
+    """Run the sub-command that the first argument names, or print their list.
 
     Args:
-      name: of the command, such as train.
       arguments: like `sys.argv`.
+      entries: the sub-commands.
+      about: heading of the list.
+      usage: how to run one; the last word is also what messages call it.
     """
-    with quiet_imports():
-        module = importlib.import_module(f"convs2s_jax.commands.{COMMANDS[name].module}")
-    module.console(arguments)
+    program, *rest = arguments
+    program = Path(program).name
+    name, *others = rest or ["--help"]
+    if name in ("-h", "-help", "--help", "help"):
+        guard(lambda: print(help_text(entries, about, usage)), program=program)  # noqa: T201
+        return
+    guard(lambda: _check(name, entries, usage.split()[-1].lower()), program=program)
+    entries[name].run([f"{program} {name}", *others])
+
+
+def help_text(entries: Mapping[str, Entry], about: str, usage: str) -> str:
+    """Return the list of sub-commands."""
+    lines = [f"{about}: {usage} [--flag=value ...]", ""]
+    lines += [f"  {name:9} {entry.summary}" for name, entry in entries.items()]
+    return "\n".join([*lines, "", f"Run {usage} --help for its flags."])
 
 
 def train() -> None:
     """The console entry point `convs2s-train`."""
-    run("train", sys.argv)
+    COMMANDS["train"].run(sys.argv)
 
 
 def decode() -> None:
     """The console entry point `convs2s-decode`."""
-    run("decode", sys.argv)
+    COMMANDS["decode"].run(sys.argv)
 
 
-def _check(name: str) -> None:
-    if name not in COMMANDS:
-        raise UserError(f"unknown command '{name}'{did_you_mean(name, COMMANDS)}")
+def _check(name: str, entries: Mapping[str, Entry], what: str) -> None:
+    if name not in entries:
+        raise UserError(f"unknown {what} '{name}'{did_you_mean(name, entries)}")

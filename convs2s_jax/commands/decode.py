@@ -58,13 +58,8 @@ def search_options(values: Mapping[str, Any], overrides: Overrides) -> dict[str,
     Raises:
       UserError: an override outside `search`, or a field with two different values.
     """
-    search = {field.name: values[field.name] for field in SEARCH.fields if field.name in values}
-    return _overridden(search, overrides)
-
-
-def _overridden(search: dict[str, Any], overrides: Overrides) -> dict[str, Any]:
-    """Merge `--config.search.*` into the search options. A field set in both ways must have the same value."""
     kinds = {field.name: field.kind for field in fields_of(SearchConfig)}
+    search = {name: values[name] for name in kinds if name in values}
     found: dict[str, Any] = {}
     for path, text in overrides:
         section, _, name = path.partition(".")

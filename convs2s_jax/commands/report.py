@@ -2,7 +2,6 @@
 
 import functools
 import os
-import sys
 import time
 from typing import Any
 
@@ -33,7 +32,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
 
     compiled_programs.keep(os.environ)
     place = report(options, when=time.strftime("%Y-%m-%d %H:%M"), tell=tell)
-    print(f"written: {place}", file=sys.stdout)  # noqa: T201
+    print(f"written: {place}")  # noqa: T201
 
 
 COMMAND = Command(

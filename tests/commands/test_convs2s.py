@@ -43,5 +43,5 @@ def test_python_handles_interrupts_again_when_a_command_starts(monkeypatch):
         return type("Command", (), {"console": lambda given: found.append((signal.getsignal(signal.SIGINT), given))})
 
     monkeypatch.setattr(convs2s, "importlib", type("Loader", (), {"import_module": load}))
-    convs2s.run("train", ["train.py"])
+    convs2s.COMMANDS["train"].run(["train.py"])
     assert found == [signal.SIG_DFL, (signal.default_int_handler, ["train.py"])]

@@ -8,7 +8,7 @@ import pytest
 from convs2s_jax.commands import convs2s, scale
 from tests import tiny
 
-COMMAND = "from convs2s_jax.commands import convs2s; convs2s.run('{name}', ['convs2s', *{flags}])"
+COMMAND = "from convs2s_jax.commands import convs2s; convs2s.COMMANDS['{name}'].run(['convs2s', *{flags}])"
 NAMES = [*(name for name in convs2s.COMMANDS if name != "scale"), *(f"scale {action}" for action in scale.ACTIONS)]
 HANDLER = """
 import os, signal, sys
