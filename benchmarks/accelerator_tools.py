@@ -8,8 +8,7 @@ from pathlib import Path
 import depthwise as single
 import jax
 
-from convs2s_jax.core.command_line import read_config
-from convs2s_jax.core.config import build
+from convs2s_jax.commands.shared import read_config
 from convs2s_jax.training.run.config import Config
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -21,7 +20,7 @@ FIRST = 4
 def preset(name: str, dtype: str) -> Config:
     """Return a configuration of this repository with this dtype."""
     given = [("data.dir", "."), ("model.dtype", dtype)]
-    return build(Config, read_config(str(CONFIGS / f"{name}.py"), given))
+    return read_config(str(CONFIGS / f"{name}.py"), given)
 
 
 def timed(function, *given, repeats: int, end: float) -> list[float]:

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from machine import decoder_flops, describe, encoder_flops, positive, product_rate, run_script
 
-from convs2s_jax.core.command_line import read_config
+from convs2s_jax.commands.shared import read_config
 from convs2s_jax.core.config import build
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.execution import ExecutionConfig
@@ -84,7 +84,7 @@ def main() -> None:
     print(f"| model | layers | compile s | processor s | arguments MiB | temporaries MiB | {last} |")
     print("|---|---|---|---|---|---|---|" + ("" if arguments.topology else "---|"), flush=True)
     for path in arguments.configs:
-        cfg = build(Config, read_config(path, []))
+        cfg = read_config(path, [])
         model, name = cfg.model, Path(path).stem.removeprefix("fairseq_")
         if arguments.layers:
             layers = [(256, 3)] * arguments.layers

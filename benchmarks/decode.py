@@ -19,10 +19,10 @@ from typing import Any
 import jax
 import numpy as np
 from likely_words import learner
-from machine import decoder_flops, describe, encoder_flops, peak_memory, positive, product_rate, run_script
+from machine import decoder_flops, describe, encoder_flops, peak_memory, positive, product_rate, run_script, spread
+from updates import MULTI30K
 
-from convs2s_jax.core.command_line import read_config
-from convs2s_jax.core.config import build
+from convs2s_jax.commands.shared import read_config
 from convs2s_jax.data import parallel_text, vocabulary
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics.scoring import score
@@ -89,9 +89,8 @@ def main() -> None:
 
 def fresh(shape: str, arguments: argparse.Namespace) -> tuple[Model, list[np.ndarray]]:
     """Return a preset with vocabularies of 10k and 7k, and the test sentences."""
-    overrides = {"data.dir": arguments.data, "data.src": "de", "data.tgt": "en", "data.vocabulary.joint": "False"}
-    overrides |= {"data.vocabulary.src_size": "10000", "data.vocabulary.tgt_size": "7000"}
-    cfg = build(Config, read_config(str(ROOT / "configs" / f"fairseq_{shape}.py"), list(overrides.items())))
+    overrides = {"data.dir": arguments.data, **MULTI30K}
+    cfg = read_config(str(ROOT / "configs" / f"fairseq_{shape}.py"), list(overrides.items()))
     made = vocabulary.build(cfg.data.vocabulary, parallel_text.read(cfg.data, "train"), 1)
     test = parallel_text.read(cfg.data, "test").src
     sources = [np.asarray(ids) for ids in made.src.encode(test)][: arguments.sentences]
@@ -155,10 +154,10 @@ def throughput(
         flops = length * encoder_flops(model.cfg)
         flops += search.beam_size * steps * decoder_flops(model.cfg, length, model.vocabulary)
         shares.append(rates[-1] * flops / peak)
-    rate = statistics.median(rates)
     print(
-        f"| {model.name}{few} | {search.beam_size} | {rows} | {min(rates):.0f} / {rate:.0f} / {max(rates):.0f} "
-        f"| {rate * steps:.0f} | {statistics.median(shares):.2f} | {compiled.count} | {peak_memory():.0f} MiB |",
+        f"| {model.name}{few} | {search.beam_size} | {rows} | {spread(rates)} "
+        f"| {statistics.median(rates) * steps:.0f} | {statistics.median(shares):.2f} | {compiled.count} "
+        f"| {peak_memory():.0f} MiB |",
         flush=True,
     )
     return found

@@ -26,8 +26,7 @@ import numpy as np
 from machine import describe, positive, product_rate, run_script
 from updates import compiled
 
-from convs2s_jax.core.command_line import read_config
-from convs2s_jax.core.config import build
+from convs2s_jax.commands.shared import read_config
 from convs2s_jax.data import parallel_text
 from convs2s_jax.metrics.scoring import score
 from convs2s_jax.models import encoder_decoder
@@ -91,7 +90,7 @@ def main() -> None:
 def kind(name: str, arguments: argparse.Namespace) -> Kind:
     """Return the kind with this name, with its configuration and data."""
     file = ROOT / "configs" / f"multi30k_{name}.py"
-    cfg = build(Config, read_config(str(file), [("data.dir", arguments.data)]))
+    cfg = read_config(str(file), [("data.dir", arguments.data)])
     return Kind(name, file, cfg, arguments.workdir)
 
 

@@ -4,9 +4,10 @@ import argparse
 import os
 import platform
 import resource
+import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import jax
@@ -30,6 +31,11 @@ def positive(text: str) -> int:
 def run_script(main: Callable[[], None]) -> None:
     """Run a benchmark. A user error ends in one sentence and status 2."""
     guard(main, program=Path(sys.argv[0]).name)
+
+
+def spread(values: Sequence[float], digits: int = 0) -> str:
+    """Format minimum, median and maximum."""
+    return " / ".join(f"{v:.{digits}f}" for v in (min(values), statistics.median(values), max(values)))
 
 
 def product_rate(dtype: str = "float32") -> float:

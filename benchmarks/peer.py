@@ -21,12 +21,11 @@ from pathlib import Path
 import jax
 import numpy as np
 from likely_words import learner
-from machine import describe, positive, product_rate, run_script
+from machine import describe, positive, product_rate, run_script, spread
 from updates import MULTI30K, compiled
 
+from convs2s_jax.commands.shared import read_config
 from convs2s_jax.core.allocator import keep_freed_memory
-from convs2s_jax.core.command_line import read_config
-from convs2s_jax.core.config import build
 from convs2s_jax.data import parallel_text
 from convs2s_jax.models import encoder_decoder, quantizing
 from convs2s_jax.search.config import SearchConfig
@@ -135,7 +134,7 @@ def main() -> None:
 def measure(case: Case, arguments: argparse.Namespace) -> str:
     """Measure both programs in turn and return a row of the table."""
     overrides = {"data.dir": arguments.data, **DATA, **case.overrides}
-    cfg = build(Config, read_config(str(CONFIGS / f"fairseq_{case.model}.py"), list(overrides.items())))
+    cfg = read_config(str(CONFIGS / f"fairseq_{case.model}.py"), list(overrides.items()))
     folder = arguments.workdir / case.model
     folder.mkdir(parents=True, exist_ok=True)
     run = prepare(cfg, folder, lambda _: None)
@@ -170,11 +169,6 @@ def answer(fairseq: subprocess.Popen) -> dict:
         if line.startswith("{"):
             return json.loads(line)
     raise SystemExit(f"{fairseq.args[1]} ended without an answer; its message is above")
-
-
-def spread(values: Sequence[float], digits: int = 0) -> str:
-    """Format minimum, median and maximum."""
-    return " / ".join(f"{v:.{digits}f}" for v in (min(values), statistics.median(values), max(values)))
 
 
 def write(folder: Path, run: Run, test: Sequence[Sequence[int]]) -> None:

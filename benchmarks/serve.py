@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import httpx
-from machine import describe, positive, run_script
+from machine import describe, positive, run_script, spread
 
 from convs2s_jax.data.text_files import read_lines
 from convs2s_jax.search.config import SearchConfig
@@ -96,7 +96,7 @@ def offline(translator: Translator, search: SearchConfig, lines: Sequence[str], 
     speeds = [len(lines) / seconds(lines) for _ in range(repeats)]
     processor = 1e3 * (time.process_time() - before) / (repeats * len(lines))
     alone = [seconds([line]) for line in lines[:SINGLE] for _ in range(repeats)]
-    print(f"translate, all lines: {low_middle_high(speeds)} sentences/s; processor {processor:.2f} ms", flush=True)
+    print(f"translate, all lines: {spread(speeds)} sentences/s; processor {processor:.2f} ms", flush=True)
     print(f"translate, one line: {1e3 * statistics.median(alone):.0f} ms (median)", flush=True)
     return expected
 
@@ -132,7 +132,7 @@ async def measure(address: str, process: int, lines: Sequence[str], expected: Se
         cuts = statistics.quantiles(latencies, n=100)
         p50, p95, p99 = (1e3 * cuts[i] for i in (49, 94, 98))
         print(
-            f"{clients} clients: {low_middle_high(speeds)} sentences/s; {p50:.0f} / {p95:.0f} / {p99:.0f} ms "
+            f"{clients} clients: {spread(speeds)} sentences/s; {p50:.0f} / {p95:.0f} / {p99:.0f} ms "
             f"(p50 / p95 / p99); processor {1e3 * server / count:.2f} ms, of clients {1e3 * own / count:.2f} ms; "
             f"{different} translations differ",
             flush=True,
@@ -215,11 +215,6 @@ def processor_seconds(process: int) -> float:
 def resident(process: int) -> int:
     """Return the resident memory of a process in megabytes."""
     return int(re.findall(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())[0]) // 1000
-
-
-def low_middle_high(values: Sequence[float]) -> str:
-    """Format minimum / median / maximum."""
-    return f"{min(values):.0f} / {statistics.median(values):.0f} / {max(values):.0f}"
 
 
 if __name__ == "__main__":

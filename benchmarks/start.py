@@ -14,14 +14,13 @@ import json
 import os
 import shlex
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from machine import describe, positive, run_script
+from machine import describe, positive, run_script, spread
 
 ROOT = Path(__file__).parents[1]
 PARTS = {
@@ -83,7 +82,7 @@ def main() -> None:
     print(describe())
     for what in (["-c", "pass"], ["-c", "import jax"], ["-c", "import convs2s_jax"], ["decode.py", "--help"]):
         times = [process(what, {})[0] for _ in range(arguments.repeats)]
-        print(f"python {' '.join(what)}: {spread(times)} s")
+        print(f"python {' '.join(what)}: {spread(times, 2)} s")
     with tempfile.TemporaryDirectory() as folder:
         line = Path(folder) / "line"
         line.write_text(arguments.line + "\n")
@@ -115,7 +114,7 @@ def table(name: str, given: list[str], programs: Path, repeats: int) -> None:
             found.append(seconds | {"total": total})
     print(f"\n| {name}.py | {' | '.join(runs)} |\n|---|{'---|' * len(runs)}")
     for part, title in {"total": "total", **PARTS}.items():
-        cells = [spread([seconds[part] for seconds in found]) for found in runs.values()]
+        cells = [spread([seconds[part] for seconds in found], 2) for found in runs.values()]
         print(f"| {title} | {' | '.join(cells)} |", flush=True)
 
 
@@ -130,11 +129,6 @@ def process(arguments: list[str], variables: dict[str, str]) -> tuple[float, str
     if ended.returncode:
         raise SystemExit(ended.stderr)
     return passed, ended.stderr
-
-
-def spread(times: list[float]) -> str:
-    """Format minimum, median and maximum."""
-    return " / ".join(f"{value:.2f}" for value in (min(times), statistics.median(times), max(times)))
 
 
 if __name__ == "__main__":

@@ -6,17 +6,14 @@ matrix-product rate rather than seconds. Results are in docs/performance.md.
 """
 
 import argparse
-import statistics
 import tempfile
 from pathlib import Path
 
-from machine import decoder_flops, describe, encoder_flops, peak_memory, positive, product_rate, run_script
+from machine import decoder_flops, describe, encoder_flops, peak_memory, positive, product_rate, run_script, spread
 from updates import MULTI30K, compiled
 
+from convs2s_jax.commands.shared import read_config
 from convs2s_jax.core.allocator import keep_freed_memory
-from convs2s_jax.core.command_line import read_config
-from convs2s_jax.core.config import build
-from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.prepare import prepare
 
 CONFIG = Path(__file__).parents[1] / "configs" / "fairseq_fconv_iwslt_de_en.py"
@@ -34,7 +31,7 @@ def main() -> None:
     keep_freed_memory()  # as the command `train` does
 
     overrides = {"data.dir": arguments.data, **MULTI30K, "model.dtype": arguments.dtype}
-    cfg = build(Config, read_config(arguments.config, list(overrides.items())))
+    cfg = read_config(arguments.config, list(overrides.items()))
     print(describe())
     with tempfile.TemporaryDirectory() as folder:
         run = prepare(cfg, Path(folder), print)
@@ -56,8 +53,8 @@ def main() -> None:
     cells = [
         Path(arguments.config).stem,
         arguments.dtype,
-        f"{min(rates):.0f} / {statistics.median(rates):.0f} / {max(rates):.0f}",
-        f"{min(shares):.2f} / {statistics.median(shares):.2f} / {max(shares):.2f}",
+        spread(rates),
+        spread(shares, 2),
         f"{100 * updates.padding:.1f} %",
         f"{peak_memory():.0f} MiB",
     ]
