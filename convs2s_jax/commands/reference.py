@@ -9,20 +9,12 @@ from typing import Any
 from convs2s_jax.core.config import to_dict
 from convs2s_jax.core.fields import Field, fields_of, summary, type_text
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.processes.options import Processes
-from convs2s_jax.translation.jobs.options import Options
 
-FLAGS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
-    ("Flags of training: several processes", Processes, ()),
-    ("Flags of decoding", Options, ("search", "corpus")),
-)
-"""Records whose fields are flags but not part of the configuration: (heading, record, fields that are not flags)."""
-HEAD = """# Every field of the configuration and every flag
+HEAD = """# Every field of the configuration
 
 A configuration file returns these fields as nested dictionaries. On the command line, each field is a flag, as in
 `--config.model.dropout=0.3`. A field that is not set has its default. If a record has several kinds, the field `kind`
-selects one. Two sections at the end list flags that are not part of the configuration. Search flags are the fields of
-`search`.
+selects one. [commands.md](commands.md) lists the other flags.
 
 This page is generated from the source. Regenerate it after a change there:
 `python -m convs2s_jax.commands.reference > docs/configuration.md`.
@@ -32,9 +24,7 @@ WIDTH = 150
 
 def text() -> str:
     """Return the whole reference in Markdown."""
-    parts = [HEAD, *(_section(_title(cls, paths), cls) for cls, paths in sections().items())]
-    parts += [_section(title, cls, leave_out) for title, cls, leave_out in FLAGS]
-    return "\n".join(parts)
+    return "\n".join([HEAD, *(_section(_title(cls, paths), cls) for cls, paths in sections().items())])
 
 
 def sections() -> dict[Any, list[str]]:
@@ -60,7 +50,7 @@ def undescribed() -> list[str]:
     """Return the fields without a description in their record's docstring, as CLASS.field."""
     return [
         f"{cls.__name__}.{field.name}"
-        for cls in [*sections(), *(cls for _, cls, _ in FLAGS)]
+        for cls in sections()
         for field in fields_of(cls)
         if not _is_fixed(field) and not field.text
     ]
@@ -85,8 +75,8 @@ def _title(cls: Any, paths: list[str]) -> str:
     return where + (f", kind `{kind}`" if kind else "")
 
 
-def _section(title: str, cls: Any, leave_out: tuple[str, ...] = ()) -> str:
-    entries = [_entry(field) for field in fields_of(cls) if not _is_fixed(field) and field.name not in leave_out]
+def _section(title: str, cls: Any) -> str:
+    entries = [_entry(field) for field in fields_of(cls) if not _is_fixed(field)]
     return "\n".join([f"## {title}", "", _wrapped(summary(cls)), "", *entries]).rstrip() + "\n"
 
 
