@@ -124,8 +124,7 @@ class Engine:
         if prefix is None and constraints is None:
             return NO_AXES
         check(not search.sampling, "sampling cannot be combined with prefix or constraints; remove one of them")
-        given: dict[str, Any] = {"prefix": prefix, "constraints": constraints}
-        return required.checked(self.translator, search, self.allow, lines, **given)
+        return required.checked(self.translator, search, self.allow, lines, prefix=prefix, constraints=constraints)
 
     def widths_of(self, lines: Sequence[str]) -> list[int]:
         """The width of the source array that each line needs.

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any
 
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -13,6 +12,10 @@ from convs2s_jax.serving.service import RETRY
 DISCARDED = 16
 """How many times the maximum body size is read and discarded. A client that is still sending when its connection is
 closed may lose the answer that explains the error."""
+
+
+class _TooLargeError(Exception):
+    """The body has more bytes than allowed."""
 
 
 class Bounded:
@@ -56,40 +59,37 @@ class Bounded:
             async with asyncio.timeout(self._seconds):
                 body = await self._read(scope, receive)
         except TimeoutError:
-            self._count(scope["path"], 408)
-            return await _refuse(
-                408, "the request took too long to arrive; send it without delay", scope, receive, send
-            )
-        if body is None:
-            self._count(scope["path"], 413)
-            sentence = f"the request has more than {self._most} bytes; split it"
-            return await _refuse(413, sentence, scope, receive, send)
-        if not body["more"]:
-            return await self._app(scope, _replayed(body["data"], receive), send)
-        return None  # the client has disconnected
+            status, sentence = 408, "the request took too long to arrive; send it without delay"
+        except _TooLargeError:
+            status, sentence = 413, f"the request has more than {self._most} bytes; split it"
+        else:
+            if body is not None:
+                await self._app(scope, _replayed(body, receive), send)
+            return
+        self._count(scope["path"], status)
+        await _refuse(status, sentence, scope, receive, send)
 
-    async def _read(self, scope: Scope, receive: Receive) -> dict[str, Any] | None:
-        """Read the body. None if it is too large; `more` is true if the client disconnected before its end."""
-        headers = dict(scope["headers"])
-        length = headers.get(b"content-length", b"0")
+    async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
+        """Read the body. None if the client disconnects before its end. Raises _TooLargeError."""
+        length = dict(scope["headers"]).get(b"content-length", b"0")
         if length.isdigit() and int(length) > self._most:
             if int(length) <= DISCARDED * self._most:
                 await self._discard(receive)
-            return None
-        parts, size = [], 0
+            raise _TooLargeError
+        body = bytearray()
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
-                return {"data": b"", "more": True}
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            if size > self._most:
-                parts.clear()
-                if message.get("more_body", False):
-                    await self._discard(receive)
                 return None
-            if not message.get("more_body", False):
-                return {"data": b"".join(parts), "more": False}
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+            if len(body) > self._most:
+                body.clear()
+                if more:
+                    await self._discard(receive)
+                raise _TooLargeError
+            if not more:
+                return bytes(body)
 
     async def _discard(self, receive: Receive) -> None:
         """Read the rest of a body that is too large, up to a limit."""

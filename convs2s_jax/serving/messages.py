@@ -7,19 +7,11 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.translation.jobs.formats import record
 from convs2s_jax.translation.results import Result
 
-SEARCH = (
-    "beam_size",
-    "length_penalty",
-    "coverage_penalty",
-    "temperature",
-    "unk_penalty",
-    "min_length",
-    "sampling",
-)
-"""Fields of a request that override fields of `SearchConfig`."""
+SEARCH = {field.name for field in dataclasses.fields(SearchConfig)}
 
 
 class TranslationRequest(BaseModel):
@@ -60,7 +52,7 @@ class TranslationRequest(BaseModel):
     @property
     def changes(self) -> dict[str, Any]:
         """The search fields that the request sets."""
-        return {name: value for name in SEARCH if (value := getattr(self, name)) is not None}
+        return {name: value for name, value in self if name in SEARCH and value is not None}
 
     @property
     def texts(self) -> tuple[tuple[str, list[str]], ...]:

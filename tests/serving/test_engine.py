@@ -279,11 +279,3 @@ def test_a_request_cannot_ask_for_what_changes_nothing(engine):
         UserError, match=r"^length_penalty has no effect, since this server does not normalise scores by length"
     ):
         plain.search_for({"length_penalty": 0.7})
-
-
-def test_translations_are_those_of_decoding(workdir):
-    options = ServeOptions(workdir=(str(workdir),), batch_size=8, max_tokens=32)
-    engine = load(options, tell=pytest.fail)
-    expected = [json.loads(line) for line in (workdir / "translations.jsonl").read_text().splitlines()]
-    found = engine.run(Key(engine.search), 32, [LineRequest(one["source"]) for one in expected])
-    assert [one.best.text for one in found] == [one["hypotheses"][0]["text"] for one in expected]
