@@ -28,10 +28,7 @@ def bundle() -> str:
 
 
 def curve(found: Curve, runs: Sequence[str]) -> Spec:
-    """A curve for each run and split. Hovering over a point shows its value, step and run.
-
-    The page sets the parameter `shown`, the list of runs to draw.
-    """
+    """A curve for each run and split. Hovering over a point shows its value, step and run."""
     rows = [{"value": p.value, "step": p.step, "run": p.run, "split": p.split} for p in found.points]
     value = alt.Y("value:Q", title=found.unit, scale=alt.Scale(zero=False), axis=alt.Axis(labelExpr=SHORT, tickCount=5))
     step = alt.X("step:Q", title="step", axis=alt.Axis(format="~s", tickCount=6))
@@ -39,8 +36,7 @@ def curve(found: Curve, runs: Sequence[str]) -> Spec:
     near = alt.selection_point(
         name="near", fields=fields, nearest=True, on="pointerover", clear="pointerout", empty=False
     )
-    shown = alt.param(name="shown", value=list(runs))
-    base = alt.Chart(alt.Data(values=rows)).transform_filter("indexof(shown, datum.run) >= 0")
+    base = _of_shown_runs(rows)
     lines = base.mark_line(strokeWidth=1.8, aria=False).encode(
         step,
         value,
@@ -65,7 +61,7 @@ def curve(found: Curve, runs: Sequence[str]) -> Spec:
         )
         .add_params(near)
     )
-    return _finished(alt.layer(lines, points).add_params(shown), f"{found.title} by step")
+    return _finished(alt.layer(lines, points), f"{found.title} by step", runs)
 
 
 def lengths(plan: BatchPlan, counted: str, sides: tuple[str, str]) -> Spec:
@@ -113,7 +109,7 @@ def by_length(rows: Sequence[Mapping[str, Any]], metric: str, runs: Sequence[str
     """Scores by bins of source length. Rows have run, bin, sentences and the metric."""
     order = list(dict.fromkeys(row["bin"] for row in rows))
     chart = (
-        alt.Chart(alt.Data(values=list(rows)))
+        _of_shown_runs(rows)
         .mark_bar(cornerRadiusEnd=2)
         .encode(
             x=alt.X("bin:N", sort=order, title="source tokens", axis=alt.Axis(labelAngle=0)),
@@ -127,32 +123,32 @@ def by_length(rows: Sequence[Mapping[str, Any]], metric: str, runs: Sequence[str
                 alt.Tooltip("run:N"),
             ],
         )
-        .transform_filter("indexof(shown, datum.run) >= 0")
-        .add_params(alt.param(name="shown", value=list(runs)))
     )
-    return _finished(chart, f"{metric} by source length")
+    return _finished(chart, f"{metric} by source length", runs)
 
 
 def fields(rows: Sequence[Mapping[str, Any]], runs: Sequence[str]) -> Spec:
     """Receptive field after each layer. Rows have run, layer and tokens."""
     layer = alt.X("layer:Q", title="layers", axis=alt.Axis(tickMinStep=1, format="d", tickCount=8))
     tokens = alt.Y("tokens:Q", title="tokens seen", axis=alt.Axis(tickMinStep=1, tickCount=6))
-    base = (
-        alt.Chart(alt.Data(values=list(rows)))
-        .transform_filter("indexof(shown, datum.run) >= 0")
-        .encode(layer, tokens, color=_color(runs))
-    )
+    base = _of_shown_runs(rows).encode(layer, tokens, color=_color(runs))
     lines = base.mark_line(strokeWidth=1.8, aria=False)
     points = base.mark_point(filled=True, size=55, opacity=1).encode(
         tooltip=[alt.Tooltip("tokens:Q"), alt.Tooltip("layer:Q"), alt.Tooltip("run:N")]
     )
-    shown = alt.param(name="shown", value=list(runs))
-    return _finished(alt.layer(lines, points).add_params(shown), "Receptive field after each layer")
+    return _finished(alt.layer(lines, points), "Receptive field after each layer", runs)
 
 
 def _color(runs: Sequence[str]) -> alt.Color:
     return alt.Color("run:N", scale=alt.Scale(domain=list(runs)), legend=None)
 
 
-def _finished(chart: Any, description: str) -> Spec:
+def _of_shown_runs(rows: Sequence[Mapping[str, Any]]) -> alt.Chart:
+    """A chart of the rows of the runs in `shown`, which the page sets."""
+    return alt.Chart(alt.Data(values=list(rows))).transform_filter("indexof(shown, datum.run) >= 0")
+
+
+def _finished(chart: Any, description: str, runs: Sequence[str] = ()) -> Spec:
+    if runs:
+        chart = chart.add_params(alt.param(name="shown", value=list(runs)))
     return chart.properties(width="container", height=HEIGHT, description=description).to_dict()

@@ -78,7 +78,7 @@ EXPECTED = ("loss", "perplexity", "bleu", "learning_rate", "grad_norm", "tokens_
 """Quantities that the page lists as missing if no run has reported them."""
 
 
-def curves(runs: Sequence[Run], *, most: int = MOST) -> list[Curve]:
+def curves(runs: Sequence[Run]) -> list[Curve]:
     """The curves of every quantity that at least one run has reported."""
     found = []
     for field, quantity in QUANTITIES.items():
@@ -90,7 +90,7 @@ def curves(runs: Sequence[Run], *, most: int = MOST) -> list[Curve]:
                     for record in run.reports_of(split)
                     if isinstance(record.get(field), (int, float))
                 ]
-                kept = thinned(own, most)
+                kept = thinned(own, MOST)
                 left_out += len(own) - len(kept)
                 points += kept
         if points:

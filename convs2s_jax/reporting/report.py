@@ -56,9 +56,7 @@ def report(options: ReportOptions, *, when: str, tell: Tell, scripts: Callable[[
         return joined(options.output, PAGE)
 
 
-def content(
-    found: Sequence[Run], options: ReportOptions, folder: Path, *, when: str, tell: Tell = lambda _: None
-) -> dict[str, Any]:
+def content(found: Sequence[Run], options: ReportOptions, folder: Path, *, when: str, tell: Tell) -> dict[str, Any]:
     """The content of the page as JSON values. Arguments and errors are as in `report`."""
     absent: dict[str, list[str]] = {"scores": [], "attention": [], "fields": []}
     models, texts = _translated(found, options, folder, absent, tell)

@@ -27,14 +27,13 @@ function color(name) {
 }
 
 function themed() {
-  const ink = color("--ink"), soft = color("--soft"), grid = color("--grid"), font = "system-ui, sans-serif";
+  const soft = color("--soft"), grid = color("--grid"), font = "system-ui, sans-serif";
   return {
     background: "transparent", font,
     view: { stroke: null },
     axis: { labelColor: soft, titleColor: soft, titleFontWeight: 400, gridColor: grid, domainColor: color("--line"), tickColor: color("--line"), labelFontSize: 11, titleFontSize: 11 },
     legend: { labelColor: soft, titleColor: soft, titleFontWeight: 400 },
     range: { category: [0, 1, 2, 3, 4, 5].map((i) => color(`--run-${i}`)), ramp: [color("--grid"), color("--accent")], heatmap: [color("--grid"), color("--accent")] },
-    params: [{ name: "ink", value: ink }],
   };
 }
 
@@ -46,9 +45,8 @@ function draw(chart) {
     if (param.name === "outline") param.value = color("--ink");
   }
   const tooltip = { theme: "custom", formatTooltip: shown };
-  chart.drawing = vegaEmbed(chart.place, spec, { actions: false, renderer: "svg", config: themed(), tooltip })
+  return vegaEmbed(chart.place, spec, { actions: false, renderer: "svg", config: themed(), tooltip })
     .then((result) => { if (chart.view) chart.view.finalize(); chart.view = result.view; });
-  return chart.drawing;
 }
 // Tooltip content, line by line: numbers with six digits; the table of values has all digits.
 function shown(values, safe) {
