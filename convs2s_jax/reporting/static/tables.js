@@ -15,9 +15,9 @@ const shortNumber = (value, digits = 2) => (value === null || value === undefine
 // Renders text given as pieces [text, differs]; those that differ are marked.
 const marked = (pieces) => pieces.map(([text, differs]) => (differs ? element("mark", text) : text));
 
-// A table of `columns` ({title, numeric, show(row), value(row), label}) with buttons that sort where `value` is given.
+// A table of `columns` ({title, numeric, className, show(row), value(row)}) with buttons that sort where `value` is given.
 // Returns {update(rows), more()}. `most` rows are shown at first; `grown` is called with the number shown and the total.
-function sortableTable(table, columns, { caption = "", most = Infinity, grown = () => {}, sorted = null } = {}) {
+function sortableTable(table, columns, { most = Infinity, grown = () => {}, sorted = null } = {}) {
   let rows = [], order = sorted, shown = most;
   const head = element("tr"), body = element("tbody");
   columns.forEach((column, i) => {
@@ -33,7 +33,7 @@ function sortableTable(table, columns, { caption = "", most = Infinity, grown = 
     } else cell.append(column.title);
     head.append(cell);
   });
-  table.replaceChildren(...(caption ? [element("caption", caption)] : []), element("thead", [head]), body);
+  table.replaceChildren(element("thead", [head]), body);
 
   function draw() {
     [...head.children].forEach((cell, i) => {
