@@ -1,14 +1,5 @@
 "use strict";
-// Helpers for elements, and tables that are sorted by buttons in their headers.
-
-const byId = (id) => document.getElementById(id);
-
-function element(name, content = "", attributes = {}) {
-  const made = document.createElement(name);
-  made.append(...(Array.isArray(content) ? content : [content]));
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  return made;
-}
+// Tables that are sorted by buttons in their headers.
 
 const shortNumber = (value, digits = 2) => (value === null || value === undefined ? "–" : value.toFixed(digits));
 

@@ -2,15 +2,7 @@
 // The web page: sends what is typed, shows translations, and highlights the attention.
 
 const PAUSE = 250; // milliseconds after the last keystroke before the text is sent
-const byId = (id) => document.getElementById(id);
 let about = null, waiting = null, sent = null, search = {}, answers = [], chosen = 0;
-
-function element(name, text, attributes = {}) {
-  const made = document.createElement(name);
-  made.textContent = text;
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  return made;
-}
 
 async function connect() {
   try {

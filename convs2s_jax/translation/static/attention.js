@@ -1,6 +1,16 @@
 "use strict";
-// Show the attention between two sentences as highlighted words and as a matrix, on the server's page and in reports.
-// The page provides styles (attention.css) and the variable --accent.
+// Helpers for elements, and the attention between two sentences as highlighted words and as a matrix. Shared by the
+// server's page and reports, which provide styles (attention.css) and the variable --accent.
+
+const byId = (id) => document.getElementById(id);
+
+// Create an element. `content` is a string or an element, or a list of them.
+function element(name, content = [], attributes = {}) {
+  const made = document.createElement(name);
+  made.append(...(Array.isArray(content) ? content : [content]));
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  return made;
+}
 
 // Return the lang attribute for a text of a corpus: `side`, the name of its side, if that is a language code.
 const language = (side) => (/^(?!src$|tgt$)[a-z]{2,3}([-_][A-Za-z0-9]{2,8})*$/.test(side) ? side.replaceAll("_", "-") : "");
@@ -12,12 +22,6 @@ const isolated = (text) => `\u2068${text}\u2069`;
 // The paragraphs run in the direction of their words, and the columns of the matrix from left to right, in token order.
 // `source` and `target` are lists of tokens; `weights` has one row per target token with one number per source token.
 function drawAttention(places, source, target, weights) {
-  const make = (name, text, attributes = {}) => {
-    const made = document.createElement(name);
-    made.textContent = text;
-    for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-    return made;
-  };
   const readable = (token) => token.replaceAll("▁", " ").replaceAll("@@", "").trim() || "␣";
   const shade = (weight) => (weight > 0 ? `color-mix(in srgb, var(--accent) ${(100 * weight).toFixed(1)}%, transparent)` : "");
   const onPointer = (thing, begin) => {
@@ -25,7 +29,7 @@ function drawAttention(places, source, target, weights) {
     for (const kind of ["mouseleave", "blur"]) thing.addEventListener(kind, () => light(null, null));
   };
   const words = (tokens, side) => tokens.map((token, i) => {
-    const word = make("span", readable(token), { tabindex: 0 });
+    const word = element("span", readable(token), { tabindex: 0 });
     onPointer(word, () => (side === "target" ? light(i, null) : light(null, i)));
     return word;
   });
@@ -33,14 +37,14 @@ function drawAttention(places, source, target, weights) {
   places.target.replaceChildren(...words(target, "target"));
   for (const side of ["source", "target"]) places[side].dir = "auto";
 
-  const head = make("thead", ""), body = make("tbody", ""), top = make("tr", "");
-  top.append(make("td", ""), ...source.map((token) => make("th", readable(token), { scope: "col", dir: "auto" })));
+  const head = element("thead"), body = element("tbody"), top = element("tr");
+  top.append(element("td"), ...source.map((token) => element("th", readable(token), { scope: "col", dir: "auto" })));
   head.append(top);
   weights.forEach((row, t) => {
-    const line = make("tr", "");
-    line.append(make("th", readable(target[t]), { scope: "row", dir: "auto" }));
+    const line = element("tr");
+    line.append(element("th", readable(target[t]), { scope: "row", dir: "auto" }));
     row.forEach((weight, s) => {
-      const cell = make("td", "", { title: `${isolated(readable(target[t]))} → ${isolated(readable(source[s]))}: ${weight.toFixed(2)}` });
+      const cell = element("td", "", { title: `${isolated(readable(target[t]))} → ${isolated(readable(source[s]))}: ${weight.toFixed(2)}` });
       cell.style.backgroundColor = shade(weight);
       onPointer(cell, () => light(t, s));
       line.append(cell);
