@@ -24,7 +24,7 @@ class Model:
 
     attends = True
     shortlist = None
-    models = types.SimpleNamespace(max_target=64)
+    members = (types.SimpleNamespace(max_target=64),)
 
 
 @dataclasses.dataclass(frozen=True)
