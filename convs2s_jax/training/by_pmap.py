@@ -28,7 +28,7 @@ def steps(
     Raises:
       UserError: a mesh that shards parameters.
     """
-    check(not rules, "mesh.rules is set with parallel=pmap, which replicates all parameters; drop it, or use jit")
+    check_rules(rules)
     devices = jax.devices()[:1] if mesh is None else list(mesh.devices.flat)
     for axis in ("fsdp", "tensor"):
         size = 1 if mesh is None else mesh.shape[axis]
@@ -79,6 +79,11 @@ def steps(
         add=lambda total, params, batch, key: add_compiled(total, first_summed(params, batch, key)),
         finish=finish_compiled,
     )
+
+
+def check_rules(rules: Sequence[ShardingRule]) -> None:
+    """Refuse all sharding rules. Raises UserError."""
+    check(not rules, "mesh.rules is set with parallel=pmap, which replicates all parameters; drop it, or use jit")
 
 
 def _of_all(mesh: Mesh, x: Array) -> Array:

@@ -51,6 +51,10 @@ def test_a_run_that_began_with_other_text_is_refused(tmp_path, capsys):
             "mesh.rules[0].path is 'conf/w': it matches no parameter that earlier rules leave",
         ),
         (
+            ["--config=cldr_en_de", "--workdir=a", "--config.mesh.rules=[['b', [None]]]", "--config.parallel=pmap"],
+            "mesh.rules is set with parallel=pmap, which replicates all parameters; drop it, or use jit",
+        ),
+        (
             ["--config=cldr_en_de", "--workdir=a", "--config.training.bleu_tokenize=13b"],
             "bleu_tokenize is '13b'; did you mean",
         ),

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 
 from convs2s_jax.nn import draws
 from convs2s_jax.nn.types import Key, Tree
-from convs2s_jax.training import dispatch, optimizer, sharding
+from convs2s_jax.training import by_pmap, dispatch, optimizer, sharding
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.mesh import Parallel, ShardingRule, row_shards
 from convs2s_jax.training.run.config import AnyModel, Config, TrainingConfig
@@ -115,7 +115,9 @@ def _fresh(key: ProgramKey, *, source: int, target: int) -> Callable[[Key], Trai
 
 
 def check_rules(cfg: Config) -> None:
-    """Refuse `mesh.rules` that do not fit the model. Raises UserError."""
+    """Refuse `mesh.rules` that do not fit the model, or all with `parallel=pmap`. Raises UserError."""
+    if cfg.parallel == "pmap":
+        by_pmap.check_rules(cfg.mesh.rules)
     if cfg.mesh.rules:
         sharding.check_rules(abstract_state(cfg).params, cfg.mesh.rules)
 
