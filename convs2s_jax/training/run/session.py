@@ -258,7 +258,7 @@ def divergence_advice(session: Session) -> str:
     checkpoint of this one.
     """
     with contextlib.suppress(Exception):
-        session.checkpoints.wait_until_finished()
+        checkpoint.wait(session.checkpoints)
     workdir = session.run.workdir  # for an object store, its local copy
     steps = run_folder.finished(run_folder.checkpoints(session.run.workdir))
     if not steps:

@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import os
 import shutil
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,9 @@ from convs2s_jax.training.run.run_folder import BEFORE, finished
 from convs2s_jax.training.run.selection import LOSS, Scores, Validation, best_of
 from convs2s_jax.training.step import TrainState
 
+LOOK = 0.01
+"""Seconds between two looks whether a save has ended."""
+
 
 class Checkpoints(ocp.CheckpointManager):
     """Orbax's manager, with the best checkpoint chosen by the scores in the positions.
@@ -34,6 +38,7 @@ class Checkpoints(ocp.CheckpointManager):
       unreadable: step -> why its position, and so its scores, cannot be read. Such a checkpoint is never deleted.
       shared: whether each process writes its shards; otherwise the primary one writes everything.
       writing: step of the last save, which may still be in progress.
+      failed: why this one of several processes could not write its part of the last save; None if it could.
     """
 
     def __init__(self, folder: Path, *, keep: int, metric: str, read_only: bool, shared: bool = True) -> None:
@@ -42,6 +47,7 @@ class Checkpoints(ocp.CheckpointManager):
         self.validations, self.unreadable = validations_of(finished(folder))
         self.shared = shared
         self.writing = 0
+        self.failed: Exception | None = None
         processes = {} if shared else {"active_processes": {0}, "barrier_sync_key_prefix": "alone"}
         if not shared:
             folder.mkdir(exist_ok=True)  # Orbax does not create it for a subset of the processes
@@ -68,10 +74,19 @@ class Checkpoints(ocp.CheckpointManager):
         except EndedAtOnceError:
             raise
         except BaseException:
-            with contextlib.suppress(Exception):
-                self.close()
+            if self.failed is None:
+                with contextlib.suppress(Exception):
+                    self.close()
             raise
         self.close()
+
+    def _wait_for_checkpointers(self) -> None:
+        """Note the error of one of several processes: Orbax waits 20 minutes for the others before it raises it."""
+        try:
+            super()._wait_for_checkpointers()
+        except Exception as error:
+            self.failed = error if distributed.is_multi_process() else None
+            raise
 
     def metrics(self, step: int) -> None:
         """Do nothing: the position stores the scores. In earlier versions of this program, Orbax stored them."""
@@ -93,9 +108,6 @@ class NullCheckpoints(Checkpoints):
     def __init__(self) -> None:
         """Create a manager without checkpoints."""
         self.validations = {}
-
-    def wait_until_finished(self) -> None:
-        """Do nothing: the primary process waits."""
 
     def close(self) -> None:
         """Do nothing."""
@@ -239,18 +251,23 @@ def _writing(checkpoints: ocp.CheckpointManager, step: int) -> Iterator[None]:
 
 
 def wait(checkpoints: Checkpoints) -> None:
-    """Wait until everything is on disk. Raises UserError if it could not be written."""
-    if not isinstance(checkpoints, NullCheckpoints):
-        with _writing(checkpoints, checkpoints.writing):
-            checkpoints.wait_until_finished()
+    """Wait until everything is on disk. Raises UserError if it could not be written.
+
+    A process that has failed does not wait for the others, which end once it has (`Peers`).
+    """
+    if isinstance(checkpoints, NullCheckpoints):
+        return
+    with _writing(checkpoints, checkpoints.writing):
+        while checkpoints.is_saving_in_progress() and checkpoints.failed is None:
+            time.sleep(LOOK)
+        if checkpoints.failed is not None:
+            raise checkpoints.failed
+        checkpoints.wait_until_finished()
 
 
 def check(checkpoints: Checkpoints) -> None:
-    """Raise UserError if the last save has ended and could not be written; one in progress is not waited for.
-
-    If only one of several processes failed, Orbax waits for it, and the next save raises the error.
-    """
-    if not isinstance(checkpoints, NullCheckpoints) and not checkpoints.is_saving_in_progress():
+    """Raise UserError if the last save could not be written; one in progress is not waited for."""
+    if not isinstance(checkpoints, NullCheckpoints) and (checkpoints.failed or not checkpoints.is_saving_in_progress()):
         wait(checkpoints)
 
 

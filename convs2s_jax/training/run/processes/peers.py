@@ -21,6 +21,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from convs2s_jax.core.guard import user_message
 from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.processes.distributed import LINGER
 from convs2s_jax.training.run.processes.holder import LOST
@@ -40,8 +41,12 @@ ROOM = 1024
 class Peers:
     """Context manager: inside, the loss of another process ends this one with a message and status `LOST`.
 
-    Lines that are sent: `alive`; `stop NAME`, after a signal; `lost K`, from process 0; `bye done` and `bye failed`, at
-    the end. After a failure, the others have `LINGER` seconds to fail for the same reason.
+    After a user error of another process, which that one reports, this one ends with status 2 instead: to run the
+    command again would not help.
+
+    Lines that are sent: `alive`; `stop NAME`, after a signal; `lost K` and `refused K`, from process 0; `bye done`,
+    `bye refused` (a user error) and `bye failed` (another one), at the end. After an error, the others have some
+    seconds to end for the same reason.
     """
 
     def __init__(self, silence: float) -> None:
@@ -78,9 +83,10 @@ class Peers:
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self._over.set()
-        self._say("bye done" if kind is None else "bye failed")
+        is_users = isinstance(error, Exception) and user_message(error) is not None
+        self._say("bye done" if error is None else "bye refused" if is_users else "bye failed")
 
     def _say(self, line: str) -> None:
         """Send a line to all; a process that does not read is skipped, since its silence is noticed elsewhere."""
@@ -100,32 +106,34 @@ class Peers:
             before = now
             for process, heard in list(self._heard.items()):
                 if now - max(heard, awake) > self._silence:
-                    self._lost(process, f"silent for {self._silence:g} s")
+                    self._end(process, f"silent for {self._silence:g} s", "lost")
 
     def _listen(self, process: int, lines: TextIO) -> None:
         """Read the lines of one process until its connection ends."""
         parting = ""
-        try:
+        # an error: for example, it closed with lines unread, which one at its end may do
+        with contextlib.suppress(OSError, ValueError):
             for line in lines:
                 self._heard[process] = time.monotonic()
                 word, _, rest = line.strip().partition(" ")
                 if word == "stop":
                     self._stop_all(rest)
-                elif word == "lost":
-                    self._lost(int(rest), "reported by process 0")
+                elif word in ("lost", "refused"):
+                    self._end(int(rest), "reported by process 0", word)
                 elif word == "bye":
                     parting = rest
-                    if rest == "done":  # it is silent from here on, until all have left
+                    if rest != "failed":  # it is silent from here on, until all have left
                         self._heard.pop(process, None)
-        except (OSError, ValueError):  # for example, it closed with lines unread, which a process that is done may do
-            parting = parting if parting == "done" else ""
+                    if rest == "refused" and process == 0:  # it stays for `LINGER`, and JAX aborts who is later
+                        self._over.wait(LINGER / 2)
+                        break
         self._heard.pop(process, None)
         self._links.pop(process).close()
         lines.close()
         if parting == "failed":
             self._over.wait(LINGER + PAUSE)
         if parting != "done" and not self._stopping.is_set() and not self._over.is_set():
-            self._lost(process, "its connection closed")
+            self._end(process, "its connection closed", "refused" if parting == "refused" else "lost")
 
     def _stop_all(self, name: str) -> None:
         self._stopping.set()
@@ -140,13 +148,17 @@ class Peers:
         while self._links and time.monotonic() < deadline:
             time.sleep(0.02)
 
-    def _lost(self, process: int, how: str) -> NoReturn:
-        """End this process; process 0 ends all others first."""
+    def _end(self, process: int, how: str, word: str) -> NoReturn:
+        """End this process because of another one that is "lost" or "refused"; process 0 ends all others first."""
         with self._once:
             if distributed.is_primary():
                 self._stopping.set()
-                self._say(f"lost {process}")
+                self._say(f"{word} {process}")
                 self._await_end(FAREWELL)
+            if word == "refused":
+                sys.stderr.write(f"this training cannot continue; process {process} reports why\n")
+                sys.stderr.flush()
+                os._exit(2)
             distributed.tell_loss(f"process {process}: {how}")
             os._exit(LOST)
 

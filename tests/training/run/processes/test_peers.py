@@ -15,6 +15,7 @@ import time
 import numpy as np
 import pytest
 
+from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run.processes import peers
 from convs2s_jax.training.run.processes.peers import Peers
 from tests import processes, tiny
@@ -145,6 +146,45 @@ def test_a_process_that_is_done_is_no_loss_and_one_that_failed_is_one_later(watc
         other.sendall(b"bye failed\n")
         other.close()
         assert statuses.get(timeout=60) == 75
+
+
+def test_a_user_error_of_another_process_ends_this_one_with_its_status(watching, capfd):
+    """With 75 launch/run.sh would have started this one again, in vain."""
+    with watching(silence=60) as (_, there, statuses):
+        there.sendall(b"bye refused\n")
+        with pytest.raises(queue.Empty):
+            statuses.get(timeout=0.3)  # process 0 waits: JAX aborts the other one if this one is gone
+        there.close()
+        assert statuses.get(timeout=60) == 2
+    assert "this training cannot continue; process 1 reports why\n" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("line", [b"bye refused\n", b"refused 2\n"])
+def test_a_user_error_that_process_0_has_or_reports_ends_the_others_before_it(watching, monkeypatch, capfd, line):
+    monkeypatch.setattr(peers, "LINGER", 0.1)
+    monkeypatch.setattr(peers.distributed, "is_primary", lambda: False)
+    with watching(silence=60) as (found, _, statuses):
+        here, there = socket.socketpair()
+        with there:
+            found.add(0, here, here.makefile(encoding="ascii"))
+            there.sendall(line)
+            assert statuses.get(timeout=60) == 2  # the connection is open
+    said = f"process {2 if b'2' in line else 0} reports why"
+    assert said in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [(None, "bye done"), (UserError("data"), "bye refused"), (ValueError("ours"), "bye failed")],
+)
+def test_at_its_end_a_process_tells_the_others_what_kind_of_error_it_has(error, line):
+    here, there = socket.socketpair()
+    with here, there:
+        with contextlib.suppress(UserError, ValueError), Peers(silence=600) as found:
+            found._links[1] = here
+            if error is not None:
+                raise error
+        assert there.recv(1000).decode().splitlines()[-1] == line
 
 
 @pytest.fixture
