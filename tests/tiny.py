@@ -48,6 +48,11 @@ def config(**overrides: Any) -> Config:
     return build(Config, values(**overrides))
 
 
+def files(folder: Path, src: str = "in", tgt: str = "out") -> dict[str, str]:
+    """Overrides of `config` for a corpus of files."""
+    return {"data__corpus": "files", "data__src": src, "data__tgt": tgt, "data__dir": str(folder)}
+
+
 def config_file(folder: Path, **overrides: Any) -> Path:
     """The configuration as a file for train.py."""
     path = folder / "tiny.py"

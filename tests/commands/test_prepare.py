@@ -29,8 +29,7 @@ def test_a_run_that_began_with_other_text_is_refused(tmp_path, capsys):
     for split in ("train", "valid"):
         for side in ("in", "out"):
             (text / f"{split}.{side}").write_text("a b\nb c\n" * 20)
-    values = {"data__corpus": "files", "data__src": "in", "data__tgt": "out", "data__dir": str(text)}
-    values["data__vocabulary"] = {"kind": "words", "min_count": 1}
+    values = {**tiny.files(text), "data__vocabulary": {"kind": "words", "min_count": 1}}
     train(tiny.config(**values, training__max_steps=1), workdir)
     flags = [f"--config={tiny.config_file(tmp_path, **values, training__max_steps=1)}", f"--workdir={workdir}"]
     prepare.console(["convs2s prepare", *flags])

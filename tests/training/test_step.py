@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
 from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
@@ -19,6 +19,7 @@ from convs2s_jax.training.optimizer import AdamConfig, NesterovConfig
 from convs2s_jax.training.run.config import TrainingConfig
 from convs2s_jax.training.run.programs.configured import compile_configured, fresh_state
 from convs2s_jax.training.step import update
+from tests import meshes
 from tests.helpers import drills_but
 from tests.states import first_state
 
@@ -32,21 +33,15 @@ OPTIMIZERS = {"nesterov": NesterovConfig(), "adam": AdamConfig()}
 BAD = list(itertools.product(["loss", "gradient"], [0, 3]))
 
 
-def sentences(rng, count, longest):
-    lines = [rng.integers(4, 20, rng.integers(1, longest)).tolist() + [EOS] for _ in range(count)]
-    return jnp.asarray([line + [PAD] * (longest - len(line)) for line in lines], jnp.int32)
-
-
 @pytest.fixture
 def batch():
-    rng = np.random.default_rng(0)
-    return Batch(src=sentences(rng, 8, 7), tgt=sentences(rng, 8, 9))
+    return jax.tree.map(jnp.asarray, meshes.batch(0, 8, 7, 9))
 
 
 @lru_cache
 def begun(model, training):
     """The state before the first update, and the compiled update, which several tests need."""
-    state = jax.jit(partial(fresh_state, model=model, training=training, source=20, target=20))(jax.random.key(1))
+    state = jax.jit(partial(fresh_state, model=model, training=training, source=24, target=20))(jax.random.key(1))
     return jax.device_get(state), compile_configured(model, training)
 
 
@@ -126,7 +121,7 @@ def test_bfloat16_keeps_parameters_and_moments_in_float32(batch):
 @pytest.mark.parametrize(("where", "skip"), drills_but(BAD, kept=[("gradient", 3)]))
 def test_a_bad_step_changes_nothing_where_it_may_be_skipped(batch, where, skip):
     training = TrainingConfig(skip_bad_steps=skip)
-    state = first_state(jax.random.key(1), MODEL, training, source=20, target=20)
+    state = first_state(jax.random.key(1), MODEL, training, source=24, target=20)
     steps = compile_configured(MODEL, training)
     before = jax.device_get(state)
     grads, sums = steps.first(state.params, batch, None)

@@ -46,9 +46,8 @@ def corpus(folder: Path, rng: random.Random, count: int, kind: str) -> dict[str,
 
 
 def options(folder: Path, kind: str, **more):
-    places = {"data__corpus": "files", "data__src": "in", "data__tgt": "out", "data__dir": str(folder)}
     sizes = {"data__batch__max_length": 60, "data__vocabulary": {**COVERED, **KINDS[kind]}}
-    return tiny.config(**places, **sizes, **more)
+    return tiny.config(**tiny.files(folder), **sizes, **more)
 
 
 def kept(text: str, kind: str) -> str:

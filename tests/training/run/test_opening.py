@@ -38,10 +38,7 @@ def texts(folder, text=TEXT):
 
 def config(folder, **others):
     options = {
-        "data__corpus": "files",
-        "data__src": "src",
-        "data__tgt": "tgt",
-        "data__dir": str(folder),
+        **tiny.files(folder, "src", "tgt"),
         "data__vocabulary__kind": "words",
         "training__max_steps": 3,
         "training__save_every": 1,

@@ -34,10 +34,7 @@ def folder(tmp_path):
 
 def options(folder, **more):
     return {
-        "data__corpus": "files",
-        "data__src": "in",
-        "data__tgt": "out",
-        "data__dir": str(folder),
+        **tiny.files(folder),
         "data__vocabulary": {"kind": "words", "min_count": 1},
         "training__schedule": {"kind": "fixed"},
         "training__max_steps": 3,

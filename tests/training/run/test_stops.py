@@ -60,8 +60,7 @@ def test_a_signal_before_the_first_update_ends_a_run_on_a_large_corpus_in_second
     tmp_path, corpus, stage, options, name, tally
 ):
     workdir, rng = tmp_path / "run", random.Random(f"{SEED} {stage.__name__} {name}")
-    places = {"data__corpus": "files", "data__src": "in", "data__tgt": "out", "data__dir": str(corpus)}
-    config = tiny.config_file(tmp_path, **places, **options)
+    config = tiny.config_file(tmp_path, **tiny.files(corpus), **options)
     process = processes.Process([f"--config={config}", f"--workdir={workdir}"], 1, tmp_path / "log.txt")
     try:
         deadline = time.monotonic() + processes.LIMIT

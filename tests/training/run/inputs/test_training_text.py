@@ -34,16 +34,7 @@ def read(monkeypatch):
 
 
 def config(folder, **more):
-    return tiny.config(
-        **{
-            "data__corpus": "files",
-            "data__src": "in",
-            "data__tgt": "out",
-            "data__dir": str(folder),
-            "data__vocabulary": {"kind": "words", "min_count": 1},
-            **more,
-        }
-    )
+    return tiny.config(**{**tiny.files(folder), "data__vocabulary": {"kind": "words", "min_count": 1}, **more})
 
 
 def prepared(cfg, workdir):
