@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import jax
-import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, Mesh
 
@@ -181,4 +180,4 @@ def abstract(cfg: MeshConfig, devices: int) -> AbstractMesh:
 
 def row_shards(mesh: Mesh | AbstractMesh) -> int:
     """Number of shards of the rows of a batch."""
-    return int(np.prod([mesh.shape[axis] for axis in ROWS]))
+    return math.prod(mesh.shape[axis] for axis in ROWS)

@@ -188,9 +188,6 @@ def _accumulating_step(
     def first(params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
         return by_device.unreduced_gradients(loss, weight_norm.merge(params), batch, key, mesh, exchange, rules)
 
-    def add(total: tuple[Tree, SumsT], params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
-        return tree_add(total, first(params, batch, key))
-
     def finish_reduced(
         state: TrainState, total: tuple[Tree, SumsT], rate: Array | None
     ) -> tuple[TrainState, StepSums[SumsT]]:
@@ -200,11 +197,7 @@ def _accumulating_step(
         after, report = finish(state, grads, rate)
         return lax.with_sharding_constraint(after, sharding.shardings(after, mesh, rules=rules)), report
 
-    return Step(
-        first=dispatch.jit_with_barriers(first, mesh),
-        add=dispatch.jit_with_barriers(add, mesh, donate_argnums=0),
-        finish=dispatch.jit(finish_reduced, donate_argnums=0),
-    )
+    return _compiled(first, finish_reduced, mesh)
 
 
 def _sharded_state_step(
@@ -222,19 +215,27 @@ def _sharded_state_step(
         grads, sums = gradients(params, batch, key)
         return placed(grads), sums
 
-    def add(total: tuple[Tree, SumsT], params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
-        return tree_add(total, first(params, batch, key))
-
     def finish_placed(
         state: TrainState, total: tuple[Tree, SumsT], rate: Array | None
     ) -> tuple[TrainState, StepSums[SumsT]]:
         after, report = finish(state, total, rate)
         return placed(after), report
 
+    return _compiled(first, finish_placed, mesh)
+
+
+def _compiled(
+    first: Callable[[Tree, BatchT, Key | None], tuple[Tree, SumsT]], finish: Finish[SumsT], mesh: Mesh | None
+) -> Step[BatchT, SumsT]:
+    """The programs of an update that adds up what `first` returns for each batch."""
+
+    def add(total: tuple[Tree, SumsT], params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
+        return tree_add(total, first(params, batch, key))
+
     return Step(
         first=dispatch.jit_with_barriers(first, mesh),
         add=dispatch.jit_with_barriers(add, mesh, donate_argnums=0),
-        finish=dispatch.jit(finish_placed, donate_argnums=0),
+        finish=dispatch.jit(finish, donate_argnums=0),
     )
 
 

@@ -80,8 +80,7 @@ def size_text(size: int) -> str:
 def _row(name: str, leaf: Any, mesh: Mesh | AbstractMesh, parallel: Parallel, rules: Sequence[ShardingRule]) -> Row:
     cut = None if parallel == "pmap" else sharding.state_axis(mesh)
     spec = sharding.spec(name, leaf.shape, mesh, cut=cut, rules=rules)
-    each = [() if names is None else names if isinstance(names, tuple) else (names,) for names in spec]
-    axes = tuple(tuple(name for name in names if mesh.shape[name] > 1) for names in each)
+    axes = tuple(tuple(name for name in sharding.axes_of(entry) if mesh.shape[name] > 1) for entry in spec)
     size, parts = leaf.dtype.itemsize * math.prod(leaf.shape), math.prod(mesh.shape[a] for names in axes for a in names)
     number, built_in = sharding.config_rule_index(name, rules), sharding.built_in(name)
     fits = built_in is not None and len(built_in[1]) == len(leaf.shape)

@@ -88,7 +88,8 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
     valid, test = (tokenize(cfg, workdir, made, one, tell) if len(one) else None for one in held_out)
     scored = [split for split in (valid, test) if split is not None]
     for split in scored:
-        _tell(_unknown_in(split, made), tell)
+        if said := _unknown_in(split, made):
+            tell(said)
         _tell_of_cuts(cfg, split, tell)
     if cfg.data.batch.cut_source:
         most = longest(cfg)[0]
@@ -180,7 +181,8 @@ def _training_split(
                 f"{held.name}: {count} of {len(held)} {cfg.examples} are also in the training text, so the loss and "
                 "the scores are better than on unseen text"
             )
-    _tell(found.unknown, tell)
+    if found.unknown:
+        tell(found.unknown)
     return found.train
 
 
@@ -194,9 +196,9 @@ def _first_epoch(
             f"data.subword_sampling is {cfg.data.subword_sampling}: each epoch samples a new segmentation of the "
             f"training text; the first has {_tokens(first, rows)} tokens, the best segmentation {_tokens(train, rows)}"
         )
-    larger = segmenting.longest_of(train.lengths(), first.lengths())
-    tight, chosen = batch_shapes(cfg, *(side[rows] for side in larger))
     src, tgt = first.lengths()
+    larger = [np.maximum(*pair) for pair in zip(train.lengths(), (src, tgt), strict=True)]
+    tight, chosen = batch_shapes(cfg, *(side[rows] for side in larger))
     example = plan.plan_epoch(src, tgt, rows, chosen, seed=cfg.seed, epoch=1)
     without = ""
     if chosen != tight:
@@ -245,11 +247,6 @@ def _unknown_in(split: Split, made: Vocabularies) -> str:
         for tokens, lines, vocabulary, side in counted
     ]
     return f"unknown in {text.name}: {', '.join(shares)}" if shares else ""
-
-
-def _tell(sentence: str, tell: Callable[[str], None]) -> None:
-    if sentence:
-        tell(sentence)
 
 
 def _tell_of_cuts(cfg: Config, split: Split, tell: Callable[[str], None]) -> None:

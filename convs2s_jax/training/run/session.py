@@ -174,64 +174,55 @@ def measure(session: Session, params: Tree, split: Split, *, name: str) -> tuple
     Raises:
       InterruptedWorkError: a signal arrived meanwhile.
     """
-    with session.clock.during("validation"):
-        return _measure(session, params, split, name)
-
-
-def _measure(session: Session, params: Tree, split: Split, name: str) -> tuple[float, dict[str, float], list[str]]:
-    run, cfg = session.run, session.run.cfg
-    merged = validation.merged(params)
+    run, cfg, task = session.run, session.run.cfg, task_of(session.run.cfg.model)
 
     def evaluate(params: Tree, batch: Batch) -> LossSums:
         session.ahead.wait_for(CompileRequest(gradients=False, shape=batch.src.shape + batch.tgt.shape))
         return session.evaluate(params, batch)
 
-    found = validation.evaluate(
-        evaluate,
-        merged,
-        cfg.model,
-        session.mesh,
-        split,
-        shapes=run.held_out_shapes,
-        check=session.interrupts.check_together,
-    )
-    if not cfg.training.validate_bleu:
-        return found.loss, {}, []
-    task = task_of(cfg.model)
-    outputs = task.predict(
-        merged,
-        cfg.model,
-        cfg,
-        session.mesh,
-        split,
-        run.vocabularies,
-        name=name,
-        interrupts=session.interrupts,
-    )
-    return found.loss, task.scores(cfg, split, outputs), outputs
+    with session.clock.during("validation"):
+        merged = validation.merged(params)
+        found = validation.evaluate(
+            evaluate,
+            merged,
+            cfg.model,
+            session.mesh,
+            split,
+            shapes=run.held_out_shapes,
+            check=session.interrupts.check_together,
+        )
+        if not cfg.training.validate_bleu:
+            return found.loss, {}, []
+        outputs = task.predict(
+            merged,
+            cfg.model,
+            cfg,
+            session.mesh,
+            split,
+            run.vocabularies,
+            name=name,
+            interrupts=session.interrupts,
+        )
+        return found.loss, task.scores(cfg, split, outputs), outputs
 
 
 def save(
     session: Session, state: TrainState, position: Position, *, scores: Scores | None = None, scheduled: bool = True
 ) -> None:
     """Save a checkpoint of this position. Raises UserError if a parameter is not finite."""
-    with session.clock.during("checkpoint"):
-        _save(session, state, position, scores, scheduled)
-
-
-def _save(session: Session, state: TrainState, position: Position, scores: Scores | None, scheduled: bool) -> None:
     run = session.run
-    if not validation.all_finite(state.params):
-        raise UserError(f"step {position.step}: a parameter is not finite. {divergence_advice(session)}")
-    record = dataclasses.asdict(position) | {
-        "data": run.fingerprint,
-        "held_out": dict(run.held_out),
-        "vocabularies": run_folder.fingerprints(run.vocabularies),
-    }
-    session.place.settle()
-    whole = session.place.to_save(session.mesh, state)
-    checkpoint.save(session.checkpoints, whole, record, scores=scores, of_schedule=scheduled)
-    session.save_clock.restart()
+    with session.clock.during("checkpoint"):
+        if not validation.all_finite(state.params):
+            raise UserError(f"step {position.step}: a parameter is not finite. {divergence_advice(session)}")
+        record = dataclasses.asdict(position) | {
+            "data": run.fingerprint,
+            "held_out": dict(run.held_out),
+            "vocabularies": run_folder.fingerprints(run.vocabularies),
+        }
+        session.place.settle()
+        whole = session.place.to_save(session.mesh, state)
+        checkpoint.save(session.checkpoints, whole, record, scores=scores, of_schedule=scheduled)
+        session.save_clock.restart()
 
 
 def check_data(run: Run, saved: dict[str, Any]) -> None:

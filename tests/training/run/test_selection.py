@@ -144,7 +144,7 @@ def test_a_run_keeps_and_reads_what_is_best_by_its_metric(tmp_path, monkeypatch)
     train(tiny.config(**scores, training__validate_every=2, training__keep=1), workdir)
     valid = {line["step"]: line for line in tiny.metrics(workdir) if line["split"] == "valid"}
     for step, place in run_folder.finished(run_folder.checkpoints(workdir)).items():
-        assert position_file.scores_of(place) == {name: valid[step][name] for name in ("loss", metric)}
+        assert position_file.validation_of(place).scores == {name: valid[step][name] for name in ("loss", metric)}
     best = max(valid, key=lambda step: (valid[step][metric], -step))
     assert best != min(valid, key=lambda step: valid[step]["loss"])
     assert position_file.read(workdir / "checkpoints" / "8")["best"]["metric"] == metric

@@ -84,11 +84,6 @@ def validation_of(folder: Path) -> Validation:
     return Validation(_scores(folder, record), bool(record.get("scheduled", True)))
 
 
-def scores_of(folder: Path) -> Scores:
-    """The scores of the checkpoint in `folder`, with its loss; empty without a validation. Errors as in `read`."""
-    return validation_of(folder).scores
-
-
 def _scores(folder: Path, record: Mapping[str, Any]) -> Scores:
     if "scores" in record:
         return {name: float(value) for name, value in record["scores"].items()}

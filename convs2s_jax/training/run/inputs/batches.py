@@ -28,14 +28,13 @@ def batch_on(mesh: Mesh, split: Split, plan: Plan, planned: PlannedBatch) -> Bat
 
 def padding_on(mesh: Mesh, plan: Plan) -> float:
     """Share of padding in the batches of a plan as `batch_on` builds them, padding rows included, in [0, 1]."""
-    shards, planned, added = row_shards(mesh), 0, 0
+    shards = row_shards(mesh)
     if not any(shape.rows % shards for shape in plan.shapes):
         return plan.padding
-    for batch in plan.batches:
-        rows, width = plan.shapes[batch.shape].rows, plan.shapes[batch.shape].src + plan.shapes[batch.shape].tgt
-        planned += rows * width
-        added += (round_up(rows, shards) - rows) * width
-    return plan.padding + (1.0 - plan.padding) * added / (planned + added) if added else plan.padding
+    shapes = [plan.shapes[batch.shape] for batch in plan.batches]
+    planned = sum(shape.rows * (shape.src + shape.tgt) for shape in shapes)
+    whole = sum(round_up(shape.rows, shards) * (shape.src + shape.tgt) for shape in shapes)
+    return 1.0 - (1.0 - plan.padding) * planned / whole
 
 
 def _side(mesh: Mesh, sentences: Sentences, rows: np.ndarray, shape: tuple[int, int]) -> jax.Array:

@@ -3,8 +3,6 @@
 import dataclasses
 from collections.abc import Sequence
 
-import numpy as np
-
 from convs2s_jax.core.config import check
 from convs2s_jax.data import segmentation
 from convs2s_jax.data.config import DataConfig
@@ -53,8 +51,3 @@ def of_epoch(
         src=drawn(0, train.text.src, vocabularies.src, train.src),
         tgt=drawn(1, train.text.tgt, vocabularies.tgt, train.tgt),
     )
-
-
-def longest_of(lengths: tuple[np.ndarray, np.ndarray], others: tuple[np.ndarray, np.ndarray]) -> list[np.ndarray]:
-    """Return the larger of two lengths for each source and each target: [n] each."""
-    return [np.maximum(*pair) for pair in zip(lengths, others, strict=True)]

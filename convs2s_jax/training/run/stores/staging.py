@@ -1,6 +1,7 @@
 """A workdir as a folder on this machine: the folder itself, or the local copy of one in an object store."""
 
 import contextlib
+import dataclasses
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -23,30 +24,26 @@ from convs2s_jax.training.run.stores.mirror import Mirror
 from convs2s_jax.training.step import TrainState
 
 
+@dataclasses.dataclass
 class Workdir:
     """A workdir that is open for a training.
 
     Attributes:
       folder: where its files are on this machine.
+      address: of the workdir in an object store; "" if the folder is the workdir.
       mirror: writes them back into an object store; None if the folder is the workdir, and on all processes but the
         primary one.
       shared: whether all processes share one folder. Otherwise there are several copies, and the primary process saves.
       fetches: whether this process fetches the copy that it shares with others on its machine. That of the primary
         process is fetched when the run is opened.
-      address: of the workdir in an object store; "" if the folder is the workdir.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        address: str = "",
-        mirror: Mirror | None = None,
-        shared: bool = True,
-        fetches: bool = False,
-    ) -> None:
-        self.folder, self.mirror, self.shared, self.address = folder, mirror, shared, address
-        self.fetches, self._settled = fetches, 0
+    folder: Path
+    address: str = ""
+    mirror: Mirror | None = None
+    shared: bool = True
+    fetches: bool = False
+    _settled: int = 0
 
     def settle(self) -> None:
         """Wait until all earlier checkpoints are in the workdir. Raises UserError as `Mirror.settle`."""

@@ -33,9 +33,7 @@ def init(key: Key, cfg: ClassifierConfig, *, source: int, target: int) -> Classi
     return classifier.init(key, cfg, vocabulary=source, labels=target - len(SPECIAL))
 
 
-def split(params: ClassifierParams, cfg: ClassifierConfig) -> ClassifierParams:
-    """The trained parameters; see `classifier.split`."""
-    return classifier.split(params, cfg)
+split = classifier.split
 
 
 def batch_loss(

@@ -16,7 +16,6 @@ from convs2s_jax.nn.types import Key
 from convs2s_jax.search import keys
 from convs2s_jax.search.memory import check_beam
 from convs2s_jax.search.translate import translate
-from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.loss import training_loss
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.inputs.dataset import Split
@@ -29,22 +28,8 @@ def init(key: Key, cfg: ModelConfig, *, source: int, target: int) -> Params:
     return encoder_decoder.init(key, cfg, source_vocabulary=source, target_vocabulary=target)
 
 
-def split(params: Params, cfg: ModelConfig) -> Params:
-    """The trained parameters; see `encoder_decoder.split`."""
-    return encoder_decoder.split(params, cfg)
-
-
-def batch_loss(
-    params: Params,
-    cfg: ModelConfig,
-    batch: Batch,
-    *,
-    smoothing: float = 0.0,
-    shards: int = 1,
-    key: Key | None = None,
-) -> LossSums:
-    """Cross entropy of the target tokens, summed; see `training.loss.training_loss`."""
-    return training_loss(params, cfg, batch, smoothing=smoothing, shards=shards, key=key)
+split = encoder_decoder.split
+batch_loss = training_loss
 
 
 def build_vocabularies(cfg: DataConfig, text: ParallelText, seed: int) -> Vocabularies:
