@@ -48,6 +48,8 @@ WAYS = [
     ],
     *[("pmap", mesh) for mesh in [(1, 1, 1), (8, 1, 1)]],
 ]
+ONCE = [("jit", (8, 1, 1), True), ("shard_map", (2, 4, 1), True), ("pmap", (8, 1, 1), True)]
+"""With one exchange of the gradients of an update."""
 KEY = jax.random.key(7)
 UPSTREAM = Path(__file__).parents[2] / "benchmarks" / "upstream" / "conv_gradient.py"
 
@@ -97,10 +99,10 @@ def test_gradients_are_those_of_one_device(way, sizes, gradients):
 
 
 @pytest.mark.drill
-@pytest.mark.parametrize(("way", "sizes"), WAYS, ids=str)
-def test_updates_are_those_of_one_device(way, sizes, updates):
+@pytest.mark.parametrize(("way", "sizes", "once"), [*((*way, False) for way in WAYS), *ONCE], ids=str)
+def test_updates_are_those_of_one_device(way, sizes, once, updates):
     """As test_by_device.py shows of a small loss."""
-    state, steps, batches = laid_out(way, sizes)
+    state, steps, batches = laid_out(way, sizes, once=once)
     layout = jax.tree.map(lambda x: x.sharding, state)
     after, reports = three_updates(state, steps, batches)
     assert_equal_each((after, reports), updates)
@@ -176,17 +178,6 @@ def test_a_model_in_bfloat16_has_the_gradients_of_one_device_up_to_rounding():
         found, _ = compile_configured(model, TRAINING, mesh, parallel=way).first(params, given, None)
         assert found.encoder.embedding.table.dtype == jnp.float32
         assert_equal_each(jax.device_get(found), jax.device_get(expected), tolerance=0.03, least=0.01)
-
-
-@pytest.mark.drill
-@pytest.mark.parametrize(("way", "sizes"), [("jit", (8, 1, 1)), ("shard_map", (2, 4, 1)), ("pmap", (8, 1, 1))], ids=str)
-def test_updates_whose_gradients_are_exchanged_once_are_those_of_one_device(way, sizes, updates):
-    """As test_by_device.py shows of a small loss."""
-    state, steps, batches = laid_out(way, sizes, once=True)
-    layout = jax.tree.map(lambda x: x.sharding, state)
-    after, reports = three_updates(state, steps, batches)
-    assert_equal_each((after, reports), updates)
-    assert all(jax.tree.leaves(jax.tree.map(lambda x, old: x.sharding.is_equivalent_to(old, x.ndim), after, layout)))
 
 
 @pytest.mark.drill

@@ -1,12 +1,8 @@
 """A run that ends early, however it ends, continues to the very parameters of the run that did not."""
 
 import os
-import random
 import re
 import signal
-import subprocess
-import sys
-import time
 
 import pytest
 
@@ -29,20 +25,6 @@ def undisturbed(tmp_path_factory):
     return tiny.digests(workdir, STEPS)
 
 
-def start(tmp_path, workdir):
-    config = tiny.config_file(tmp_path, **OPTIONS)
-    command = [sys.executable, "train.py", f"--config={config}", f"--workdir={workdir}"]
-    return subprocess.Popen(command, cwd=tiny.ROOT, stderr=subprocess.PIPE, text=True)
-
-
-def wait_for(process, condition, seconds=240):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-
-
 def test_two_halves_equal_the_whole(tmp_path, undisturbed):
     # 5 is within an epoch: order, dropout and momentum all have to be taken up where they were
     train(tiny.config(**{**OPTIONS, "training__max_steps": 5}), tmp_path)
@@ -50,36 +32,6 @@ def test_two_halves_equal_the_whole(tmp_path, undisturbed):
     assert tiny.digests(tmp_path, STEPS) == undisturbed
     steps = [line["step"] for line in tiny.metrics(tmp_path) if line["split"] == "train"]
     assert steps == sorted(set(steps))
-
-
-@pytest.mark.drill
-def test_a_run_killed_within_a_save_loses_nothing(tmp_path, undisturbed):
-    workdir = tmp_path / "run"
-    process = start(tmp_path, workdir)
-    with process:
-        # a checkpoint being written stands in a folder of a temporary name
-        wait_for(process, lambda: any((workdir / "checkpoints").glob("[3-9].orbax-checkpoint-tmp")))
-        time.sleep(random.uniform(0, 0.1))
-        process.send_signal(signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL
-    train(tiny.config(**OPTIONS), workdir)
-    assert tiny.digests(workdir, STEPS) == undisturbed
-
-
-@pytest.mark.drill
-def test_a_signal_saves_and_ends_cleanly(tmp_path, undisturbed):
-    workdir = tmp_path / "run"
-    process = start(tmp_path, workdir)
-    with process:
-        wait_for(process, lambda: (workdir / "checkpoints" / "2").exists())
-        process.send_signal(signal.SIGTERM)
-        errors = process.communicate(timeout=240)[1]
-    assert process.returncode == 0
-    assert "SIGTERM" in errors.splitlines()[-1]
-    saved = max(int(name) for name in os.listdir(workdir / "checkpoints") if name.isdigit())
-    assert f"stopped at step {saved}" in errors
-    train(tiny.config(**OPTIONS), workdir)
-    assert tiny.digests(workdir, STEPS) == undisturbed
 
 
 @pytest.mark.drill
@@ -138,18 +90,6 @@ def test_a_signal_within_a_validation_loss_leaves_it_for_later(tmp_path, undistu
     train(tiny.config(**OPTIONS), tmp_path)
     valid = [line["step"] for line in tiny.metrics(tmp_path) if line["split"] == "valid"]
     assert stopped in valid
-    assert tiny.digests(tmp_path, STEPS) == undisturbed
-
-
-@pytest.mark.drill
-def test_a_damaged_checkpoint_is_passed_over_and_written_anew(tmp_path, undisturbed, capfd):
-    train(tiny.config(**{**OPTIONS, "training__max_steps": 6}), tmp_path)
-    for path in (tmp_path / "checkpoints" / "6" / "params").rglob("d/*"):
-        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    train(tiny.config(**OPTIONS), tmp_path)
-    told = capfd.readouterr().err
-    assert "the checkpoint of step 6 is damaged" in told
-    assert "continuing at step 5" in told
     assert tiny.digests(tmp_path, STEPS) == undisturbed
 
 
