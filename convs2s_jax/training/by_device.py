@@ -9,7 +9,6 @@ devices. That needs only one reduction per update, but meanwhile an array as lar
 """
 
 from collections.abc import Sequence
-from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +22,6 @@ from convs2s_jax.training.gathering import Exchange
 from convs2s_jax.training.mesh import ROWS, ShardingRule, row_shards
 from convs2s_jax.training.step import BatchT, Loss, SumsT, merged_gradients
 
-T = TypeVar("T")
 DEFERRED_AXIS = "data"
 """The mesh axis over which gradients may wait to be summed."""
 
@@ -89,7 +87,8 @@ def unreduced_gradients(
 
         slots = exchanges.slots(merged, ways)
         grads, sums = merged_gradients(sharded_loss, slots, batch, first=first[0], key=key)
-        return _expanded((grads, lax.psum(sums, at_once)))
+        expanded: tuple[Tree, SumsT] = jax.tree.map(lambda x: x[None], (grads, lax.psum(sums, at_once)))
+        return expanded
 
     each = jax.shard_map(
         local,
@@ -148,8 +147,3 @@ def _first_rows(batch: Tree, mesh: Mesh) -> Array:
     """
     count = row_shards(mesh)
     return jnp.arange(count) * (len(jax.tree.leaves(batch)[0]) // count)
-
-
-def _expanded(tree: T) -> T:
-    expanded: T = jax.tree.map(lambda x: x[None], tree)
-    return expanded

@@ -33,7 +33,6 @@ class Checkpoints(ocp.CheckpointManager):
     """Orbax's manager, with the best checkpoint chosen by the scores in the positions.
 
     Attributes:
-      metric: the score by which checkpoints are compared.
       validations: step -> its validation.
       unreadable: step -> why its position, and so its scores, cannot be read. Such a checkpoint is never deleted.
       shared: whether each process writes its shards; otherwise the primary one writes everything.
@@ -41,9 +40,8 @@ class Checkpoints(ocp.CheckpointManager):
       failed: why this one of several processes could not write its part of the last save; None if it could.
     """
 
-    def __init__(self, folder: Path, *, keep: int, metric: str, read_only: bool, shared: bool = True) -> None:
+    def __init__(self, folder: Path, *, keep: int, metric: str, shared: bool) -> None:
         """Read the scores of the checkpoints in `folder`."""
-        self.metric = metric
         self.validations, self.unreadable = validations_of(finished(folder))
         self.shared = shared
         self.writing = 0
@@ -53,15 +51,10 @@ class Checkpoints(ocp.CheckpointManager):
             folder.mkdir(exist_ok=True)  # Orbax does not create it for a subset of the processes
         options = ocp.CheckpointManagerOptions(
             preservation_policy=_LastAndBest(keep, metric, self.validations, self.unreadable),
-            create=not read_only and shared,
-            read_only=read_only,
+            create=shared,
             multiprocessing_options=ocp.options.MultiprocessingOptions(primary_host=0, **processes),
         )
         super().__init__(folder.absolute(), options=options, item_names=("params", "optimizer", "position"))
-
-    def best_step(self) -> int | None:
-        """Return the step of the best checkpoint; see `selection.best_of`."""
-        return best_of(self.validations, self.all_steps(), self.metric)
 
     def __contextmanager__(self) -> Iterator["Checkpoints"]:
         """Close at the end. If another error ends the run, the error of an unfinished save does not replace it.
@@ -119,7 +112,8 @@ class _LastAndBest(policies.PreservationPolicy):
 
     Attributes:
       keep: number of latest checkpoints to keep.
-      metric, validations, unreadable: as in `Checkpoints`.
+      metric: the score by which checkpoints are compared.
+      validations, unreadable: as in `Checkpoints`.
     """
 
     keep: int
@@ -151,22 +145,19 @@ def validations_of(places: Mapping[int, Path]) -> tuple[dict[int, Validation], d
     return validations, unreadable
 
 
-def manager(
-    folder: Path, *, keep: int, metric: str = LOSS, read_only: bool = False, shared: bool = True
-) -> Checkpoints:
+def manager(folder: Path, *, keep: int, metric: str = LOSS, shared: bool = True) -> Checkpoints:
     """Return the manager of a folder: it keeps the last `keep` checkpoints and the one that is best by `metric`.
 
-    Unless it is `read_only`, the folder is created, and incomplete checkpoints are replaced by their earlier copies.
-    If processes have no `shared` folder, only the primary one writes checkpoints.
+    The folder is created, and incomplete checkpoints are replaced by their earlier copies. If processes have no
+    `shared` folder, only the primary one writes checkpoints.
     """
     if not (shared or distributed.is_primary()):
         return NullCheckpoints()
-    if not read_only:
-        if distributed.is_primary():
-            _bring_back(folder)
-        if shared:
-            distributed.barrier("checkpoints are there")
-    return Checkpoints(folder, keep=keep, metric=metric, read_only=read_only, shared=shared)
+    if distributed.is_primary():
+        _bring_back(folder)
+    if shared:
+        distributed.barrier("checkpoints are there")
+    return Checkpoints(folder, keep=keep, metric=metric, shared=shared)
 
 
 def save(

@@ -83,19 +83,6 @@ def primary_only(name: str, work: Callable[[], T]) -> T | None:
     return done
 
 
-def is_one_folder(folder: Path) -> bool:
-    """Whether all processes see the same folder."""
-    if not is_multi_process():
-        return True
-    token = int(multihost_utils.broadcast_one_to_all(np.uint32(secrets.randbits(32))))
-    path = folder / f".met-{token}"
-    primary_only(f"{path.name} written", lambda: path.write_text(""))
-    same = true_on_all(path.exists())
-    if is_primary():
-        path.unlink()
-    return same
-
-
 def sharing(folder: Path) -> list[int]:
     """Return the processes that see the same folder as this one, itself included; others may have their own.
 
@@ -118,10 +105,15 @@ def sharing(folder: Path) -> list[int]:
 
 def agree_on_folder(folder: Path) -> None:
     """Raise UserError on all processes unless all see the same folder."""
-    check(
-        is_one_folder(folder),
-        f"--workdir={folder} is not the same folder for all processes: it must be on a file system they share",
-    )
+    if not is_multi_process():
+        return
+    token = int(multihost_utils.broadcast_one_to_all(np.uint32(secrets.randbits(32))))
+    path = folder / f".met-{token}"
+    primary_only(f"{path.name} written", lambda: path.write_text(""))
+    same = true_on_all(path.exists())
+    if is_primary():
+        path.unlink()
+    check(same, f"--workdir={folder} is not the same folder for all processes: it must be on a file system they share")
 
 
 def agree(what: str, value: int, *, remedy: str = "all must be the same") -> None:

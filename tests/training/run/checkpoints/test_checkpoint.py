@@ -22,6 +22,7 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.checkpoints import checkpoint, digest, restoring
 from convs2s_jax.training.run.processes.interrupts import EndedAtOnceError
+from convs2s_jax.training.run.selection import best_of
 from convs2s_jax.training.step import TrainState
 from tests import tiny
 from tests.checkpoints import ABSTRACT, ACCEPT, assert_bitwise, largest, position, restore, save, state
@@ -50,7 +51,7 @@ def test_a_step_saved_before_its_validation_is_written_again_with_its_loss(folde
     save(folder, {40: None})
     save(folder, {40: 0.5})
     with checkpoint.manager(folder, keep=3) as checkpoints:
-        assert checkpoints.best_step() == 40
+        assert best_of(checkpoints.validations, checkpoints.all_steps(), "loss") == 40
     (found, _), _, _ = restore(folder)
     assert_bitwise(found, state(40))
 
