@@ -124,10 +124,10 @@ def all_finite(params: Tree) -> Array:
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]))
 
 
-def write_samples(folder: Path, step: int, split: Split, hypotheses: list[str], *, count: int = 50) -> None:
-    """Write the first translations, or labels, of a validation as JSON lines: source, hypothesis, reference."""
+def write_samples(folder: Path, step: int, split: Split, hypotheses: list[str]) -> None:
+    """Write the first 50 translations, or labels, of a validation as JSON lines: source, hypothesis, reference."""
     folder.mkdir(exist_ok=True)
-    lines = zip(split.text.src, hypotheses, split.text.tgt, strict=True)
-    records = [{"source": s, "hypothesis": h, "reference": r} for s, h, r in list(lines)[:count]]
+    lines = list(zip(split.text.src, hypotheses, split.text.tgt, strict=True))[:50]
+    records = [{"source": s, "hypothesis": h, "reference": r} for s, h, r in lines]
     text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
     replace_file(folder / f"{step}.jsonl", text)

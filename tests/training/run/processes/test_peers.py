@@ -15,8 +15,9 @@ import time
 import numpy as np
 import pytest
 
+from convs2s_jax.commands import train
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.training.run.processes import peers
+from convs2s_jax.training.run.processes import peers, rendezvous
 from convs2s_jax.training.run.processes.peers import Peers
 from tests import processes, tiny
 
@@ -185,6 +186,24 @@ def test_at_its_end_a_process_tells_the_others_what_kind_of_error_it_has(error, 
             if error is not None:
                 raise error
         assert there.recv(1000).decode().splitlines()[-1] == line
+
+
+def test_the_others_hear_of_an_error_between_the_connection_and_the_training(monkeypatch):
+    """As without a home folder for the copy of a workdir in a store: to them the connection closed, a loss."""
+    here, there = socket.socketpair()
+    found = Peers(silence=600)
+    found._links[1] = here
+
+    def without_home(_):
+        raise RuntimeError
+
+    monkeypatch.setattr(rendezvous, "join", lambda _: found)
+    monkeypatch.setattr("convs2s_jax.core.compiled_programs.folder_of", without_home)
+    with here, there:
+        ended = processes.called(train.console, "train.py", "--config=cldr_en_de", "--workdir=gs://bucket/run")
+        there.settimeout(10)
+        assert there.recv(1000).decode().splitlines()[-1] == "bye refused"
+    assert (ended.returncode, ended.stderr.count("no home folder")) == (2, 1)
 
 
 @pytest.fixture
