@@ -145,17 +145,19 @@ def run(config: Path, workdir: Path, count: int, devices: int) -> list[str]:
         return [process.told for process in processes]
 
 
-def wait_for_step(processes: Sequence[Process], workdir: Path, step: int) -> None:
-    """Until a checkpoint of this step or a later one is there."""
+def await_(condition: Callable[[], bool], *running: Process) -> None:
+    """Wait until a condition holds, while these processes run."""
     deadline = time.monotonic() + LIMIT
-    while True:
-        folder = workdir / "checkpoints"
-        if folder.is_dir() and any(int(e.name) >= step for e in folder.iterdir() if e.name.isdigit()):
-            return
-        for process in processes:
+    while not condition():
+        for process in running:
             assert process.popen.poll() is None, process.told
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def wait_for_step(processes: Sequence[Process], workdir: Path, step: int) -> None:
+    """Until a checkpoint of this step or a later one is there."""
+    await_(lambda: saved(workdir) >= step, *processes)
 
 
 def saved(workdir: Path) -> int:

@@ -15,19 +15,11 @@ import pytest
 from convs2s_jax.training.run.checkpoints import checkpoint
 from convs2s_jax.training.run.loop import train
 from tests import processes, tiny
-from tests.processes import saved
+from tests.processes import await_, saved
 
 STEPS = 100
 KILLS, STOPS = 20, 10
 OPTIONS = {"training__max_steps": STEPS, "training__save_every": 1, "training__report_every": 10}
-
-
-def await_(process, condition):
-    deadline = time.monotonic() + processes.LIMIT
-    while not condition():
-        assert process.popen.poll() is None, process.told
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def run_to_the_end(config, workdir):
@@ -55,7 +47,7 @@ def lives(folder, rng, count, number):
         early = rng.random() < 0.4 or before > STEPS / 2  # on the way to the first update, or within it
         begun = "vocabularies of" if rng.random() < 0.7 else "devices"
         more = rng.randint(1, 4)
-        await_(process, lambda: begun in process.told if early else saved(workdir) >= before + more)  # noqa: B023
+        await_(lambda: begun in process.told if early else saved(workdir) >= before + more, process)  # noqa: B023
         time.sleep(rng.uniform(0, 0.15))
         assert process.popen.poll() is None, process.told
         process.popen.send_signal(number)

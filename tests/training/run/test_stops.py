@@ -63,11 +63,7 @@ def test_a_signal_before_the_first_update_ends_a_run_on_a_large_corpus_in_second
     config = tiny.config_file(tmp_path, **tiny.files(corpus), **options)
     process = processes.Process([f"--config={config}", f"--workdir={workdir}"], 1, tmp_path / "log.txt")
     try:
-        deadline = time.monotonic() + processes.LIMIT
-        while not stage(workdir, process.told):
-            assert process.popen.poll() is None, process.told
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        processes.await_(lambda: stage(workdir, process.told), process)
         time.sleep(rng.uniform(0, 8.0 if stage is learning else 0.2))
         since = time.monotonic()
         process.popen.send_signal(signal.Signals[name])

@@ -3,7 +3,6 @@
 import json
 import re
 import signal
-import time
 
 import numpy as np
 import pytest
@@ -130,11 +129,7 @@ def test_a_signal_within_a_validation_ends_it_on_both_and_the_next_start_validat
     options = {"training__validate_every": 4, "training__save_every": None, "data__cldr__valid": 2500}
     config = config_file(tmp_path, **DATA, **options, training__max_steps=5)
     with processes.running(config, workdir, 2, 1) as both:
-        deadline = time.monotonic() + processes.LIMIT
-        while not [line for line in lines_of(workdir) if line["step"] == 4]:
-            assert all(process.popen.poll() is None for process in both), both[0].told
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        processes.await_(lambda: any(line["step"] == 4 for line in lines_of(workdir)), *both)
         both[1].popen.send_signal(signal.SIGTERM)
         assert [process.wait() for process in both] == [0, 0]
         assert "stopped at step 4, epoch 1: SIGTERM" in both[0].told
