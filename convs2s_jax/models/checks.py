@@ -4,6 +4,7 @@ They only use types, shapes and dtypes, so they cost nothing in a compiled funct
 """
 
 import functools
+import math
 import numbers
 import types
 import typing
@@ -81,9 +82,10 @@ def check_record(name: str, value: Any, factory: Any, kind: str) -> None:
 
 
 def check_shapes(name: str, params: Any, init: Callable[..., Any], cfg: Hashable, dim: int) -> None:
-    """Reject parameters whose shapes are not those that the `init` of their kind returns for this config.
+    """Reject parameters whose sizes are not those that the `init` of their kind returns for this config.
 
-    Shards that the layers gather are not checked.
+    An array may have more axes, as kernels in groups of channels have on a mesh with `tensor`. Shards are not checked,
+    those that the layers gather and those within `jax.shard_map`.
 
     Args:
       name: of the parameters, for the message.
@@ -92,7 +94,7 @@ def check_shapes(name: str, params: Any, init: Callable[..., Any], cfg: Hashable
       cfg: config of this kind.
       dim: embedding size E of the whole model.
     """
-    if not any_sharded(params):
+    if not (any_sharded(params) or jax.sharding.get_abstract_mesh().manual_axes):
         found = jax.tree_util.tree_leaves_with_path(params, is_leaf=is_quantized)
         vocabulary = len(params.embedding.table) if found else 0
         _check_shapes(name, tuple((path, leaf.shape) for path, leaf in found), init, cfg, vocabulary, dim)
@@ -107,14 +109,15 @@ def _check_shapes(
     vocabulary: int,
     dim: int,
 ) -> None:
-    """Compare paths and shapes with those that `init` returns. What was accepted is remembered, errors are not."""
+    """Compare paths and sizes with those that `init` returns. What was accepted is remembered, errors are not."""
     made = jax.eval_shape(lambda: init(jax.random.key(0), cfg, vocabulary=vocabulary, dim=dim, rate=0.0))
     expected = {path: leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(made)}
     given = dict(found)
     for path in (*expected, *given):
+        if path in expected and path in given and math.prod(given[path]) == math.prod(expected[path]):
+            continue
         has, needs = (f"shape {of[path]}" if path in of else "no array" for of in (given, expected))
-        if has != needs:
-            raise ValueError(f"{name} has {has} at {path_of(path)} and cfg needs {needs}: use the cfg passed to `init`")
+        raise ValueError(f"{name} has {has} at {path_of(path)} and cfg needs {needs}: use the cfg passed to `init`")
 
 
 def check_tokens(name: str, tokens: Any) -> None:
