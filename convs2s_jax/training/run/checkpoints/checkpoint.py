@@ -101,6 +101,7 @@ class NullCheckpoints(Checkpoints):
     def __init__(self) -> None:
         """Create a manager without checkpoints."""
         self.validations = {}
+        self.failed = None
 
     def close(self) -> None:
         """Do nothing."""

@@ -186,6 +186,17 @@ def test_a_save_that_failed_is_known_at_the_next_report_by_its_own_step(folder, 
             checkpoint.save(checkpoints, state(60), position(60))
 
 
+def test_an_error_on_a_process_that_writes_nothing_stays_what_it_is(tmp_path, monkeypatch):
+    def run():
+        with checkpoint.manager(tmp_path, keep=1, shared=False) as checkpoints:
+            checkpoint.save(checkpoints, state(40), position(40))
+            raise UserError("its own")
+
+    monkeypatch.setattr(checkpoint.distributed, "is_primary", lambda: False)
+    with pytest.raises(UserError, match="its own"):
+        run()
+
+
 def test_one_of_several_processes_that_cannot_write_does_not_wait_for_the_others(folder, monkeypatch):
     """Orbax has it wait 20 minutes for processes that wait for it, and so had the end of the run."""
     others, late = threading.Event(), []
