@@ -117,14 +117,15 @@ class _Server(uvicorn.Server):
         """Shut down, and say in our own words how many requests were not finished in time."""
         logger = logging.getLogger("uvicorn.error")
         logger.addFilter(self._is_other)
-        await super().shutdown(sockets)
-        logger.removeFilter(self._is_other)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            logger.removeFilter(self._is_other)
 
     def _is_other(self, record: logging.LogRecord) -> bool:
-        if not record.msg.startswith("Cancel %s running task(s)"):
+        if not str(record.msg).startswith("Cancel %s running task(s)"):
             return True
-        drain = self.config.timeout_graceful_shutdown
-        self._tell(f"the time of --drain={drain} is over; requests that get 503: {len(self.server_state.tasks)}")
+        self._tell(f"the time of --drain is over; requests that get 503: {len(self.server_state.tasks)}")
         return False
 
     @contextlib.contextmanager

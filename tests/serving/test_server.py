@@ -132,7 +132,7 @@ def test_requests_that_are_not_finished_in_time_are_told_in_one_sentence(caplog)
         asking.start()
         server.run(sockets=[listener])
     asking.join()
-    assert told == ["the time of --drain=1 is over; requests that get 503: 1"]
+    assert told == ["the time of --drain is over; requests that get 503: 1"]
     assert answers == [b"HTTP/1.1 503 Service Unavailable"]
     assert caplog.messages == []
 

@@ -174,6 +174,19 @@ def test_a_user_error_that_process_0_has_or_reports_ends_the_others_before_it(wa
     assert said in capfd.readouterr().err
 
 
+def test_a_process_has_time_to_report_a_user_error_that_process_0_has_too(watching, monkeypatch):
+    monkeypatch.setattr(peers.distributed, "is_primary", lambda: False)
+    with watching(silence=60) as (found, _, statuses):
+        here, there = socket.socketpair()
+        with there:
+            found.add(0, here, here.makefile(encoding="ascii"))
+            there.sendall(b"bye refused\n")
+            with pytest.raises(queue.Empty):
+                statuses.get(timeout=0.3)
+            found._over.set()  # it has reported the error itself
+    assert statuses.empty()
+
+
 @pytest.mark.parametrize(
     ("error", "line"),
     [(None, "bye done"), (UserError("data"), "bye refused"), (ValueError("ours"), "bye failed")],
