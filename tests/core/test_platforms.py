@@ -84,7 +84,8 @@ def test_training_has_one_heap_on_cpus_only(cpu, tmp_path, monkeypatch):
     monkeypatch.setattr(train, "expects_cpu", lambda _: cpu)
     monkeypatch.setattr(train, "keep_freed_memory", lambda: called.append("one heap"))
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "config.py").write_text("def get_config(): return {}")
-    with pytest.raises(UserError, match="data must be set"):
+    data = {"dir": "none", "src": "de", "tgt": "en"}
+    (tmp_path / "config.py").write_text(f"def get_config(): return {{'data': {data}}}")
+    with pytest.raises(UserError, match="^data.dir is 'none'"):
         train.main({"config": "config.py", "workdir": "run"}, [])
     assert called == ["one heap"] * cpu
