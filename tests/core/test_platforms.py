@@ -86,6 +86,6 @@ def test_training_has_one_heap_on_cpus_only(cpu, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     data = {"dir": "none", "src": "de", "tgt": "en"}
     (tmp_path / "config.py").write_text(f"def get_config(): return {{'data': {data}}}")
-    with pytest.raises(UserError, match="^data.dir is 'none'"):
+    with pytest.raises(UserError, match=r"^data\.dir is 'none'"):
         train.main({"config": "config.py", "workdir": "run"}, [])
     assert called == ["one heap"] * cpu
