@@ -40,12 +40,13 @@ class Checkpoints(ocp.CheckpointManager):
       failed: why this one of several processes could not write its part of the last save; None if it could.
     """
 
+    failed: Exception | None = None
+
     def __init__(self, folder: Path, *, keep: int, metric: str, shared: bool) -> None:
         """Read the scores of the checkpoints in `folder`."""
         self.validations, self.unreadable = validations_of(finished(folder))
         self.shared = shared
         self.writing = 0
-        self.failed: Exception | None = None
         processes = {} if shared else {"active_processes": {0}, "barrier_sync_key_prefix": "alone"}
         if not shared:
             folder.mkdir(exist_ok=True)  # Orbax does not create it for a subset of the processes
@@ -101,7 +102,6 @@ class NullCheckpoints(Checkpoints):
     def __init__(self) -> None:
         """Create a manager without checkpoints."""
         self.validations = {}
-        self.failed = None
 
     def close(self) -> None:
         """Do nothing."""
