@@ -4,9 +4,10 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from convs2s_jax.core.config import check, record
+from convs2s_jax.core.errors import UserError
 
 Stop = Literal["exact", "fairseq"]
 LengthPenalty = Literal["power", "gnmt"]
@@ -152,6 +153,18 @@ class SearchConfig:
     def max_length(self, source_length: int) -> int:
         """Return the maximum number of tokens before the end symbol; `source_length` includes the end symbol."""
         return max(1, int(self.max_length_a * source_length + self.max_length_b))
+
+
+def overridden(own: SearchConfig, values: Mapping[str, Any]) -> SearchConfig:
+    """Return a run's search options with the given fields changed by flags.
+
+    Raises:
+      UserError: an invalid value, or fields that contradict each other; the message begins with a flag.
+    """
+    try:
+        return dataclasses.replace(own, **values)
+    except UserError as error:
+        raise UserError(f"--{error}") from None
 
 
 def check_search(search: SearchConfig, given: Iterable[str], *, attends: bool) -> None:

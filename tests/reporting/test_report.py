@@ -178,7 +178,7 @@ def test_mistakes_are_one_sentence(tmp_path, arguments, sentence):
 def test_a_search_that_fits_no_model_is_refused_before_anything_is_written(tmp_path):
     (tmp_path / "a").mkdir()
     run_folder.write_config(tmp_path / "a", tiny.config())
-    with pytest.raises(UserError, match=r"search.beam_size is 0: a search keeps at least one hypothesis"):
+    with pytest.raises(UserError, match=r"--beam_size is 0: a search keeps at least one hypothesis"):
         made(tmp_path / "a", output=tmp_path / "out", search={"beam_size": 0})
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 

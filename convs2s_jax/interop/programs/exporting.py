@@ -17,7 +17,7 @@ from jax import export
 from safetensors.numpy import save
 
 from convs2s_jax.core import local_copies
-from convs2s_jax.core.config import build, check, to_dict
+from convs2s_jax.core.config import check, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import new_folder
 from convs2s_jax.core.places import scheme_of
@@ -26,7 +26,7 @@ from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.table import FAST_DECODERS
 from convs2s_jax.nn.trees import paths
 from convs2s_jax.search.buckets import widths_up_to
-from convs2s_jax.search.config import SearchConfig, check_search
+from convs2s_jax.search.config import SearchConfig, check_search, overridden
 from convs2s_jax.search.generate import generate
 from convs2s_jax.search.numbers import numbers_of
 from convs2s_jax.search.request import request
@@ -96,7 +96,7 @@ def _loaded(order: Export, tell: Callable[[str], None]) -> tuple[Translator, Sea
         model.reads_source,
         f"--workdir={order.workdir} is a language model and reads no source; only translation models can be exported",
     )
-    search = build(SearchConfig, to_dict(model.cfg.search) | order.search, "search")
+    search = overridden(model.cfg.search, order.search)
     check(
         not search.sampling,
         "--sampling cannot be exported, since exported models use beam search; use --nosampling",

@@ -6,11 +6,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from convs2s_jax.core.config import build, check, to_dict
+from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.places import scheme_of
 from convs2s_jax.data.text_files import name_of
-from convs2s_jax.search.config import SearchConfig, check_search
+from convs2s_jax.search.config import SearchConfig, check_search, overridden
 
 TRANSLATING = MappingProxyType({"translating": True})
 """Metadata of options that do not apply to labelling."""
@@ -193,7 +193,7 @@ class Options:
         values = dict(self.search)
         if values.get("sampling") and "beam_size" not in values:
             values["beam_size"] = self.nbest
-        cfg = build(SearchConfig, to_dict(own) | values, "search")
+        cfg = overridden(own, values)
         check(
             self.nbest <= cfg.beam_size,
             f"--nbest={self.nbest} with a beam_size of {cfg.beam_size}: a search returns at most beam_size hypotheses; "

@@ -165,7 +165,7 @@ def test_a_device_cannot_be_resumed(desk):
         ({"unk_dictionary": "/no/such", "replace_unk": True}, "^/no/such cannot be read"),
         ({"bleu_tokenize": "moses", "reference": True}, "^bleu_tokenize is 'moses'"),
         ({"nbest": 3, "format": "json"}, "^--nbest=3 with a beam_size of 2"),
-        ({"search": {"beam_size": 0}}, "^search.beam_size is 0"),
+        ({"search": {"beam_size": 0}}, "^--beam_size is 0"),
     ],
     ids=str,
 )
@@ -174,6 +174,12 @@ def test_a_mistake_leaves_the_output_as_it_was(desk, options, message):
     with pytest.raises(UserError, match=message):
         desk.decode(**options)
     assert desk.read() == b"precious\n"
+
+
+def test_a_wrong_search_is_reported_before_the_model_is_loaded(desk, monkeypatch):
+    monkeypatch.setattr(decoding, "load", lambda *_, **__: pytest.fail("loaded"))
+    with pytest.raises(UserError, match=r"^--top_k is 3 without sampling: .*, or leave top_k out$"):
+        desk.decode(search={"top_k": 3})
 
 
 @pytest.mark.parametrize(

@@ -115,10 +115,10 @@ def test_given_options_replace_the_runs_own():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"search": {"beam_size": 0}}, "^search.beam_size is 0"),
-        ({"search": {"top_k": 3}}, "^search.top_k is 3 without sampling: "),
-        ({"search": {"top_p": 0.5}}, "^search.top_p is 0.5 without sampling: "),
-        ({"search": {"diverse_strength": -1.0}}, "^search.diverse_strength is -1.0"),
+        ({"search": {"beam_size": 0}}, "^--beam_size is 0"),
+        ({"search": {"top_k": 3}}, "^--top_k is 3 without sampling: "),
+        ({"search": {"top_p": 0.5}}, "^--top_p is 0.5 without sampling: "),
+        ({"search": {"diverse_strength": -1.0}}, "^--diverse_strength is -1.0"),
         (
             {"nbest": 6, "format": "json"},
             "^--nbest=6 with a beam_size of 5: a search returns at most beam_size hypotheses",
