@@ -4,11 +4,10 @@ import importlib
 import textwrap
 from collections.abc import Iterator
 
-from convs2s_jax.commands import convs2s, scale
+from convs2s_jax.commands import convs2s, export_fairseq, scale
 from convs2s_jax.commands.convs2s import Entry
 from convs2s_jax.core.command_line import Command, Group, default_text, usage
 from convs2s_jax.core.fields import Field
-from convs2s_jax.interop.fairseq_command import COMMANDS as FAIRSEQ
 
 HEAD = """# Every command and every flag
 
@@ -36,7 +35,7 @@ def commands() -> Iterator[tuple[str, str, Command]]:
                 yield f"scale {action}", inner.summary, _command(inner)
         else:
             yield name, entry.summary, _command(entry)
-    yield "export --output=FILE.pt", "export a checkpoint that fairseq loads", FAIRSEQ["export"]
+    yield "export --output=FILE.pt", "export a checkpoint that fairseq loads", export_fairseq.COMMAND
 
 
 def _command(entry: Entry) -> Command:

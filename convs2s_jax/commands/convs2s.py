@@ -39,7 +39,7 @@ COMMANDS: Mapping[str, Entry] = MappingProxyType(
         "attention": Entry("draw the attention of each decoder layer", "attention"),
         "shortlist": Entry("list likely target words for faster decoding", "shortlist"),
         "average": Entry("average several checkpoints into a new workdir", "average"),
-        "import": Entry("import a fairseq checkpoint as a workdir", "bridge"),
+        "import": Entry("import a fairseq checkpoint as a workdir", "import_fairseq"),
         "export": Entry("export compiled programs for other machines, or a fairseq checkpoint", "export"),
         "scale": Entry("plan, sweep and check how training scales over devices", "scale"),
         "config": Entry("list and print configurations and their fields", "config"),

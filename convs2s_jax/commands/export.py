@@ -7,11 +7,11 @@ from typing import Any
 
 from convs2s_jax.commands.decode import COMMAND as DECODE
 from convs2s_jax.commands.decode import SEARCH, search_options, tell
+from convs2s_jax.commands.export_fairseq import COMMAND as FAIRSEQ
 from convs2s_jax.core import command_line, extras
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
 from convs2s_jax.core.guard import guard, quiet_imports
-from convs2s_jax.interop.fairseq_command import COMMANDS
 
 ABOUT = """
 Export a model:
@@ -25,7 +25,7 @@ without this package (docs/export.md).
 
 writes a checkpoint that fairseq loads; --help=fairseq lists its flags (docs/fairseq.md).
 """
-FAIRSEQ = ".pt"
+EXTENSION = ".pt"
 """File name extension of fairseq checkpoints."""
 _FLAG = re.compile(r"--?(\w+)(?:=(.*))?", re.DOTALL)
 INSTEAD = {"checkpoint": "use --step", "step": "use --checkpoint"}
@@ -86,7 +86,7 @@ COMMAND = Command(
     groups=(Group("Options", ExportOptions), SEARCH),
     main=main,
     stores=("workdir", "output"),
-    topics={"fairseq": lambda: command_line.help_text(COMMANDS["export"], "convs2s export")},
+    topics={"fairseq": lambda: command_line.help_text(FAIRSEQ, "convs2s export")},
 )
 
 
@@ -98,8 +98,8 @@ def console(arguments: Sequence[str]) -> None:
         for flag, following in zip(flags, [*arguments[2:], ""], strict=True)
         if flag and flag[1] == "output"
     ]
-    fairseq = any(output.endswith(FAIRSEQ) for output in outputs)
-    own, other = (COMMANDS["export"], COMMAND) if fairseq else (COMMAND, COMMANDS["export"])
+    fairseq = any(output.endswith(EXTENSION) for output in outputs)
+    own, other = (FAIRSEQ, COMMAND) if fairseq else (COMMAND, FAIRSEQ)
     guard(lambda: _check_own(own, other, [flag[1] for flag in flags if flag]), program=arguments[0])
     command_line.run(own, arguments=arguments)
 
@@ -115,7 +115,7 @@ def _check_own(own: Command, other: Command, given: Sequence[str]) -> None:
             continue
         check(
             not spellings & others,
-            f"--{name} is a flag of the other kind of export ({FAIRSEQ} at the end of --output means fairseq): "
+            f"--{name} is a flag of the other kind of export ({EXTENSION} at the end of --output means fairseq): "
             f"{INSTEAD.get(name, 'remove it')}",
         )
         check(not spellings & decoding, f"--{name} is a flag of convs2s decode, not of an export: remove it")

@@ -10,6 +10,8 @@ from convs2s_jax.commands import (
     config,
     decode,
     export,
+    export_fairseq,
+    import_fairseq,
     prepare,
     report,
     scale_check,
@@ -25,15 +27,11 @@ from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.places import check_place, scheme_of
 from convs2s_jax.data.config import DataConfig
-from convs2s_jax.interop.fairseq_command import COMMANDS as FAIRSEQ
 from tests.processes import called
 
-MODULES = (attention, average, config, decode, prepare, report, scale_check, scale_doctor, scale_plan, scale_sweep)
-ALL = {
-    **{module.__name__.rpartition(".")[2]: module.COMMAND for module in (*MODULES, serve, shortlist, train)},
-    "export programs": export.COMMAND,
-    **FAIRSEQ,
-}
+MODULES = (attention, average, config, decode, export, export_fairseq, import_fairseq, prepare, report)
+MODULES += (scale_check, scale_doctor, scale_plan, scale_sweep, serve, shortlist, train)
+ALL = {module.__name__.rpartition(".")[2]: module.COMMAND for module in MODULES}
 CONFIGURED = [name for name, command in ALL.items() if "config" in {f.name for g in command.groups for f in g.fields}]
 """Commands that take a configuration."""
 TEXTS = {str: "", str | None: "", tuple[str, ...]: "here,", tuple[str, ...] | None: "here,"}

@@ -398,9 +398,9 @@ def test_a_search_with_what_is_not_exported_is_refused(convs2s, tmp_path, monkey
 
 def test_the_end_of_the_output_chooses_the_kind_of_export(capsys, tmp_path):
     for flags, sentence in (
-        (["--output=a.pt"], "export requires --workdir, --output"),
-        (["-output=a.pt"], "export requires --workdir, --output"),
-        (["-output", "a.pt"], "export requires --workdir, --output"),
+        (["--output=a.pt"], "--workdir is missing: export needs --workdir and --output"),
+        (["-output=a.pt"], "--workdir is missing: export needs --workdir and --output"),
+        (["-output", "a.pt"], "--workdir is missing: export needs --workdir and --output"),
         (["--output=a"], "--workdir is missing: export"),
         (["--output=a.pt", "--checkpoint=8"], "--checkpoint is a flag of the other kind of export"),
         (["--output=a.pt", "--beam_size", "8"], "means fairseq): remove it"),

@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
+from convs2s_jax.commands import import_fairseq
 from convs2s_jax.core import command_line, stores
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import vocabulary
-from convs2s_jax.interop.fairseq_command import COMMANDS
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.checkpoints import derived_workdir
 from tests import tiny
@@ -109,7 +109,7 @@ def test_all_files_of_the_command_may_be_in_a_store():
     given = {
         name: f"gs://bucket/{name}" for name in ("checkpoint", "dicts", "src_spm", "tgt_spm", "bpe_codes", "config")
     }
-    values, _ = command_line.parse(COMMANDS["import"], [f"--{name}={place}" for name, place in given.items()])
+    values, _ = command_line.parse(import_fairseq.COMMAND, [f"--{name}={place}" for name, place in given.items()])
     assert {name: value for name, value in values.items() if isinstance(value, str)}.items() <= given.items()
 
 
