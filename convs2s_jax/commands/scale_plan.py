@@ -5,6 +5,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+from convs2s_jax.commands.decode import tell
 from convs2s_jax.commands.scale_batches import Batches, check_json, write_json
 from convs2s_jax.commands.shared import read_config
 from convs2s_jax.core import command_line
@@ -57,6 +58,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     topology.only_compile(os.environ)
     devices = topology.named(options.topology, slices=options.slices)
     sizes = plan.sizes_of(cfg, batches.vocabulary, batches.labels)
+    tell(f"planning {options.topology}: for a large model or hundreds of devices, compiling takes minutes ...")
     made = plan.make(cfg, devices, sizes=sizes, **batches.given())
     if options.baseline and not made.refused:
         single = topology.named(topology.single_device(options.topology))
