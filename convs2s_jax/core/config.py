@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, Union
 
 from convs2s_jax.core.errors import UserError, did_you_mean, shortened, shown
-from convs2s_jax.core.fields import type_text
 from convs2s_jax.core.literals import REPEATED, WrittenFloat, WrittenInt, literal, literal_with_spelling
 
 T = TypeVar("T")
@@ -196,7 +195,7 @@ def convert(kind: Any, value: Any, where: str) -> Any:
             raise UserError(f"{where} is {shown(value)}{did_you_mean(_plain(value), known)}")
         return arguments[arguments.index(value)]
     if origin is tuple:
-        return _tuple(kind, value, where)
+        return _tuple(arguments, value, where)
     if dataclasses.is_dataclass(kind):
         return _record(kind, value, where)
     return _scalar(kind, value, where)
@@ -277,11 +276,12 @@ def _check_fields(records: Mapping[Any, Any], kind: str, value: Mapping[str, Any
             )
 
 
-def _tuple(kind: Any, value: Any, where: str) -> tuple[Any, ...]:
-    kinds = typing.get_args(kind)
+def _tuple(kinds: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
     if isinstance(value, str) or not isinstance(value, Sequence):
         most = f" (repetition can make at most {REPEATED} items)" if isinstance(value, str) and "*" in value else ""
-        raise UserError(f"{where} is {shown(value)}: expected a {type_text(kind)}{most}")
+        items = [field.name for field in dataclasses.fields(kinds[0])] if dataclasses.is_dataclass(kinds[0]) else []
+        of_items = f" of ({', '.join(items)})" if items else ""
+        raise UserError(f"{where} is {shown(value)}: expected a list{of_items}{most}")
     check(len(value) <= ITEMS, f"{where} has {len(value)} items: a list can have at most {ITEMS}")
     if len(kinds) == 2 and kinds[1] is Ellipsis:
         return tuple(convert(kinds[0], item, f"{where}[{i}]") for i, item in enumerate(value))
