@@ -25,7 +25,7 @@ from convs2s_jax.models.execution import matmul_precision_context
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.protocols import DecoderSteps
 from convs2s_jax.models.table import DECODERS, ENCODERS, FAST_DECODERS
-from convs2s_jax.nn import struct, weight_norm
+from convs2s_jax.nn import draws, struct, weight_norm
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.dropout import typed
 from convs2s_jax.nn.embedding import Embedding
@@ -78,6 +78,10 @@ def init(key: Key, cfg: ModelConfig, *, source_vocabulary: int, target_vocabular
     key = typed(key)
     if key.ndim:
         raise ValueError(f"key has shape {key.shape}: pass one key, or map `init` over several with jax.vmap")
+    return draws.initialise(_init, key, cfg, source_vocabulary, target_vocabulary)
+
+
+def _init(key: Key, cfg: ModelConfig, source_vocabulary: int, target_vocabulary: int) -> Params:
     encoder_key, decoder_key = jax.random.split(key)
     dim, rate = cfg.embedding_dim, cfg.dropout
     encoder, decoder = ENCODERS[cfg.encoder.kind], DECODERS[cfg.decoder.kind]

@@ -6,8 +6,9 @@ compiles little else. For a GPU this took 24 seconds. `BatchedInit` contains it 
 """
 
 import contextlib
+import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
@@ -16,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.random import threefry_2x32
 
+from convs2s_jax.core.compiler_options import fast_compile_options, unless_set
 from convs2s_jax.nn.types import Array, Key
 
 T = TypeVar("T")
@@ -23,6 +25,8 @@ Distribution = Literal["normal", "uniform"]
 DISTRIBUTIONS: tuple[Distribution, ...] = get_args(Distribution)
 Shape = tuple[int, ...]
 
+FOR_KEYS = {**fast_compile_options(), "xla_backend_optimization_level": 0}
+"""XLA options for the program of the keys, which has integers only and runs once on the host."""
 CHUNK = 2**15
 """Numbers per iteration. Each draw is padded to a multiple, so a larger chunk would waste more on small draws."""
 
@@ -68,10 +72,49 @@ def batched() -> bool:
 
 
 def can_be_batched() -> bool:
-    """Whether JAX uses the generator of `BatchedInit`, in float32. This is JAX's default."""
+    """Whether JAX uses the generator of `BatchedInit`, in float32, and has a CPU. This is JAX's default."""
     config: Any = jax.config
     generator = config.jax_default_prng_impl == "threefry2x32" and config.jax_threefry_partitionable
-    return bool(generator and not config.jax_enable_x64)
+    return bool(generator and not config.jax_enable_x64 and host() is not None)
+
+
+def host() -> jax.Device | None:
+    """Return a CPU device of this process; None if JAX_PLATFORMS excludes them."""
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError:
+        return None
+
+
+def initialise(init: Callable[..., T], key: Key, *arguments: Hashable) -> T:
+    """Compute init(key, *arguments) by the two programs of `BatchedInit`, which are kept for further calls.
+
+    Operation by operation, JAX would compile a program for each operation and shape. Within another program or
+    transformation, on several devices, or with another generator, this is a plain call.
+
+    Args:
+      init: (key, *arguments) -> parameters, a tree of arrays.
+      key: a typed key.
+      arguments: configurations and sizes.
+    """
+    traced = any(isinstance(x, jax.core.Tracer) for x in (jax.lax.add(0, 0), key))  # a closed-over key is no tracer
+    if traced or batched() or not can_be_batched() or not _is_plain(key):
+        return init(key, *arguments)
+    keys, parameters = _programs(init, arguments)
+    return parameters(key, np.asarray(keys(jax.device_put(key, host()))))
+
+
+def _is_plain(key: Key) -> bool:
+    """Whether this is one key of JAX's default generator, on one device."""
+    return key.ndim == 0 and jax.random.key_impl(key) == "threefry2x32" and len(key.sharding.device_set) == 1
+
+
+@functools.lru_cache(maxsize=64)
+def _programs(init: Callable[..., T], arguments: tuple[Hashable, ...]) -> tuple[Callable[..., Any], Callable[..., T]]:
+    """Return the programs of the keys and of the parameters."""
+    made = BatchedInit(lambda key: init(key, *arguments))
+    # the key, even if unused, decides on which device the parameters are
+    return jax.jit(made.keys, compiler_options=unless_set(FOR_KEYS)), jax.jit(made.parameters, keep_unused=True)
 
 
 class BatchedInit(Generic[T]):

@@ -4,9 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from convs2s_jax.nn import draws, recurrent
 from convs2s_jax.nn.draws import CHUNK, BatchedInit
+from convs2s_jax.training.run.programs.compilations import CompileCounter
 
 
 def init(key):
@@ -85,6 +87,45 @@ def test_draws_that_jax_would_keep_are_refused():
         batched.keys(key)
     with pytest.raises(ValueError, match=r"^an initialiser makes different draws each time"):
         batched.parameters(key, jnp.zeros((2, 2), jnp.uint32))
+
+
+def sized(key, size):
+    one, other = jax.random.split(key)
+    w = draws.normal(one, (size, 2)) / jnp.sqrt(size)
+    return {"w": w, "g": jnp.sum(w * w, axis=0), "u": draws.uniform(other, (size,), 0.5), "b": jnp.zeros(size)}
+
+
+def test_an_initialiser_is_compiled_as_a_whole_and_once_for_its_arguments():
+    key = jax.random.key(5)
+    whole = jax.jit(sized, static_argnums=1)(key, 6)
+    with CompileCounter() as programs:
+        made = draws.initialise(sized, key, 6)
+    assert programs.count <= 5  # its operations one by one: 10
+    assert_same(made, whole)
+    with CompileCounter() as programs:
+        other = draws.initialise(sized, jax.random.fold_in(key, 1), 6)
+    assert programs.count <= 1
+    assert not np.array_equal(other["w"], made["w"])
+    assert draws.initialise(sized, key, 7)["w"].shape == (7, 2)
+
+
+def test_an_initialiser_is_called_as_it_is_within_a_program_with_another_generator_and_on_several_devices(monkeypatch):
+    monkeypatch.setattr(draws, "_programs", lambda *_: pytest.fail("compiled"))
+    key = jax.random.key(5)
+    whole = jax.jit(sized, static_argnums=1)(key, 6)
+    assert_same(jax.jit(lambda key: draws.initialise(sized, key, 6))(key), whole)
+    assert_same(jax.jit(lambda: draws.initialise(sized, key, 6))(), whole)
+    assert jax.vmap(lambda key: draws.initialise(sized, key, 6))(jax.random.split(key, 3))["w"].shape == (3, 6, 2)
+    assert draws.initialise(sized, jax.random.key(5, impl="rbg"), 6)["w"].shape == (6, 2)
+    assert BatchedInit(lambda key: draws.initialise(sized, key, 6)).keys(key).shape == (2, 2)
+    replicated = NamedSharding(Mesh(np.array(jax.devices()[:2]), ("a",)), PartitionSpec())
+    assert draws.initialise(sized, jax.device_put(key, replicated), 6)["w"].shape == (6, 2)
+
+
+def test_parameters_are_on_the_device_of_the_key():
+    device = jax.devices()[2]
+    for leaf in jax.tree.leaves(draws.initialise(sized, jax.device_put(jax.random.key(5), device), 6)):
+        assert leaf.devices() == {device}
 
 
 @pytest.mark.parametrize(

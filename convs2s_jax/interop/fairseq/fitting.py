@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from convs2s_jax.core.errors import UserError
@@ -76,7 +75,7 @@ def fitted(
         if value.dtype.kind != "f":
             told.append(f"{at.name} contains integers, expected floating-point numbers")
             return leaf
-        return jnp.asarray(at.convert(value))
+        return jax.device_put(at.convert(value))
 
     params: Params = jax.tree_util.tree_map_with_path(read, abstract)
     told += [f"{name} has no counterpart in the model" for name in sorted(set(tensors) - used)]

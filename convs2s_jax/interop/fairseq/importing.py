@@ -214,7 +214,7 @@ def _convert(found: Checkpoint, order: Import, inputs: _Inputs, tell: Tell) -> _
         tell(f"{found.where}: damage would go unnoticed, since {found.unchecked}; compare it with the original")
     for sentence in trained.lost:
         tell(f"{found.where}: {sentence}")
-    moments = optimizer.transformation(cfg.training.optimizer).init(params)
+    moments = jax.jit(optimizer.transformation(cfg.training.optimizer).init)(params)
     if order.momentum:
         why = found.why
         if cfg.training.optimizer.kind != "nesterov":
@@ -223,7 +223,7 @@ def _convert(found: Checkpoint, order: Import, inputs: _Inputs, tell: Tell) -> _
             moments = moments._replace(trace=momentum.trace(cfg.translator, params, found.momentum, found.where))
         if why:
             tell(f"{found.where}: momentum starts from zero ({why})")
-    state = TrainState(params=params, optimizer=moments, step=jnp.asarray(found.updates, jnp.int32))
+    state = TrainState(params=params, optimizer=moments, step=jnp.int32(found.updates))
     rates = schedule.start(cfg.training.schedule)
     if found.rate is not None:
         rates = dataclasses.replace(rates, rate=found.rate)
@@ -278,6 +278,6 @@ def _average(made: Sequence[_Made]) -> _Made:
         ):
             raise UserError("--average: the checkpoints belong to different models; use checkpoints of one run")
     params = encoder_decoder.split(jax.jit(average)([one.state.params for one in made]), last.cfg.translator)
-    moments = optimizer.transformation(last.cfg.training.optimizer).init(params)
+    moments = jax.jit(optimizer.transformation(last.cfg.training.optimizer).init)(params)
     state = TrainState(params=params, optimizer=moments, step=last.state.step)
     return dataclasses.replace(last, state=state)

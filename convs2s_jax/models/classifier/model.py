@@ -14,7 +14,7 @@ from convs2s_jax.models.classifier.pooled import PooledConfig
 from convs2s_jax.models.encoder_decoder import cast
 from convs2s_jax.models.execution import ExecutionConfig, MatmulPrecision, matmul_precision_context
 from convs2s_jax.models.protocols import Features, FeaturesConfigT, ParamsT
-from convs2s_jax.nn import affine, struct, weight_norm
+from convs2s_jax.nn import affine, draws, struct, weight_norm
 from convs2s_jax.nn.affine import Affine, add_bias
 from convs2s_jax.nn.dropout import dropout, split_key, typed
 from convs2s_jax.nn.types import Array, Key, accumulation_dtype
@@ -91,7 +91,11 @@ def init(key: Key, cfg: ClassifierConfig, *, vocabulary: int, labels: int) -> Cl
     """
     check_config(cfg, ClassifierConfig)
     check_vocabulary("vocabulary", vocabulary)
-    features_key, output_key = jax.random.split(typed(key))
+    return draws.initialise(_init, typed(key), cfg, vocabulary, labels)
+
+
+def _init(key: Key, cfg: ClassifierConfig, vocabulary: int, labels: int) -> ClassifierParams:
+    features_key, output_key = jax.random.split(key)
     kind = FEATURES[cfg.features.kind]
     return ClassifierParams(
         features=kind.init(features_key, cfg.features, vocabulary=vocabulary, dim=cfg.embedding_dim, rate=cfg.dropout),

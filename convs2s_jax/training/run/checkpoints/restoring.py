@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from jax.sharding import SingleDeviceSharding
@@ -251,7 +250,7 @@ def _arrays(place: Path, item: str, abstract: Tree, position: dict[str, Any]) ->
         raise ValueError(f"{item}/{wrong[0]} is not what was saved")
     arrays = {path_of(path): leaf for path, leaf in jax.tree.leaves_with_path(restored)}
     ours = (arrays[name] for name in names)
-    return jax.tree.unflatten(structure, [jnp.asarray(x) if isinstance(x, np.ndarray) else x for x in ours])
+    return jax.tree.unflatten(structure, [jax.device_put(x) if isinstance(x, np.ndarray) else x for x in ours])
 
 
 def _read_arrays(folder: Path, placed: dict[str, jax.ShapeDtypeStruct]) -> Tree:

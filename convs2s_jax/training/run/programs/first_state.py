@@ -10,17 +10,14 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from convs2s_jax.core.compiler_options import OnCpu, fast_compile_options, unless_set
-from convs2s_jax.nn.draws import BatchedInit
+from convs2s_jax.core.compiler_options import OnCpu, unless_set
+from convs2s_jax.nn.draws import FOR_KEYS, BatchedInit, host
 from convs2s_jax.nn.types import Array, Key, Tree
 from convs2s_jax.training import dispatch
 from convs2s_jax.training.run.config import AnyModel, TrainingConfig
 from convs2s_jax.training.run.programs.configured import state_of
 from convs2s_jax.training.run.tasks.task_table import task_of
 from convs2s_jax.training.step import TrainState
-
-FOR_KEYS = {**fast_compile_options(), "xla_backend_optimization_level": 0}
-"""XLA options for the program of the keys, which has integers only and runs once."""
 
 
 class FirstState:
@@ -69,11 +66,3 @@ class FirstState:
         """Lower the program of the device only; that of the keys is small."""
         keys = jax.eval_shape(self.keys, key)
         return self.state.lower(key, jax.ShapeDtypeStruct(keys.shape, keys.dtype, sharding=key.sharding))
-
-
-def host() -> jax.Device | None:
-    """A CPU device of this process; None if JAX_PLATFORMS excludes them."""
-    try:
-        return jax.local_devices(backend="cpu")[0]
-    except RuntimeError:
-        return None

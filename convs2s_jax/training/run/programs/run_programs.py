@@ -20,7 +20,7 @@ from convs2s_jax.training.mesh import Parallel, ShardingRule, row_shards
 from convs2s_jax.training.run.config import AnyModel, Config, TrainingConfig
 from convs2s_jax.training.run.programs.abstract_arrays import placed, places
 from convs2s_jax.training.run.programs.configured import compile_configured, fresh_state, vocabularies
-from convs2s_jax.training.run.programs.first_state import FirstState, host
+from convs2s_jax.training.run.programs.first_state import FirstState
 from convs2s_jax.training.run.shared_programs import shared
 from convs2s_jax.training.step import Step, TrainState, init_state
 
@@ -91,7 +91,7 @@ def state_program(key: ProgramKey, mesh: Mesh, *, source: int, target: int) -> C
       source, target: sizes of the vocabularies.
     """
     layout = places(placed_state(key, mesh, source=source, target=target))
-    if mesh.devices.size == 1 and draws.can_be_batched() and host() is not None:
+    if mesh.devices.size == 1 and draws.can_be_batched():
         return FirstState(key.model, key.training, source=source, target=target, mesh=mesh, layout=layout)
     return dispatch.jit_once(_fresh(key, source=source, target=target), mesh, out_shardings=layout)
 

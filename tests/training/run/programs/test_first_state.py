@@ -106,7 +106,7 @@ def test_no_kind_draws_by_other_functions(encoder, decoder):
 @pytest.mark.parametrize("where", ["no host", "another generator"])
 def test_elsewhere_it_is_one_program_with_separate_draws(where, monkeypatch):
     if where == "no host":
-        monkeypatch.setattr(run_programs, "host", lambda: None)
+        monkeypatch.setattr(run_programs.draws, "host", lambda: None)
     else:
         monkeypatch.setattr(run_programs.draws, "can_be_batched", lambda: False)
     made = state_program.__wrapped__(program_key(config((1, 1, 1))), ONE, **SIZES)
