@@ -12,6 +12,11 @@ from jax.extend.core import Jaxpr, JaxprEqn, jaxprs_in_params
 from convs2s_jax.core.tokens import PAD
 
 
+def array(values: Any, dtype: Any = np.float32) -> jax.Array:
+    """An array on the device. `jnp.asarray` would compile a program for each shape that it converts."""
+    return jax.device_put(np.asarray(values, dtype))
+
+
 def same(a: Any, b: Any, tolerance: float = 1e-5) -> None:
     """Every leaf, element by element: relative to the element, or absolutely where it is small."""
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance), a, b)
@@ -36,7 +41,7 @@ def difference(ours: Any, theirs: Any) -> float:
 def padded(sentences: Iterable[list[int]], length: int, left: bool = False) -> jax.Array:
     """Rows of tokens [rows, length]."""
     rows = [[PAD] * (length - len(s)) + s if left else s + [PAD] * (length - len(s)) for s in sentences]
-    return jnp.asarray(rows, jnp.int32)
+    return array(rows, jnp.int32)
 
 
 def drills_but(cases: Iterable[Any], kept: Iterable[Any]) -> list[Any]:

@@ -19,6 +19,7 @@ from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.dropout import split_key
 from convs2s_jax.training.loss import Batch, cross_entropy, loss
+from tests.helpers import array
 from tests.models.laws import filled
 
 CFG = ModelConfig(
@@ -28,8 +29,8 @@ CFG = ModelConfig(
     decoder=ConvDecoderConfig(layers=[(8, 3), (8, 2)], out_dim=5, max_positions=16),
 )
 V = 12
-SRC = jnp.asarray([[5, 6, 7, EOS], [8, EOS, PAD, PAD]], jnp.int32)
-TGT = jnp.asarray([[9, 4, 10, EOS], [7, EOS, PAD, PAD]], jnp.int32)
+SRC = array([[5, 6, 7, EOS], [8, EOS, PAD, PAD]], jnp.int32)
+TGT = array([[9, 4, 10, EOS], [7, EOS, PAD, PAD]], jnp.int32)
 INIT = partial(encoder_decoder.init, cfg=CFG, source_vocabulary=V, target_vocabulary=V)
 PARAMS = filled(jax.eval_shape(lambda key: encoder_decoder.split(INIT(key), CFG), jax.random.key(3)))
 INPUTS = encoder_decoder.decoder_inputs(TGT)

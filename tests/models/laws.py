@@ -3,13 +3,13 @@
 from functools import lru_cache, partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from convs2s_jax.core.config import build
 from convs2s_jax.core.tokens import EOS
 from convs2s_jax.models import encoder_decoder as model
 from convs2s_jax.models.config import ModelConfig
+from tests.helpers import array
 from tests.models.kinds import DECODERS, ENCODERS, LANGUAGE_MODELS, pair
 
 E, SOURCE, TARGET, S = 32, 14, 13, 5
@@ -32,7 +32,7 @@ def parameters(cfg):
 def filled(shapes, scale=0.3):
     """Arrays of these shapes, drawn from a normal distribution with this standard deviation."""
     rng = np.random.default_rng(0)
-    return jax.tree.map(lambda leaf: jnp.asarray(scale * rng.normal(size=leaf.shape), leaf.dtype), shapes)
+    return jax.tree.map(lambda leaf: array(scale * rng.normal(size=leaf.shape), leaf.dtype), shapes)
 
 
 @lru_cache

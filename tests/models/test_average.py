@@ -1,7 +1,6 @@
 """The mean of several models, against numpy."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -11,13 +10,14 @@ from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.quantized import quantize
 from convs2s_jax.nn.weight_norm import Normed
+from tests.helpers import array
 
 
 def model(seed):
     random = np.random.default_rng(seed)
 
     def draw(*shape):
-        return jnp.asarray(random.normal(size=shape), jnp.float32)
+        return array(random.normal(size=shape))
 
     conv = Affine(w=Normed(v=draw(3, 4, 6), g=draw(1, 1, 6)), b=draw(6))
     return {"table": draw(7, 4), "layers": (Affine(w=Normed(v=draw(4, 5), g=draw(1, 5)), b=draw(5)), conv)}

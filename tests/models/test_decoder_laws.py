@@ -15,7 +15,7 @@ from convs2s_jax.models.memory import Memory
 from convs2s_jax.nn.dropout import row_keys
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.translate import translate
-from tests.helpers import drills_but, padded, same
+from tests.helpers import array, drills_but, padded, same
 from tests.models.kinds import DECODERS, LANGUAGE_MODELS
 from tests.models.laws import SOURCE, TARGET, E, S, config, fresh, near_to, parameters, with_table
 
@@ -27,7 +27,7 @@ every_kind = pytest.mark.parametrize(
 two_kinds = pytest.mark.parametrize("decoder", drills_but([*DECODERS, *LANGUAGE_MODELS], kept=["conv", "bahdanau"]))
 """Two lines, the others as drills: for laws that take the longest."""
 
-TOKENS = jnp.asarray([[EOS, 5, 6, 7, 8, 9, 10], [EOS, 11, 12, 5, PAD, PAD, PAD]], jnp.int32)
+TOKENS = array([[EOS, 5, 6, 7, 8, 9, 10], [EOS, 11, 12, 5, PAD, PAD, PAD]], jnp.int32)
 LENGTHS = [S, 2]
 
 
@@ -36,9 +36,9 @@ def memory(width=S, sentences=2, dtype=jnp.float32):
     rng = np.random.default_rng(1)
     keys, values = rng.normal(size=(2, sentences, S, E))
     more = ((0, 0), (0, width - S), (0, 0))
-    keys, values = (jnp.asarray(np.pad(x, more, constant_values=50.0), dtype) for x in (keys, values))
+    keys, values = (array(np.pad(x, more, constant_values=50.0), dtype) for x in (keys, values))
     mask = jnp.arange(width)[None] < jnp.asarray(LENGTHS)[:sentences, None]
-    return Memory(keys=keys, values=values, mask=mask, summary=jnp.asarray(rng.normal(size=(sentences, E)), dtype))
+    return Memory(keys=keys, values=values, mask=mask, summary=array(rng.normal(size=(sentences, E)), dtype))
 
 
 @partial(jax.jit, static_argnums=1)
@@ -82,8 +82,8 @@ def test_any_cut_of_the_target_gives_the_same_features_attentions_and_cache(deco
 def test_a_softmax_layer_of_some_words_has_their_columns(decoder):
     """With and without `precompute`."""
     cfg = config(decoder=decoder)
-    params, words = parameters(cfg), jnp.asarray([0, 1, 2, 3, 9, 12, 12], jnp.int32)
-    features = jnp.asarray(np.random.default_rng(2).normal(size=(2, 3, cfg.decoder.features_dim(E))), jnp.float32)
+    params, words = parameters(cfg), array([0, 1, 2, 3, 9, 12, 12], jnp.int32)
+    features = array(np.random.default_rng(2).normal(size=(2, 3, cfg.decoder.features_dim(E))))
     expected = np.asarray(model.logits(params, cfg, features))[..., words]
     for p in (params, model.precompute(params, cfg)):
         few = output.columns(model.output_layer(p, cfg, jnp.float32), words)
@@ -110,7 +110,7 @@ def test_a_cache_has_rows_first_and_keeps_its_shapes_and_types(decoder):
 def test_features_read_no_later_word_and_do_read_their_own(decoder):
     cfg = config(decoder=decoder)
     params = parameters(cfg)
-    tokens = jnp.asarray([[EOS, 5, 6, 7, 8, 9]], jnp.int32)
+    tokens = array([[EOS, 5, 6, 7, 8, 9]], jnp.int32)
     weights = np.random.default_rng(2).normal(size=E).astype(np.float32)
 
     @jax.jit
@@ -220,7 +220,7 @@ def test_the_widest_beam_finds_what_listing_everything_finds(decoder):
 
     @jax.jit
     def scores(params):
-        source = model.encode(params, cfg, jnp.asarray([[5, 6, 7, EOS]], jnp.int32))
+        source = model.encode(params, cfg, array([[5, 6, 7, EOS]], jnp.int32))
         logits, _, _ = model.decode(
             params, cfg, source, begin(params, cfg, source, len(tgt)), model.decoder_inputs(tgt)
         )

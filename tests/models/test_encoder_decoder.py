@@ -18,7 +18,7 @@ from convs2s_jax.nn.sharded_params import ShardedParam, is_sharded
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.training import loss as losses
 from convs2s_jax.training.loss import Batch, cross_entropy, loss
-from tests.helpers import drills_but, padded, same
+from tests.helpers import array, drills_but, padded, same
 from tests.models.laws import filled
 
 E, SOURCE, TARGET = 6, 12, 13
@@ -113,7 +113,7 @@ def test_sums_of_two_halves_are_those_of_the_whole():
 
 
 def test_decoder_inputs_are_the_target_shifted_right():
-    tgt = jnp.asarray([[5, 6, EOS, PAD], [5, 6, 7, EOS], [PAD] * 4], jnp.int32)
+    tgt = array([[5, 6, EOS, PAD], [5, 6, 7, EOS], [PAD] * 4], jnp.int32)
     expected = [[EOS, 5, 6, PAD], [EOS, 5, 6, 7], [PAD] * 4]
     np.testing.assert_array_equal(encoder_decoder.decoder_inputs(tgt), expected)
 
@@ -179,7 +179,7 @@ def test_cross_entropy_equals_a_loop(smoothing):
         each = smoothing / (TARGET - 1)
         total += -(1 - smoothing - each) * log_p[targets[at]] - each * sum(log_p)
         nll += -log_p[targets[at]]
-    ours = cross_entropy(jnp.asarray(logits, jnp.float32), jnp.asarray(targets, jnp.int32), smoothing)
+    ours = cross_entropy(array(logits), array(targets, jnp.int32), smoothing)
     same(ours, (total, nll))
 
 
@@ -188,8 +188,8 @@ def test_projecting_in_chunks_changes_neither_loss_nor_gradient(rows, length, mo
     shape = (rows, length)
     cfg, params = setup("plain")
     rng = np.random.default_rng(4)
-    features = jnp.asarray(rng.normal(size=(*shape, 5)), jnp.float32)
-    targets = jnp.asarray(rng.integers(0, TARGET, size=shape), jnp.int32)
+    features = array(rng.normal(size=(*shape, 5)))
+    targets = array(rng.integers(0, TARGET, size=shape), jnp.int32)
 
     def value_and_gradient(chunks):
         monkeypatch.setattr(losses, "CHUNKS", chunks)

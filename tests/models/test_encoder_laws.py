@@ -8,7 +8,7 @@ import pytest
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import encoder_decoder as model
 from convs2s_jax.nn.dropout import row_keys
-from tests.helpers import drills_but, padded, same
+from tests.helpers import array, drills_but, padded, same
 from tests.models.kinds import ENCODERS
 from tests.models.laws import SENTENCES, E, config, fresh, near_to, parameters, with_table
 
@@ -23,7 +23,7 @@ encode = jax.jit(model.encode, static_argnums=1)
 def test_padding_on_either_side_and_batch_neighbours_leave_the_memory_as_it_is(encoder):
     cfg = config(encoder)
     params = parameters(cfg)
-    alone = [encode(params, cfg, jnp.asarray([s], jnp.int32)) for s in SENTENCES]
+    alone = [encode(params, cfg, array([s], jnp.int32)) for s in SENTENCES]
     for width, left in ((6, False), (6, True), (9, False), (9, True)):
         src = padded(SENTENCES, width, left)
         memory = encode(params, cfg, src)

@@ -12,7 +12,7 @@ from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.training.loss import Batch, loss
-from tests.helpers import drills_but
+from tests.helpers import array, drills_but
 from tests.models.laws import filled
 
 V, E, B, T = 13, 6, 2, 6
@@ -21,7 +21,7 @@ VALUES = {
     "encoder": {"kind": "none"},
     "decoder": {"layers": [(8, 3)] * 3, "out_dim": 5, "max_positions": 16, "attention_layers": []},
 }
-TGT = jnp.asarray([[5, 9, 10, 11, 6, EOS], [10, 11, EOS, PAD, PAD, PAD]], jnp.int32)
+TGT = array([[5, 9, 10, 11, 6, EOS], [10, 11, EOS, PAD, PAD, PAD]], jnp.int32)
 SRC = jnp.full((B, 1), EOS, jnp.int32)
 
 
@@ -61,7 +61,7 @@ def test_the_loss_is_that_of_one_token_after_another():
             memory = encoder_decoder.prepare(p, cfg, jax.tree.map(lambda x: x[:1], memory))
             cache, last = jax.tree.map(lambda x: x[:1], cache), EOS
             for token in row[row != PAD]:
-                logits, _, cache = encoder_decoder.decode(p, cfg, memory, cache, jnp.asarray([[last]], jnp.int32))
+                logits, _, cache = encoder_decoder.decode(p, cfg, memory, cache, array([[last]], jnp.int32))
                 logits = np.asarray(logits[0, 0], np.float64)
                 total += np.log(np.exp(logits).sum()) - logits[token]
                 last = token

@@ -35,7 +35,7 @@ from convs2s_jax.nn.positions import sinusoidal
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.translate import translate
 from convs2s_jax.training.loss import Batch, loss, training_loss
-from tests.helpers import drills_but
+from tests.helpers import array, drills_but
 from tests.models.kinds import DECODERS, ENCODERS, firsts
 from tests.models.laws import config, parameters
 
@@ -56,7 +56,7 @@ LANGUAGE = ModelConfig(
 OTHER = dataclasses.replace(CFG, encoder=RecurrentEncoderConfig(units=4), decoder=RecurrentDecoderConfig(units=4))
 POOLED = ClassifierConfig(embedding_dim=4, features=PooledConfig(encoder=ConvEncoderConfig(layers=[(4, 3)])))
 KIM = ClassifierConfig(embedding_dim=4, features=KimConfig(widths=(2,), maps=3))
-SRC = jnp.asarray([[5, 6, EOS], [7, EOS, PAD]], jnp.int32)
+SRC = array([[5, 6, EOS], [7, EOS, PAD]], jnp.int32)
 BATCH = Batch(src=SRC, tgt=SRC)
 
 

@@ -12,7 +12,7 @@ from convs2s_jax.models import encoder_decoder as model
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.receptive_field import receptive_fields
-from tests.helpers import drills_but
+from tests.helpers import array, drills_but
 from tests.models.kinds import DECODERS, ENCODERS
 from tests.models.laws import E, filled, with_table
 
@@ -61,7 +61,7 @@ def test_an_encoder_sees_as_many_source_tokens(name):
 @pytest.mark.parametrize("name", limited(DECODERS))
 def test_a_decoder_sees_as_many_target_tokens(name):
     cfg = build(ModelConfig, {"embedding_dim": E, "decoder": {**DECODERS, **MORE}[name]})
-    source = jnp.asarray(np.random.default_rng(2).normal(size=(1, 3, E)), jnp.float32)
+    source = array(np.random.default_rng(2).normal(size=(1, 3, E)))
     memory = Memory(keys=source, values=source, mask=jnp.ones((1, 3), bool), summary=source[:, 0])
 
     def features(params, tokens):

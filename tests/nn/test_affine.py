@@ -7,7 +7,7 @@ import pytest
 
 from convs2s_jax.nn import affine
 from convs2s_jax.nn.affine import Affine
-from tests.helpers import barriers
+from tests.helpers import array, barriers
 
 
 @pytest.mark.parametrize("leading", [(), (3,), (2, 3), (2, 3, 2)])
@@ -18,8 +18,8 @@ def test_linear_equals_a_loop(leading):
     for at in np.ndindex(*leading):
         for d in range(5):
             expected[*at, d] = b[d] + sum(x[*at, c] * w[c, d] for c in range(4))
-    params = Affine(w=jnp.asarray(w, jnp.float32), b=jnp.asarray(b, jnp.float32))
-    np.testing.assert_allclose(affine.linear(params, jnp.asarray(x, jnp.float32)), expected, rtol=1e-5, atol=1e-5)
+    params = Affine(w=array(w), b=array(b))
+    np.testing.assert_allclose(affine.linear(params, array(x)), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_linear_computes_in_the_dtype_of_its_kernel():

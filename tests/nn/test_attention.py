@@ -8,6 +8,7 @@ import pytest
 from convs2s_jax.nn import attention
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.attention import MultiStepAttention
+from tests.helpers import array
 
 B, T, S, C, E = 3, 2, 4, 5, 6
 MASK = np.array([[True] * 4, [False, True, True, True], [True, True, False, False]])
@@ -78,14 +79,14 @@ def test_a_row_of_padding_gives_finite_numbers_and_gradients():
     def total(keys):
         return jnp.sum(run(maps, h, g, keys, values, mask)[0])
 
-    np.testing.assert_array_equal(jax.grad(total)(jnp.asarray(keys, jnp.float32)), 0.0)
+    np.testing.assert_array_equal(jax.grad(total)(array(keys)), 0.0)
 
 
 def test_bfloat16_takes_its_softmax_in_float32():
     scores = run(*inputs(1), MASK)[1]
     assert scores.dtype == jnp.float32
     maps, h, g, keys, values = inputs(1)
-    wq, bq, wc, bc, h, g, keys, values = (jnp.asarray(x, jnp.bfloat16) for x in (*maps, h, g, keys, values))
+    wq, bq, wc, bc, h, g, keys, values = (array(x, jnp.bfloat16) for x in (*maps, h, g, keys, values))
     params = MultiStepAttention(query=Affine(w=wq, b=bq), context=Affine(w=wc, b=bc))
     out, a = attention.attend(params, h, g, keys, values, jnp.asarray(MASK))
     assert (out.dtype, a.dtype) == (jnp.bfloat16, jnp.float32)

@@ -9,7 +9,7 @@ import pytest
 
 from convs2s_jax.nn import convolution
 from convs2s_jax.nn.affine import Affine
-from tests.helpers import drills_but
+from tests.helpers import array, drills_but
 
 WIDTHS = [1, 2, 3, 4]
 every_form = pytest.mark.parametrize("form", list(convolution.DENSE_FORMS))
@@ -24,7 +24,7 @@ def kernel(width, inputs=3, outputs=4):
 
 
 def ours(w, b):
-    return Affine(w=jnp.asarray(w, jnp.float32), b=jnp.asarray(b, jnp.float32))
+    return Affine(w=array(w), b=array(b))
 
 
 def loops(w, b, x, left, right):
@@ -49,7 +49,7 @@ def close(a, b):
 def test_dense_equals_loops(form, width, length):
     w, b = kernel(width)
     x = random(2, length + width - 1, 3)
-    close(convolution.dense(ours(w, b), jnp.asarray(x, jnp.float32), form), loops(w, b, x, 0, 0))
+    close(convolution.dense(ours(w, b), array(x), form), loops(w, b, x, 0, 0))
 
 
 @pytest.mark.parametrize("length", drills_but([1, 6], kept=[6]))
@@ -64,9 +64,9 @@ def test_gradients_of_dense_are_those_of_the_loops(form, width, length):
         for j in range(width):
             dx[:, t + j] += c[:, t] @ w[j].T
             dw[j] += x[:, t + j].T @ c[:, t]
-    weight = jnp.asarray(c, jnp.float32)
+    weight = array(c)
     gradients = jax.grad(lambda p, x: jnp.sum(weight * convolution.dense(p, x, form)), (0, 1))
-    params_bar, x_bar = gradients(ours(w, b), jnp.asarray(x, jnp.float32))
+    params_bar, x_bar = gradients(ours(w, b), array(x))
     close(x_bar, dx)
     close(params_bar.w, dw)
     close(params_bar.b, c.sum((0, 1)))
@@ -78,7 +78,7 @@ def test_centred_pads_half_the_width_and_the_smaller_half_on_the_left(width, len
     w, b = kernel(width)
     x = random(2, length, 3)
     left = {1: 0, 2: 0, 3: 1, 4: 1}[width]
-    y = convolution.centred(partial(convolution.dense, ours(w, b)), jnp.asarray(x, jnp.float32), width - 1)
+    y = convolution.centred(partial(convolution.dense, ours(w, b)), array(x), width - 1)
     assert y.shape == (2, length, 4)
     close(y, loops(w, b, x, left, width - 1 - left))
 
@@ -99,14 +99,14 @@ def test_causal_equals_loops_in_any_cut(width, cuts):
             at += cut
         return jnp.concatenate(parts, axis=1), history
 
-    y, history = in_cuts(ours(w, b), jnp.asarray(x, jnp.float32))
+    y, history = in_cuts(ours(w, b), array(x))
     close(y, loops(w, b, x, width - 1, 0))
     close(history, np.concatenate([np.zeros((2, 4, 3)), x], axis=1)[:, 10 - (width - 1) :])
 
 
 def test_products_and_their_gradients_are_those_of_xlas_convolution_in_the_sizes_of_a_model():
-    w, x = (jnp.asarray(random(*shape), jnp.float32) for shape in ((3, 64, 128), (4, 22, 64)))
-    c = jnp.asarray(random(4, 20, 128), jnp.float32)
+    w, x = (array(random(*shape)) for shape in ((3, 64, 128), (4, 22, 64)))
+    c = array(random(4, 20, 128))
     forms = convolution.xla, convolution.products
     for a, b in zip(*(jax.vjp(form, w, x)[1](c) for form in forms), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-6 * float(jnp.max(jnp.abs(b))))
@@ -125,8 +125,8 @@ def test_products_have_no_convolution_in_their_gradient_and_keep_no_windows():
 @every_form
 def test_bfloat16_stays_bfloat16_and_within_its_rounding(form):
     """Both gradients too: 0.01 of the largest element is about a rounding of 8 bits."""
-    w, x = (jnp.asarray(random(*shape), jnp.bfloat16) for shape in ((3, 64, 32), (2, 34, 64)))
-    c = jnp.asarray(random(2, 32, 32), jnp.bfloat16)
+    w, x = (array(random(*shape), jnp.bfloat16) for shape in ((3, 64, 32), (2, 34, 64)))
+    c = array(random(2, 32, 32), jnp.bfloat16)
     y, pull = jax.vjp(convolution.DENSE_FORMS[form], w, x)
     expected, expected_pull = jax.vjp(convolution.xla, w.astype(jnp.float32), x.astype(jnp.float32))
     for a, b in zip((y, *pull(c)), (expected, *expected_pull(c.astype(jnp.float32))), strict=True):

@@ -10,7 +10,7 @@ import pytest
 from convs2s_jax.nn import depthwise as module
 from convs2s_jax.nn import taps
 from convs2s_jax.nn.depthwise import DEPTHWISE_FORMS, WIDE, depthwise
-from tests.helpers import drills_but, operations
+from tests.helpers import array, drills_but, operations
 
 B, C = 2, 6
 SIZES = [(1, 1, 1), (2, 5, 1), (3, 6, 2), (9, 4, 1), (4, 1, 3), (9, 7, 2)]
@@ -25,7 +25,7 @@ def random(*shape, seed=0):
 
 
 def single(*arrays):
-    return [jnp.asarray(a, jnp.float32) for a in arrays]
+    return [array(a) for a in arrays]
 
 
 def each(w, x, dilation):

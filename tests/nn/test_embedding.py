@@ -7,6 +7,7 @@ import pytest
 
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.nn import embedding
+from tests.helpers import array
 
 
 def embedded(params, tokens, start):
@@ -28,13 +29,13 @@ def embedded(params, tokens, start):
 def test_embed_counts_real_tokens_on_either_side_of_the_padding(start, positions):
     params = embedding.init(jax.random.key(0), 9, 4, positions)
     tokens = np.array([[1, 1, 5, 6, 2], [7, 8, 2, 1, 1], [3, 4, 5, 6, 2]], np.int32)
-    e = embedding.embed(params, jnp.asarray(tokens), jnp.asarray(start, jnp.int32))
+    e = embedding.embed(params, jnp.asarray(tokens), array(start, jnp.int32))
     np.testing.assert_allclose(e, embedded(params, tokens, start), rtol=1e-6, atol=1e-7)
 
 
 def test_padding_trains_no_row():
     params = embedding.init(jax.random.key(0), 9, 4, 16)
-    tokens = jnp.asarray([[1, 5, 2], [7, 1, 1]], jnp.int32)
+    tokens = array([[1, 5, 2], [7, 1, 1]], jnp.int32)
     gradient = jax.grad(lambda params: jnp.sum(embedding.embed(params, tokens, jnp.zeros(2, jnp.int32))))(params)
     for table, trained in ((gradient.table, [2, 5, 7]), (gradient.positions, [2, 3])):
         np.testing.assert_array_equal(np.flatnonzero(table.any(axis=1)), trained)

@@ -1,9 +1,9 @@
 """The gated linear unit against its formula."""
 
-import jax.numpy as jnp
 import numpy as np
 
 from convs2s_jax.nn.gate import glu
+from tests.helpers import array
 
 
 def test_glu_gates_the_first_half_with_the_second():
@@ -12,4 +12,4 @@ def test_glu_gates_the_first_half_with_the_second():
     for at in np.ndindex(2, 3):
         for c in range(4):
             expected[*at, c] = x[*at, c] / (1 + np.exp(-x[*at, 4 + c]))
-    np.testing.assert_allclose(glu(jnp.asarray(x, jnp.float32)), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(glu(array(x)), expected, rtol=1e-5, atol=1e-6)

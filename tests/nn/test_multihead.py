@@ -10,6 +10,7 @@ import pytest
 from convs2s_jax.nn import multihead
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.multihead import Multihead
+from tests.helpers import array
 
 B, W, T, S, E, H = 2, 3, 4, 5, 8, 2
 RNG = np.random.default_rng(0)
@@ -23,7 +24,7 @@ def params():
     """Nothing is zero: biases would hide mistakes."""
     shapes = jax.eval_shape(lambda: multihead.init(jax.random.key(0), E))
     rng = np.random.default_rng(1)
-    return jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape), jnp.float32), shapes)
+    return jax.tree.map(lambda leaf: array(rng.normal(size=leaf.shape)), shapes)
 
 
 def ours(params, x, keys, values, **options):
@@ -54,7 +55,7 @@ def test_outputs_and_weights_equal_loops_over_heads_and_queries():
 def test_hypotheses_attend_in_bfloat16_as_in_float32():
     """In a compiled program, with more than a few positions: XLA's CPU refused to run it (beam search of LightConv)."""
     rng = np.random.default_rng(2)
-    x, memory = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((12, 1, 32), (4, 16, 32)))
+    x, memory = (array(rng.normal(size=shape)) for shape in ((12, 1, 32), (4, 16, 32)))
     maps = multihead.init(jax.random.key(0), 32)
 
     def attended(maps, x, memory):

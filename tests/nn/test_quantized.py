@@ -7,6 +7,7 @@ import pytest
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.convolution import dense
 from convs2s_jax.nn.quantized import product, quantize
+from tests.helpers import array
 
 
 def drawn(*shape, seed=0):
@@ -76,7 +77,7 @@ def test_a_convolution_is_the_product_of_its_windows(length):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_results_have_the_dtype_of_the_computation(dtype):
-    x, w = jnp.asarray(drawn(2, 3, 4)), jnp.asarray(drawn(4, 6), dtype)
+    x, w = jnp.asarray(drawn(2, 3, 4)), array(drawn(4, 6), dtype)
     found = linear(Affine(w=quantize(w), b=jnp.zeros(6, dtype)), x)
     assert found.dtype == dtype
     assert found.shape == (2, 3, 6)

@@ -10,7 +10,7 @@ import pytest
 
 from convs2s_jax.nn import recurrent
 from convs2s_jax.nn.recurrent import CELLS
-from tests.helpers import drills_but
+from tests.helpers import array, drills_but
 
 B, T, C, U = 3, 5, 4, 6
 REAL = {"right": [range(5), range(3), range(1)], "left": [range(5), range(2, 5), range(4, 5)]}
@@ -23,9 +23,9 @@ def setup(name):
     """A cell in which no bias is zero, inputs and a state to begin with."""
     rng = np.random.default_rng(0)
     shapes = jax.eval_shape(partial(recurrent.init, kind=CELLS[name], inputs=C, units=U), jax.random.key(0))
-    cell = jax.tree.map(lambda leaf: jnp.asarray(0.5 * rng.normal(size=leaf.shape), leaf.dtype), shapes)
-    x = jnp.asarray(rng.normal(size=(B, T, C)), jnp.float32)
-    state = tuple(jnp.asarray(rng.normal(size=(B, U)), jnp.float32) for _ in range(CELLS[name].parts))
+    cell = jax.tree.map(lambda leaf: array(0.5 * rng.normal(size=leaf.shape), leaf.dtype), shapes)
+    x = array(rng.normal(size=(B, T, C)))
+    state = tuple(array(rng.normal(size=(B, U))) for _ in range(CELLS[name].parts))
     return cell, x, state
 
 

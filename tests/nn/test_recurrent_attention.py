@@ -9,6 +9,7 @@ import pytest
 
 from convs2s_jax.nn import recurrent_attention
 from convs2s_jax.nn.recurrent_attention import ATTENTIONS, MappedMemory
+from tests.helpers import array
 
 B, W, S, E, U = 2, 3, 5, 4, 4
 LENGTHS = [5, 2]
@@ -18,7 +19,7 @@ def setup(name, steps):
     rng = np.random.default_rng(0)
 
     def normal(*shape):
-        return jnp.asarray(rng.normal(size=shape), jnp.float32)
+        return array(rng.normal(size=shape))
 
     kind = ATTENTIONS[name]
     shapes = jax.eval_shape(lambda key: kind.init(key, U, E), jax.random.key(0))

@@ -8,10 +8,11 @@ import pytest
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.weight_norm import Normed
+from tests.helpers import array
 
 
 def random(*shape, seed=0):
-    return jnp.asarray(np.random.default_rng([seed, *shape]).normal(size=shape), jnp.float32)
+    return array(np.random.default_rng([seed, *shape]).normal(size=shape))
 
 
 @pytest.fixture

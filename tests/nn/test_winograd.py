@@ -7,7 +7,7 @@ import pytest
 
 from convs2s_jax.nn.winograd import tile, transforms, winograd
 from convs2s_jax.training import flops
-from tests.helpers import drills_but
+from tests.helpers import array, drills_but
 
 
 def random(*shape, seed=0):
@@ -78,8 +78,7 @@ def test_the_tile_with_the_fewest_products():
 
 def test_forward_mode_is_linear_in_both():
     w, x, dw, dx = (
-        jnp.asarray(random(*shape, seed=i), jnp.float32)
-        for i, shape in enumerate([(3, 4, 5), (2, 9, 4), (3, 4, 5), (2, 9, 4)])
+        array(random(*shape, seed=i)) for i, shape in enumerate([(3, 4, 5), (2, 9, 4), (3, 4, 5), (2, 9, 4)])
     )
     _, tangent = jax.jvp(winograd, (w, x), (dw, dx))
     np.testing.assert_allclose(tangent, sums(*map(np.asarray, (dw, x))) + sums(*map(np.asarray, (w, dx))), atol=2e-5)

@@ -20,6 +20,7 @@ from convs2s_jax.training.run.checkpoints import restoring
 from convs2s_jax.training.run.programs.configured import fresh_state
 from convs2s_jax.training.step import TrainState
 from tests import golden
+from tests.helpers import array
 
 NAME = "fconv_07_even_kernels"
 UPDATES, EPOCH, RATE = 40, 3, 0.25
@@ -127,9 +128,7 @@ def held(workdir: Path):
     found, position = restoring.restore_items(
         run_folder.checkpoints(workdir), items, step=None, metric="loss", check=check, tell=print
     )
-    state = TrainState(
-        params=found["params"], optimizer=found["optimizer"], step=jnp.asarray(position["step"], jnp.int32)
-    )
+    state = TrainState(params=found["params"], optimizer=found["optimizer"], step=array(position["step"], jnp.int32))
     return cfg, vocabularies, state, position
 
 

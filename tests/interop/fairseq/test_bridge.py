@@ -29,7 +29,7 @@ from convs2s_jax.training.run.programs.configured import compile_configured
 from convs2s_jax.training.step import update
 from tests import golden as cases
 from tests import tiny
-from tests.helpers import drills_but
+from tests.helpers import array, drills_but
 from tests.interop.fairseq import examples
 from tests.processes import called
 from tests.stores import bucket  # noqa: F401  (a fixture)
@@ -394,7 +394,7 @@ def test_a_half_used_epoch_is_said_to_begin_anew(file, tmp_path):
     examples.bring_in(file, tmp_path / "run")
     _, _, state, position = examples.held(tmp_path / "run")
     record = {k: v for k, v in position.items() if k not in ("digests", "format")} | {"batch": 2}
-    state = dataclasses.replace(state, step=jnp.asarray(examples.UPDATES + 1, jnp.int32))
+    state = dataclasses.replace(state, step=array(examples.UPDATES + 1, jnp.int32))
     with checkpoint.manager(run_folder.checkpoints(tmp_path / "run"), keep=2) as checkpoints:
         checkpoint.save(checkpoints, state, record)
     told = examples.take_out(tmp_path / "run", tmp_path / "out" / "x.pt", step=examples.UPDATES + 1, momentum=False)

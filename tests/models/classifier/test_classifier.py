@@ -17,7 +17,7 @@ from convs2s_jax.models.classifier.model import FEATURES, AnyFeatures, Classifie
 from convs2s_jax.models.classifier.pooled import PooledConfig
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.table import DECODERS, ENCODERS, AnyDecoder, AnyEncoder
-from tests.helpers import drills_but
+from tests.helpers import array, drills_but
 from tests.models import kinds
 
 # compiled: operation by operation takes several times as long
@@ -54,7 +54,7 @@ def text(length, seed=0):
 
 
 def rows(texts, width, left=0):
-    return jnp.asarray([[PAD] * left + t + [PAD] * (width - left - len(t)) for t in texts], jnp.int32)
+    return array([[PAD] * left + t + [PAD] * (width - left - len(t)) for t in texts], jnp.int32)
 
 
 def close(a, b, tolerance=1e-5):

@@ -24,7 +24,7 @@ from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.nn import convolution, weight_norm
 from convs2s_jax.nn.dropout import row_keys
 from convs2s_jax.training.loss import Batch, loss
-from tests.helpers import close, drills_but
+from tests.helpers import array, close, drills_but
 from tests.models.laws import filled
 
 LAYERS = {
@@ -96,7 +96,7 @@ def looped(name, params, x, first):
 def test_each_kind_equals_a_loop(name, width):
     """Centred and causal, the latter in every way that it can be cut."""
     kind, cfg, params = layer(name, width)
-    x = jnp.asarray(np.random.default_rng(1).normal(size=(2, 7, C)), jnp.float32)
+    x = array(np.random.default_rng(1).normal(size=(2, 7, C)))
     reach = (width - 1) * cfg.dilation
     np.testing.assert_allclose(centred(kind, cfg, params, x, width), looped(name, params, x, -(reach // 2)), atol=1e-5)
     expected = looped(name, params, x, -reach)
@@ -117,7 +117,7 @@ def test_the_dense_convolution_of_equal_results_has_equal_results(name):
     found = kind.dense(params, cfg)
     assert (found is None) == (name in ("dilated", "dynamic"))
     if found is not None:
-        x = jnp.asarray(np.random.default_rng(1).normal(size=(2, 7, C)), jnp.float32)
+        x = array(np.random.default_rng(1).normal(size=(2, 7, C)))
         y = convolution.centred(partial(convolution.dense, found), x, 2)
         np.testing.assert_allclose(y, centred(kind, cfg, params, x, 3), atol=1e-5)
 
@@ -177,7 +177,7 @@ def setup(cfg):
     params = filled(jax.eval_shape(init, jax.random.key(0)), 0.4)
     src, tgt = rng.integers(4, V, size=(B, S)), rng.integers(4, V, size=(B, T))
     src[1, 3:], tgt[2, 2:] = PAD, PAD
-    return params, Batch(src=jnp.asarray(src, jnp.int32), tgt=jnp.asarray(tgt, jnp.int32))
+    return params, Batch(src=array(src, jnp.int32), tgt=array(tgt, jnp.int32))
 
 
 @partial(jax.jit, static_argnums=2)

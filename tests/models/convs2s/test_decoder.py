@@ -17,7 +17,7 @@ from convs2s_jax.models.convs2s import decoder as conv_decoder
 from convs2s_jax.models.convs2s import lookup
 from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
 from convs2s_jax.models.memory import Memory
-from tests.helpers import drills_but, same
+from tests.helpers import array, drills_but, same
 from tests.models.laws import filled
 
 V, E, B, S, T = 13, 6, 2, 4, 7
@@ -46,7 +46,7 @@ def setup(name):
 
 def memory():
     rng = np.random.default_rng(1)
-    keys, values = (jnp.asarray(rng.normal(size=(B, S, E)), jnp.float32) for _ in range(2))
+    keys, values = (array(rng.normal(size=(B, S, E))) for _ in range(2))
     mask = jnp.arange(S)[None] < jnp.asarray([S, 2])[:, None]
     return Memory(keys=keys, values=values, mask=mask, summary=jnp.mean(keys, axis=1))
 
@@ -61,7 +61,7 @@ def start(params, cfg):
     return conv_decoder.init_cache(params, cfg, memory(), B)
 
 
-TOKENS = jnp.asarray([[EOS, 5, 6, 7, 8, 9, 10], [EOS, 11, 12, 5, PAD, PAD, PAD]], jnp.int32)
+TOKENS = array([[EOS, 5, 6, 7, 8, 9, 10], [EOS, 11, 12, 5, PAD, PAD, PAD]], jnp.int32)
 
 
 @pytest.mark.parametrize("cuts", drills_but([[7], [1] * 7, [3, 1, 3], [6, 1]], kept=[[3, 1, 3]]), ids=str)
@@ -189,8 +189,8 @@ def test_fresh_parameters_follow_section_3_5_as_fairseq_reads_it():
         (params.map_out.w, 150**-0.5),
         (params.output.w, (0.6 / 220) ** 0.5),
     ]
-    for array, deviation in expected:
-        assert float(jnp.std(array)) == pytest.approx(deviation, rel=0.03)
+    for weights, deviation in expected:
+        assert float(jnp.std(weights)) == pytest.approx(deviation, rel=0.03)
     np.testing.assert_array_equal(params.output.b, 0.0)
 
 

@@ -13,16 +13,16 @@ from convs2s_jax.models.convs2s.first_layer import Words
 from convs2s_jax.nn import convolution
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.embedding import Embedding, embed, position_rows
-from tests.helpers import drills_but
+from tests.helpers import array, drills_but
 
 V, P, E, C, D = 9, 16, 3, 4, 6
-TOKENS = jnp.asarray([[2, 5, 6, 7, 8], [2, 4, PAD, PAD, PAD]], jnp.int32)
+TOKENS = array([[2, 5, 6, 7, 8], [2, 4, PAD, PAD, PAD]], jnp.int32)
 
 
 def layer(width, positions, dtype=jnp.float32):
     """Nothing is zero, not even the rows of padding."""
     rng = np.random.default_rng(width)
-    draw = lambda *shape: jnp.asarray(rng.normal(size=shape), dtype)  # noqa: E731
+    draw = lambda *shape: array(rng.normal(size=shape), dtype)  # noqa: E731
     embedding = Embedding(table=draw(V, E), positions=draw(P, E) if positions else None)
     return embedding, Affine(w=draw(E, C), b=draw(C)), Affine(w=draw(width, C, D), b=draw(D))
 
@@ -52,8 +52,8 @@ def test_ids_and_places_beyond_the_tables_read_what_the_layer_reads(dtype):
     """The last row, or rows from the end; never the row of zeros, which stands for the time before the first word."""
     embedding, map_in, conv = layer(2, positions=True)
     found = tables.init(embedding, map_in, conv)
-    tokens = jnp.asarray([[5, V - 1, V, V + 9, 4], [-1, -V, -V - 5, 127, 6]], dtype)
-    before = jnp.asarray([0, P - 4], jnp.int32)  # the second row goes beyond the positions
+    tokens = array([[5, V - 1, V, V + 9, 4], [-1, -V, -V - 5, 127, 6]], dtype)
+    before = array([0, P - 4], jnp.int32)  # the second row goes beyond the positions
     words = Words(tokens=tokens, places=position_rows(tokens, before))
     x = linear(map_in, embed(embedding, tokens, before))
     y, past = convolution.causal(partial(convolution.dense, conv), jnp.zeros((2, 1, C)), x)

@@ -17,7 +17,7 @@ from convs2s_jax.training import sharding_table
 from convs2s_jax.training.run.validation import evaluator
 from convs2s_jax.training.sharding import replicated
 from tests.examples.test_examples import example
-from tests.helpers import close
+from tests.helpers import array, close
 from tests.meshes import mesh_of
 
 P = jax.sharding.PartitionSpec
@@ -45,7 +45,7 @@ def parameters(cfg):
     init = partial(convs2s.init, cfg=cfg, source_vocabulary=V, target_vocabulary=V)
     leaves, structure = jax.tree.flatten(jax.eval_shape(init, jax.random.key(0)))
     rng = np.random.default_rng(0)
-    return jax.tree.unflatten(structure, [jnp.asarray(0.4 * rng.normal(size=x.shape), x.dtype) for x in leaves])
+    return jax.tree.unflatten(structure, [array(0.4 * rng.normal(size=x.shape), x.dtype) for x in leaves])
 
 
 def as_dense(module, params):
@@ -62,7 +62,7 @@ def test_the_kind_of_the_example_is_a_loop(module):
     """y_t = b + (sum_j x_{t+j} A_j + a) P, and the dense convolution that it gives too."""
     rng = np.random.default_rng(1)
     fresh = module.init(jax.random.key(0), module.LowRankConfig(rank=3), 2, 4, 6, 1.0)
-    params = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape), leaf.dtype), fresh)
+    params = jax.tree.map(lambda leaf: array(rng.normal(size=leaf.shape), leaf.dtype), fresh)
     x = rng.normal(size=(5, 4)).astype("f")
     expected = np.zeros((4, 6))
     for t in range(4):

@@ -20,7 +20,7 @@ from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.dropout import row_keys
 from convs2s_jax.nn.sharded_params import ShardedParam
 from convs2s_jax.training.loss import Batch, loss
-from tests.helpers import close, drills_but
+from tests.helpers import array, close, drills_but
 from tests.models.laws import filled
 
 V, E, B, S, T = 13, 6, 3, 5, 6
@@ -75,7 +75,7 @@ def setup(name):
     src = rng.integers(4, V, size=(B, S))
     tgt = rng.integers(4, V, size=(B, T))
     src[1, 3:], tgt[2, 2:] = PAD, PAD
-    return params, Batch(src=jnp.asarray(src, jnp.int32), tgt=jnp.asarray(tgt, jnp.int32))
+    return params, Batch(src=array(src, jnp.int32), tgt=array(tgt, jnp.int32))
 
 
 @partial(jax.jit, static_argnums=2)

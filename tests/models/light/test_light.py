@@ -19,7 +19,7 @@ from convs2s_jax.models.light import layers as light_layers
 from convs2s_jax.nn import taps
 from convs2s_jax.nn.taps import TAPS, PredictedTaps, SharedTaps
 from convs2s_jax.training.loss import Batch, loss
-from tests.helpers import drills_but
+from tests.helpers import array, drills_but
 from tests.models.laws import filled
 
 V, E = 13, 8
@@ -28,8 +28,8 @@ CONFIGS = {
     "dynamic": {"layers": [3, 1]},
     "learned": {"layers": [3], "convolution": "lightweight", "positions": "learned", "conv_dim": 8},
 }
-TOKENS = jnp.asarray([[EOS, 5, 6, 7, 8, 9, 10], [EOS, 11, 12, 5, PAD, PAD, PAD]], jnp.int32)
-SOURCE = jnp.asarray([[4, 5, 6, 7, EOS], [8, 9, EOS, PAD, PAD]], jnp.int32)
+TOKENS = array([[EOS, 5, 6, 7, 8, 9, 10], [EOS, 11, 12, 5, PAD, PAD, PAD]], jnp.int32)
+SOURCE = array([[4, 5, 6, 7, EOS], [8, 9, EOS, PAD, PAD]], jnp.int32)
 
 
 def config(name, *, model=None, decoder=None, **fields):
@@ -80,7 +80,7 @@ def test_dropout_stands_where_fairseq_puts_it(monkeypatch):
 
 def test_dropped_taps_of_a_lightweight_kernel_are_those_of_its_sentence():
     """Every sentence loses others, the same at all its positions; what is left is divided by what is kept."""
-    params = SharedTaps(scores=jnp.asarray(np.random.default_rng(0).normal(size=(15, 4)), jnp.float32))
+    params = SharedTaps(scores=array(np.random.default_rng(0).normal(size=(15, 4))))
     weights = TAPS["lightweight"].taps
     x = jnp.zeros((3, 6, 12))
     plain = weights(params, x, 0.5, None)
@@ -117,8 +117,8 @@ def test_fresh_parameters_are_those_of_fairseq(convolution):
         (block.feed_forward.map_in.w, math.sqrt(2 / 380)),
         (params.decoder.output_kernel, 80**-0.5),
     ]
-    for array, deviation in expected:
-        assert float(jnp.std(array)) == pytest.approx(deviation, rel=0.1)
+    for weights, deviation in expected:
+        assert float(jnp.std(weights)) == pytest.approx(deviation, rel=0.1)
     np.testing.assert_array_equal(params.decoder.embedding.table[PAD], 0.0)
     np.testing.assert_array_equal(params.decoder.norm.scale, 1.0)
     np.testing.assert_array_equal(block.feed_forward.map_out.b, 0.0)

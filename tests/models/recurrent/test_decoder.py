@@ -16,13 +16,13 @@ from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.recurrent import decoder as recurrent_decoder
 from convs2s_jax.models.recurrent import wirings as recurrent_wirings
 from convs2s_jax.models.recurrent.decoder import RecurrentDecoderConfig
-from tests.helpers import drills_but
+from tests.helpers import array, drills_but
 from tests.models.laws import filled
 
 V, E, U, O, S = 13, 4, 4, 5, 4
 LENGTHS = [4, 2]
 TARGETS = [[EOS, 5, 6, 7, 8], [EOS, 11, 12]]
-TOKENS = jnp.asarray([row + [PAD] * (5 - len(row)) for row in TARGETS], jnp.int32)
+TOKENS = array([row + [PAD] * (5 - len(row)) for row in TARGETS], jnp.int32)
 CONFIGS = {
     "bahdanau": {"attention": "additive"},
     "gnmt": {"cell": "lstm", "layers": 3, "residual": 2, "attention": "additive"},
@@ -45,8 +45,8 @@ def setup(name):
 
 def memory():
     rng = np.random.default_rng(1)
-    keys, values = (jnp.asarray(rng.normal(size=(2, S, E)), jnp.float32) for _ in range(2))
-    summary = jnp.asarray(rng.normal(size=(2, E)), jnp.float32)
+    keys, values = (array(rng.normal(size=(2, S, E))) for _ in range(2))
+    summary = array(rng.normal(size=(2, E)))
     return Memory(keys=keys, values=values, mask=jnp.arange(S)[None] < jnp.asarray(LENGTHS)[:, None], summary=summary)
 
 

@@ -13,7 +13,7 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.config import ModelConfig
-from tests.helpers import close
+from tests.helpers import array, close
 from tests.models.laws import filled
 
 V, E, B, S, T = 13, 6, 2, 5, 7
@@ -36,8 +36,8 @@ def setup(cfg=None):
     return cfg, filled(jax.eval_shape(init, jax.random.key(0)), 0.5)
 
 
-SRC = jnp.asarray([[5, 6, 7, 8, EOS], [9, 4, EOS, PAD, PAD]], jnp.int32)
-TGT = jnp.asarray([[5, 9, 10, 11, 6, 7, EOS], [10, 11, EOS, PAD, PAD, PAD, PAD]], jnp.int32)
+SRC = array([[5, 6, 7, 8, EOS], [9, 4, EOS, PAD, PAD]], jnp.int32)
+TGT = array([[5, 9, 10, 11, 6, 7, EOS], [10, 11, EOS, PAD, PAD, PAD, PAD]], jnp.int32)
 INPUTS = encoder_decoder.decoder_inputs(TGT)
 
 
