@@ -150,6 +150,13 @@ def check_vocabulary(name: str, entries: Any) -> None:
         raise ValueError(f"{name} is {entries}: expected an integer above {PAD}, the id of padding")
 
 
+def check_labels(labels: Any) -> None:
+    """Reject anything but a number of labels."""
+    check_static("labels", labels)
+    if not isinstance(labels, numbers.Integral) or labels < 1:
+        raise ValueError(f"labels is {labels}: expected the number of labels, an integer above 0")
+
+
 def check_pairs(src: Any, tgt: Any) -> None:
     """Reject anything but token arrays with the same number of rows on both sides."""
     check_tokens("src", src)

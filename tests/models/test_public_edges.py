@@ -358,6 +358,10 @@ WRONG = {
         lambda _: classifier.init(3, KIM, vocabulary=V, labels=L),
         r"^key is 3: create one with jax.random.key\(seed\)$",
     ),
+    "no labels": (
+        lambda _: classifier.init(jax.random.key(0), KIM, vocabulary=V, labels=0),
+        "^labels is 0: expected the number of labels, an integer above 0$",
+    ),
     "no vocabulary of a classifier": (
         lambda _: classifier.init(jax.random.key(0), KIM, vocabulary=0, labels=L),
         "^vocabulary is 0: expected an integer above 1, the id of padding$",

@@ -7,7 +7,14 @@ import jax
 import jax.numpy as jnp
 
 from convs2s_jax.core.config import check, record
-from convs2s_jax.models.checks import check_config, check_params, check_shapes, check_tokens, check_vocabulary
+from convs2s_jax.models.checks import (
+    check_config,
+    check_labels,
+    check_params,
+    check_shapes,
+    check_tokens,
+    check_vocabulary,
+)
 from convs2s_jax.models.classifier import kim, pooled
 from convs2s_jax.models.classifier.kim import KimConfig
 from convs2s_jax.models.classifier.pooled import PooledConfig
@@ -91,6 +98,7 @@ def init(key: Key, cfg: ClassifierConfig, *, vocabulary: int, labels: int) -> Cl
     """
     check_config(cfg, ClassifierConfig)
     check_vocabulary("vocabulary", vocabulary)
+    check_labels(labels)
     return draws.initialise(_init, typed(key), cfg, vocabulary, labels)
 
 
