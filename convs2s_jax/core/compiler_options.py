@@ -33,6 +33,12 @@ def unless_set(options: Mapping[str, Any], flags: str | None = None) -> dict[str
     return {name: value for name, value in options.items() if name not in known}
 
 
+def is_traced(*arguments: Any) -> bool:
+    """Whether a call with these arguments, trees of arrays, is part of another program or transformation."""
+    # under `jit` any operation returns a tracer; under `vmap` or `grad` only operations on their arguments do
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in (jax.lax.add(0, 0), *jax.tree.leaves(arguments)))
+
+
 class OnCpu:
     """A program in two forms: with compiler options for calls on CPU, and without for all other calls.
 
@@ -58,9 +64,7 @@ class OnCpu:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return the results of the program."""
-        # under `jit` any operation returns a tracer; under `vmap` or `grad` only operations on their arguments do
-        leaves = [jax.lax.add(0, 0), *jax.tree.leaves((args, kwargs))]
-        traced = any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
+        traced = is_traced(args, kwargs)
         return (self._other if traced or not self._is_cpu() else self._on_cpu)(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:

@@ -279,7 +279,8 @@ def _check_fields(records: Mapping[Any, Any], kind: str, value: Mapping[str, Any
 def _tuple(kinds: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
     if isinstance(value, str) or not isinstance(value, Sequence):
         most = f" (repetition can make at most {REPEATED} items)" if isinstance(value, str) and "*" in value else ""
-        items = [field.name for field in dataclasses.fields(kinds[0])] if dataclasses.is_dataclass(kinds[0]) else []
+        fields = dataclasses.fields(kinds[0]) if dataclasses.is_dataclass(kinds[0]) else ()
+        items = [field.name if _required(field) else f"[{field.name}]" for field in fields]
         of_items = f" of ({', '.join(items)})" if items else ""
         raise UserError(f"{where} is {shown(value)}: expected a list{of_items}{most}")
     check(len(value) <= ITEMS, f"{where} has {len(value)} items: a list can have at most {ITEMS}")

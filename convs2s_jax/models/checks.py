@@ -151,7 +151,7 @@ def check_vocabulary(name: str, entries: Any) -> None:
 
 
 def check_labels(labels: Any) -> None:
-    """Reject anything but a number of labels."""
+    """Reject anything but an integer above 0."""
     check_static("labels", labels)
     if not isinstance(labels, numbers.Integral) or labels < 1:
         raise ValueError(f"labels is {labels}: expected the number of labels, an integer above 0")

@@ -15,9 +15,10 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import get_opaque_trace_state
 from jax.extend.random import threefry_2x32
 
-from convs2s_jax.core.compiler_options import fast_compile_options, unless_set
+from convs2s_jax.core.compiler_options import fast_compile_options, is_traced, unless_set
 from convs2s_jax.nn.types import Array, Key
 
 T = TypeVar("T")
@@ -72,7 +73,7 @@ def batched() -> bool:
 
 
 def can_be_batched() -> bool:
-    """Whether JAX uses the generator of `BatchedInit`, in float32, and has a CPU. This is JAX's default."""
+    """Whether `BatchedInit` works in this process: with JAX's default generator, in float32, with a CPU device."""
     config: Any = jax.config
     generator = config.jax_default_prng_impl == "threefry2x32" and config.jax_threefry_partitionable
     return bool(generator and not config.jax_enable_x64 and host() is not None)
@@ -87,26 +88,31 @@ def host() -> jax.Device | None:
 
 
 def initialise(init: Callable[..., T], key: Key, *arguments: Hashable) -> T:
-    """Compute init(key, *arguments) by the two programs of `BatchedInit`, which are kept for further calls.
+    """Compute init(key, *arguments) with the two programs of `BatchedInit`, which are kept for further calls.
 
-    Operation by operation, JAX would compile a program for each operation and shape. Within another program or
-    transformation, on several devices, or with another generator, this is a plain call.
+    Called directly, `init` would compile one program for each operation and shape. It is called directly within another
+    program or transformation, within `jax.set_mesh` or `jax.disable_jit`, with a key on several devices, with another
+    generator, with 64 bits, and if it samples within `jit`, `vmap` or `scan`.
 
     Args:
-      init: (key, *arguments) -> parameters, a tree of arrays.
-      key: a typed key.
+      init: (key, *arguments) -> parameters, a tree of arrays. What it calls must not change.
+      key: one typed key. It decides on which device the parameters are.
       arguments: configurations and sizes.
     """
-    traced = any(isinstance(x, jax.core.Tracer) for x in (jax.lax.add(0, 0), key))  # a closed-over key is no tracer
-    if traced or batched() or not can_be_batched() or not _is_plain(key):
-        return init(key, *arguments)
-    keys, parameters = _programs(init, arguments)
-    return parameters(key, np.asarray(keys(jax.device_put(key, host()))))
+    if not is_traced(key) and not batched() and can_be_batched() and _is_plain(key):
+        try:
+            keys, parameters = _programs(init, arguments)
+        except NestedDrawError:
+            return init(key, *arguments)
+        return parameters(key, np.asarray(keys(jax.device_put(key, host()))))
+    return init(key, *arguments)
 
 
 def _is_plain(key: Key) -> bool:
-    """Whether this is one key of JAX's default generator, on one device."""
-    return key.ndim == 0 and jax.random.key_impl(key) == "threefry2x32" and len(key.sharding.device_set) == 1
+    """Whether programs of this key are compiled, for one device, and sample with JAX's default generator."""
+    config: Any = jax.config
+    elsewhere = config.jax_disable_jit or not jax.sharding.get_abstract_mesh().empty
+    return not elsewhere and jax.random.key_impl(key) == "threefry2x32" and len(key.sharding.device_set) == 1
 
 
 @functools.lru_cache(maxsize=64)
@@ -115,6 +121,13 @@ def _programs(init: Callable[..., T], arguments: tuple[Hashable, ...]) -> tuple[
     made = BatchedInit(lambda key: init(key, *arguments))
     # the key, even if unused, decides on which device the parameters are
     return jax.jit(made.keys, compiler_options=unless_set(FOR_KEYS)), jax.jit(made.parameters, keep_unused=True)
+
+
+class NestedDrawError(ValueError):
+    """An initialiser samples within `jit`, `vmap` or `scan`, where `BatchedInit` cannot note or replace its samples."""
+
+    def __init__(self) -> None:
+        super().__init__("an initialiser samples within jit, vmap or scan; call normal and uniform of nn.draws outside")
 
 
 class BatchedInit(Generic[T]):
@@ -131,6 +144,9 @@ class BatchedInit(Generic[T]):
         Args:
           init: key -> parameters, a tree of arrays. Numbers that it samples with functions other than `normal` and
             `uniform` of this module are sampled separately.
+
+        Raises:
+          NestedDrawError: `init` samples within `jit`, `vmap` or `scan`.
         """
         self._init = init
         self._requests = list[Request]()
@@ -144,7 +160,7 @@ class BatchedInit(Generic[T]):
         """Return the keys of all draws, in the order in which `init` makes them: [draws, 2] uint32.
 
         Raises:
-          ValueError: `init` samples within `jit`, `vmap` or `scan`, or makes different draws each time.
+          ValueError: `init` makes different draws each time.
         """
         draws = _draws_of(self._init, key)
         _check([request for _, request in draws], self._requests)
@@ -172,14 +188,17 @@ class BatchedInit(Generic[T]):
 
 def _check(found: Sequence[Request], expected: Sequence[Request]) -> None:
     if list(found) != list(expected):
-        raise ValueError("an initialiser makes different draws each time, or makes them within jit, vmap or scan")
+        raise ValueError("an initialiser makes different draws each time")
 
 
 def _draws_of(init: Callable[[Key], object], key: Key) -> list[tuple[Key, Request]]:
     """Return each draw of init(key), as its key and request."""
     found = list[tuple[Key, Request]]()
+    outside = get_opaque_trace_state()
 
     def note(key: Key, request: Request) -> Array:
+        if get_opaque_trace_state() != outside:
+            raise NestedDrawError
         found.append((key, request))
         return jnp.zeros(request.shape)
 

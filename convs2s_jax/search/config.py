@@ -194,6 +194,6 @@ def check_search(search: SearchConfig, given: Iterable[str], *, attends: bool) -
         )
     check(
         attends or search.coverage_penalty == 0,
-        f"search.coverage_penalty is {search.coverage_penalty} and the model has no attention to cover the source; use "
+        f"--coverage_penalty is {search.coverage_penalty} and the model has no attention to cover the source; use "
         "--coverage_penalty=0",
     )

@@ -30,7 +30,7 @@ def load(options: ServeOptions, *, tell: Callable[[str], None]) -> Engine:
     )
     check(
         search.lm_weight == 0,
-        f"search.lm_weight is {search.lm_weight}, but a server has no language model; use --lm_weight=0, or "
+        f"--lm_weight is {search.lm_weight}, but a server has no language model; use --lm_weight=0, or "
         "convs2s decode --lm",
     )
     check_search(search, options.search, attends=model.attends)

@@ -7,7 +7,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from convs2s_jax.nn import draws, recurrent
-from convs2s_jax.nn.draws import CHUNK, BatchedInit
+from convs2s_jax.nn.draws import CHUNK, BatchedInit, NestedDrawError
 from convs2s_jax.training.run.programs.compilations import CompileCounter
 
 
@@ -75,18 +75,33 @@ def test_an_error_leaves_draws_separate_again():
     assert not draws.batched()
 
 
-def test_draws_that_jax_would_keep_are_refused():
-    """JAX traces a jitted function once: its draw would be noted then, and not when it is asked for."""
-    within = jax.jit(lambda key: draws.normal(key, (2,)))
+@pytest.mark.parametrize(
+    "within",
+    [lambda f: lambda keys: jax.jit(f)(keys[0]), jax.vmap, lambda f: lambda keys: jax.lax.map(f, keys)],
+    ids=["jit", "vmap", "scan"],
+)
+def test_nested_draws_are_separate(within):
+    """JAX traces what is within once: its draws would be noted then, and not when they are asked for."""
 
-    def init(key):
-        return draws.normal(key, (3,)), within(key)
+    def nested(key):
+        keys = jax.random.split(key, 3)
+        return draws.normal(key, (3,)), within(lambda key: draws.normal(key, (2,)))(keys)
 
-    batched, key = BatchedInit(init), jax.random.key(0)
-    with pytest.raises(ValueError, match=r"^an initialiser makes different draws each time, or makes them within jit"):
+    with pytest.raises(NestedDrawError, match=r"^an initialiser samples within jit, vmap or scan"):
+        BatchedInit(nested)
+    assert not draws.batched()
+    key = jax.random.key(3)
+    for one, other in zip(draws.initialise(nested, key), jax.jit(nested)(key), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_draws_that_differ_each_time_are_refused():
+    sizes = iter((2, 3, 4))
+    batched, key = BatchedInit(lambda key: draws.normal(key, (next(sizes),))), jax.random.key(0)
+    with pytest.raises(ValueError, match=r"^an initialiser makes different draws each time"):
         batched.keys(key)
     with pytest.raises(ValueError, match=r"^an initialiser makes different draws each time"):
-        batched.parameters(key, jnp.zeros((2, 2), jnp.uint32))
+        batched.parameters(key, jnp.zeros((1, 2), jnp.uint32))
 
 
 def sized(key, size):
@@ -100,7 +115,7 @@ def test_an_initialiser_is_compiled_as_a_whole_and_once_for_its_arguments():
     whole = jax.jit(sized, static_argnums=1)(key, 6)
     with CompileCounter() as programs:
         made = draws.initialise(sized, key, 6)
-    assert programs.count <= 5  # its operations one by one: 10
+    assert programs.count <= 3  # two, and the addition of `is_traced`; its operations one by one: 10
     assert_same(made, whole)
     with CompileCounter() as programs:
         other = draws.initialise(sized, jax.random.fold_in(key, 1), 6)
@@ -109,17 +124,33 @@ def test_an_initialiser_is_compiled_as_a_whole_and_once_for_its_arguments():
     assert draws.initialise(sized, key, 7)["w"].shape == (7, 2)
 
 
-def test_an_initialiser_is_called_as_it_is_within_a_program_with_another_generator_and_on_several_devices(monkeypatch):
+@pytest.fixture
+def uncompiled(monkeypatch):
     monkeypatch.setattr(draws, "_programs", lambda *_: pytest.fail("compiled"))
+
+
+def sizes_of(tree):
+    return jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), tree)
+
+
+def test_within_a_program_or_transformation_an_initialiser_is_called_directly(uncompiled):
     key = jax.random.key(5)
     whole = jax.jit(sized, static_argnums=1)(key, 6)
     assert_same(jax.jit(lambda key: draws.initialise(sized, key, 6))(key), whole)
     assert_same(jax.jit(lambda: draws.initialise(sized, key, 6))(), whole)
     assert jax.vmap(lambda key: draws.initialise(sized, key, 6))(jax.random.split(key, 3))["w"].shape == (3, 6, 2)
-    assert draws.initialise(sized, jax.random.key(5, impl="rbg"), 6)["w"].shape == (6, 2)
     assert BatchedInit(lambda key: draws.initialise(sized, key, 6)).keys(key).shape == (2, 2)
-    replicated = NamedSharding(Mesh(np.array(jax.devices()[:2]), ("a",)), PartitionSpec())
-    assert draws.initialise(sized, jax.device_put(key, replicated), 6)["w"].shape == (6, 2)
+
+
+def test_on_several_devices_and_with_other_generators_an_initialiser_is_called_directly(uncompiled):
+    key, mesh = jax.random.key(5), Mesh(np.array(jax.devices()[:2]), ("a",))
+    sizes = sizes_of(sized(key, 6))
+    assert sizes_of(draws.initialise(sized, jax.random.key(5, impl="rbg"), 6)) == sizes
+    assert sizes_of(draws.initialise(sized, jax.device_put(key, NamedSharding(mesh, PartitionSpec())), 6)) == sizes
+    with jax.set_mesh(mesh):
+        assert sizes_of(draws.initialise(sized, key, 6)) == sizes
+    with jax.disable_jit():
+        assert sizes_of(draws.initialise(sized, key, 6)) == sizes
 
 
 def test_parameters_are_on_the_device_of_the_key():
@@ -133,12 +164,14 @@ def test_parameters_are_on_the_device_of_the_key():
     [("jax_threefry_partitionable", False), ("jax_default_prng_impl", "rbg"), ("jax_enable_x64", True)],
     ids=str,
 )
-def test_other_settings_draw_one_by_one(name, value):
+def test_other_settings_draw_one_by_one(name, value, uncompiled):
     assert draws.can_be_batched()
     before = getattr(jax.config, name)
     jax.config.update(name, value)
     try:
         assert not draws.can_be_batched()
+        made = draws.initialise(sized, jax.random.key(5), 6)
+        assert made["w"].dtype == (jnp.float64 if name == "jax_enable_x64" else jnp.float32)
     finally:
         jax.config.update(name, before)
 

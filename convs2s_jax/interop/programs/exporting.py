@@ -103,7 +103,7 @@ def _loaded(order: Export, tell: Callable[[str], None]) -> tuple[Translator, Sea
     )
     check(
         search.lm_weight == 0,
-        f"search.lm_weight is {search.lm_weight}, but models are exported without a language model; use --lm_weight=0",
+        f"--lm_weight is {search.lm_weight}, but models are exported without a language model; use --lm_weight=0",
     )
     check_search(search, order.search, attends=model.attends)
     return model, search

@@ -66,7 +66,7 @@ def test_add_residual_halves_the_variance_of_the_sum():
         ([(8, 3, 1, 1)], r"^model\.encoder\.layers\[0\] is \(8, 3, 1, 1\): at most 3 values \(channels, width, skip\)"),
         ([(8,)], r"^model\.encoder\.layers\[0\]: width must be set"),
         ([(8, "3")], r"^model\.encoder\.layers\[0\]\.width is '3': expected an integer"),
-        (3, r"^model\.encoder\.layers is 3: expected a list of \(channels, width, skip\)$"),
+        (3, r"^model\.encoder\.layers is 3: expected a list of \(channels, width, \[skip\]\)$"),
         ("[(8, 3)] * 2", r"^model\.encoder\.layers is '\[\(8, 3\)\] \* 2': expected a list of \(channels"),
     ],
 )

@@ -46,6 +46,9 @@ class FirstState:
           source, target: sizes of the vocabularies.
           mesh: of one device.
           layout: shardings of the state.
+
+        Raises:
+          NestedDrawError: see `BatchedInit`.
         """
         batched = BatchedInit(partial(task_of(model).init, cfg=model, source=source, target=target))
 

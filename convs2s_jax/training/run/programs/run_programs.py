@@ -4,6 +4,7 @@ A run that differs from an earlier one only in what its programs do not depend o
 learning rate or the number of updates, retraces and recompiles none of them.
 """
 
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -78,7 +79,7 @@ def placed_state(key: ProgramKey, mesh: Mesh, *, source: int, target: int) -> Tr
 
 @shared
 def state_program(key: ProgramKey, mesh: Mesh, *, source: int, target: int) -> Callable[[Key], TrainState]:
-    """The program of the state before the first update: on one device a `FirstState`, if its generator is JAX's.
+    """The program of the state before the first update: on one device a `FirstState`, if it can be one.
 
     With several devices, each initialises only its own shards.
 
@@ -92,7 +93,8 @@ def state_program(key: ProgramKey, mesh: Mesh, *, source: int, target: int) -> C
     """
     layout = places(placed_state(key, mesh, source=source, target=target))
     if mesh.devices.size == 1 and draws.can_be_batched():
-        return FirstState(key.model, key.training, source=source, target=target, mesh=mesh, layout=layout)
+        with contextlib.suppress(draws.NestedDrawError):
+            return FirstState(key.model, key.training, source=source, target=target, mesh=mesh, layout=layout)
     return dispatch.jit_once(_fresh(key, source=source, target=target), mesh, out_shardings=layout)
 
 

@@ -1,6 +1,7 @@
 """The state before the first update, made in parts: the same numbers on all meshes, and no device holds all of it."""
 
 from functools import partial
+from unittest.mock import Mock
 
 import jax
 import numpy as np
@@ -13,7 +14,7 @@ from convs2s_jax.nn.draws import BatchedInit
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.training import dispatch, sharding
 from convs2s_jax.training.mesh import MeshConfig, make
-from convs2s_jax.training.run.programs import run_programs
+from convs2s_jax.training.run.programs import first_state, run_programs
 from convs2s_jax.training.run.programs.configured import fresh_state
 from convs2s_jax.training.run.programs.first_state import FirstState
 from convs2s_jax.training.run.programs.run_programs import placed_state, program_key, state_program
@@ -103,12 +104,14 @@ def test_no_kind_draws_by_other_functions(encoder, decoder):
     assert "random_bits" not in jaxpr
 
 
-@pytest.mark.parametrize("where", ["no host", "another generator"])
+@pytest.mark.parametrize("where", ["no host", "another generator", "nested draws"])
 def test_elsewhere_it_is_one_program_with_separate_draws(where, monkeypatch):
     if where == "no host":
         monkeypatch.setattr(run_programs.draws, "host", lambda: None)
-    else:
+    elif where == "another generator":
         monkeypatch.setattr(run_programs.draws, "can_be_batched", lambda: False)
+    else:
+        monkeypatch.setattr(first_state, "BatchedInit", Mock(side_effect=run_programs.draws.NestedDrawError))
     made = state_program.__wrapped__(program_key(config((1, 1, 1))), ONE, **SIZES)
     assert not isinstance(made, FirstState)
     assert made.lower(KEY).out_info.step.shape == ()
