@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from convs2s_jax.commands.decode import tell
+from convs2s_jax.commands.shared import check_languages
 from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
@@ -41,6 +42,7 @@ class ExportFlags:
     def __post_init__(self) -> None:
         for name in ("workdir", "output"):
             check(getattr(self, name) != "", f"--{name} is missing: export needs --workdir and --output")
+        check_languages(self.source_lang, self.target_lang)
 
 
 def main(values: dict[str, Any], overrides: Overrides) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from convs2s_jax.commands.decode import tell
+from convs2s_jax.commands.shared import check_languages
 from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
@@ -54,6 +55,7 @@ class ImportFlags:
     def __post_init__(self) -> None:
         for name in ("checkpoint", "dicts", "workdir"):
             check(bool(getattr(self, name)), f"--{name} is missing: import needs --checkpoint, --dicts and --workdir")
+        check_languages(self.source_lang, self.target_lang)
         check(
             bool(self.src_spm) == bool(self.tgt_spm),
             "--src_spm and --tgt_spm go together; set both or neither",

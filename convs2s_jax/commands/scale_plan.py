@@ -58,8 +58,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     topology.only_compile(os.environ)
     devices = topology.named(options.topology, slices=options.slices)
     sizes = plan.sizes_of(cfg, batches.vocabulary, batches.labels)
-    tell(f"planning {options.topology}: for a large model or hundreds of devices, compiling takes minutes ...")
-    made = plan.make(cfg, devices, sizes=sizes, **batches.given())
+    made = plan.make(cfg, devices, sizes=sizes, tell=tell, **batches.given())
     if options.baseline and not made.refused:
         single = topology.named(topology.single_device(options.topology))
         made = plan.compared(made, plan.one_chip(cfg, made, single, sizes=sizes))

@@ -147,14 +147,14 @@ def check_vocabulary(name: str, entries: Any) -> None:
     """Reject anything but a vocabulary size: an integer that leaves room for the padding id."""
     check_static(name, entries)
     if not isinstance(entries, numbers.Integral) or entries <= PAD:
-        raise ValueError(f"{name} is {entries}: expected an integer above {PAD}, the id of padding")
+        raise ValueError(f"{name} is {entries!r}: expected an integer above {PAD}, the id of padding")
 
 
 def check_labels(labels: Any) -> None:
     """Reject anything but an integer above 0."""
     check_static("labels", labels)
     if not isinstance(labels, numbers.Integral) or labels < 1:
-        raise ValueError(f"labels is {labels}: expected the number of labels, an integer above 0")
+        raise ValueError(f"labels is {labels!r}: expected the number of labels, an integer above 0")
 
 
 def check_pairs(src: Any, tgt: Any) -> None:

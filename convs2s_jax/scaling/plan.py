@@ -10,6 +10,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from convs2s_jax.core.config import check
+from convs2s_jax.core.errors import Tell
 from convs2s_jax.data.shapes import Shape
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.scaling import programs, rates, roofline
@@ -127,6 +128,7 @@ def make(
     tokens: int | None = None,
     tokens_per_chip: int | None = None,
     sizes: Mapping[str, int] | None = None,
+    tell: Tell = lambda _: None,
 ) -> Plan:
     """Compile an update for the devices and add up its cost.
 
@@ -137,6 +139,7 @@ def make(
       tokens: token budget of a batch on all chips together; None for the configuration's.
       tokens_per_chip: token budget of each row shard, in place of `tokens`.
       sizes: vocabulary sizes (`configured.vocabularies`); None for those that the configuration requests.
+      tell: receives a line before the first program is compiled.
 
     Raises:
       UserError: the mesh or a length does not fit, or the table of chips lacks a rate.
@@ -146,6 +149,7 @@ def make(
     if tokens_per_chip:
         tokens = tokens_per_chip * meshes.row_shards(mesh)
     shapes = [programs.shape_of(cfg, each, tokens or cfg.data.batch.tokens, mesh) for each in lengths]
+    tell(f"planning {topology.name}: for a large model or hundreds of devices, compiling takes minutes ...")
     return _of_shapes(cfg, topology, mesh, list(dict.fromkeys(shapes)), sizes)
 
 

@@ -236,7 +236,7 @@ def _plan(cfg: Config, case: Case, sizes: Mapping[str, int]) -> Row:
             shape(_config(case.mesh), case.available)
         mesh = {**to_dict(cfg.mesh), **dict(zip(AXES, case.mesh, strict=True))}
         changed = build(Config, {**to_dict(cfg), "mesh": mesh, "parallel": case.parallel})
-        batch = {"tokens_per_chip": case.tokens} if case.each else {"tokens": case.tokens}
+        batch: dict[str, Any] = {"tokens_per_chip": case.tokens} if case.each else {"tokens": case.tokens}
         made = plan.make(changed, devices, lengths=[case.length], sizes=sizes, **batch)
     except UserError as error:
         return {"refused": str(error)}

@@ -128,7 +128,7 @@ def steps_of(folder: Path, asked: Steps) -> tuple[int, ...]:
 def _steps(folder: Path, item: str) -> Sequence[int]:
     found = re.fullmatch("(last:)?([0-9]{1,12})", item.strip(), re.ASCII)
     if found is None or (found[1] and not int(found[2])):
-        raise UserError(f"--checkpoint contains '{item}': expected a step, or last:N for the last N checkpoints")
+        raise UserError(f"--checkpoint contains '{item}': expected a step, or last:N for the last N (1 or more)")
     number = int(found[2])
     if not found[1]:
         return [number]

@@ -133,9 +133,7 @@ def test_a_plan_is_written_to_a_store_or_refused_before_planning(action, bucket,
     run = ["convs2s scale", *action, "--config=cldr_en_de"]
     scale.console([*run, "--json=gs://bucket/plans/a.json"])
     assert json.loads(stores.read("gs://bucket/plans/a.json"))["devices"] == 1
-    captured = capsys.readouterr()
-    assert "the plan" in captured.out
-    assert ("planning cpu:1: " in captured.err) == (action[0] == "plan")
+    assert "the plan" in capsys.readouterr().out
     monkeypatch.setattr(plan, "make", pytest.fail)
     with pytest.raises(SystemExit):
         scale.console([*run, "--json=gs://bucket"])

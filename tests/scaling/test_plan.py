@@ -158,7 +158,9 @@ def test_a_compiler_that_refuses_is_a_plan_that_does_not_fit(monkeypatch):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: x\nUsed 103.78G of 15.75G hbm. Exceeded by 88.03G.")
 
     monkeypatch.setattr(jax.stages.Lowered, "compile", refuse)
-    found = plan.make(CFG, topology.named("h100:8"), lengths=[16])
+    told = []
+    found = plan.make(CFG, topology.named("h100:8"), lengths=[16], tell=told.append)
+    assert told == ["planning h100:8: for a large model or hundreds of devices, compiling takes minutes ..."]
     assert found.fits is False
     assert "DOES NOT FIT: gradients (16, 16): Used 103.78G of 15.75G hbm" in tables.of_plan(found)
     assert plan.as_json(found)["run_processor_seconds"] is None

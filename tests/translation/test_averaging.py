@@ -86,7 +86,7 @@ def test_it_is_exported_to_fairseq_without_a_training_to_continue_and_reported(t
     export_checkpoint(Export(workdir=mean, output=tmp_path / "model.pt"), told.append)
     assert (tmp_path / "model.pt").stat().st_size > 0
     assert [line for line in told if "fairseq-train" in line] == [
-        f"{tmp_path}/model.pt: written without optimiser state; fairseq-train starts with a new one"
+        f"{tmp_path}/model.pt: there is no optimiser state; fairseq-train starts with a new one"
     ]
     page = Path(report(ReportOptions(workdir=(str(mean),), output=str(tmp_path / "page")), when="now", tell=print))
     told = read(mean, "mean")

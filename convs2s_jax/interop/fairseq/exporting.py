@@ -100,7 +100,7 @@ def _export(order: Export, workdir: Path, output: Path, tell: Callable[[str], No
     mean = derived_workdir.AVERAGED in position  # its optimiser is in its initial state, its scores belong to others
     moments = momentum.buffers(found["optimizer"].trace) if "optimizer" in found and not mean else None
     if moments is None:
-        tell(f"{order.output}: written without optimiser state; fairseq-train starts with a new one")
+        tell(f"{order.output}: there is no optimiser state; fairseq-train starts with a new one")
     if cfg.training.optimizer.kind == "adamw":
         tell(
             f"{order.output}: fairseq-train continues with its Adam, which adds eps before bias correction; AdamW "

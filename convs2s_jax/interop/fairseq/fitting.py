@@ -13,7 +13,7 @@ from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.nn.trees import path_of
 
-_LISTED = 30
+_LISTED = 5
 _TABLE = "decoder.embed_tokens.weight"
 
 
@@ -82,7 +82,7 @@ def fitted(
     told += _different(tensors, copies)
     if told:
         more = f"; and {len(told) - _LISTED} more" if len(told) > _LISTED else ""
-        raise UserError("the checkpoint does not match its configuration: " + "; ".join(told[:_LISTED]) + more)
+        raise UserError("the checkpoint does not match the configuration: " + "; ".join(told[:_LISTED]) + more)
     return params
 
 

@@ -251,19 +251,22 @@ def _free(name: str) -> bool:
 def differences(there: Any, here: Any, *, free: Callable[[str], bool], path: str = "") -> str:
     """List the first five fields that differ, except free ones, for a message; "" if there are none.
 
+    Of records of different kinds, only the kinds are listed.
+
     Args:
       there, here: two configurations, as `to_dict` returns them.
       free: whether the field with this path may differ.
       path: path of both within the configuration of a run.
     """
     odd = [f"{name} is {a!r} there and {b!r} here" for name, a, b in _differences(there, here, path) if not free(name)]
-    return "; ".join(odd[:5]) + (" ..." if len(odd) > 5 else "")
+    return "; ".join(odd[:5]) + (f"; and {len(odd) - 5} more" if len(odd) > 5 else "")
 
 
 def _differences(there: Any, here: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
     """(path, value there, value here) of each field that differs."""
     if isinstance(there, Mapping) and isinstance(here, Mapping):
-        for name in sorted({*there, *here}):
+        kinds = there.get("kind"), here.get("kind")
+        for name in ("kind",) if None not in kinds and kinds[0] != kinds[1] else sorted({*there, *here}):
             yield from _differences(there.get(name), here.get(name), f"{path}.{name}" if path else name)
     elif there != here:
         yield path, there, here

@@ -48,8 +48,9 @@ def decode(options: Options, *, tell: Tell) -> None:
             options.output, corpora.files_of(moved(cfg.data, options.corpus)), f"the corpus of {flag}={workdir}"
         )
     job = JOBS[configs[0].model.kind](options, tell)
-    begun = resuming.read(options.output, job.dependencies) if options.resume else resuming.NOTHING
-    total, texts = len(job.lines), job.style.read(begun.data, job.lines, 1).texts
+    total = len(job.lines)
+    begun = resuming.read(options.output, job.dependencies, total) if options.resume else resuming.NOTHING
+    texts = job.style.read(begun.data, job.lines, 1).texts
     begin, odd = len(texts), list[int]()
     note = resuming.recorder(options.output, job.dependencies, begun, tell)
     if options.resume:

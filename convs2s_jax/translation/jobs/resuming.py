@@ -65,12 +65,13 @@ def flags_of(options: Any, names: Iterable[str]) -> dict[str, Any]:
     return {f"--{name}": getattr(options, name) for name in names}
 
 
-def read(output: str, dependencies: Dependencies) -> FinishedPart:
+def read(output: str, dependencies: Dependencies, total: int) -> FinishedPart:
     """Return what an interrupted command left in its output, provided that it was the same command.
 
     Args:
       output: name of the output file.
       dependencies: what the output of this command depends on.
+      total: number of lines that this command translates.
 
     Raises:
       UserError: the output is a pipe or device, has no intact record, is that of another command, or was changed.
@@ -88,6 +89,8 @@ def read(output: str, dependencies: Dependencies) -> FinishedPart:
     lines, size = found["lines"], found["size"]
     if len(data) < size or checksums.checksum(data[:size]) != found["content"]:
         raise UserError(f"--resume: the first {size} bytes of {output} have changed since they were written; {ANEW}")
+    if lines == total and len(data) > size:  # an interrupted command may have written more than it has recorded
+        raise UserError(f"--resume: {output} has more than the {total} lines that were written; {ANEW}")
     return FinishedPart(lines, data[:size])
 
 

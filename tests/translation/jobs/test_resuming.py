@@ -276,6 +276,16 @@ def test_processes_that_are_killed_lose_nothing(tmp_path, trained, tally):
     tally(tries=kills, losses=int(out.read_bytes() != (tmp_path / "whole").read_bytes()))
 
 
+def test_lines_after_the_last_are_not_dropped_in_silence(tmp_path):
+    """Those after an earlier one may be what an interrupted command had not recorded yet."""
+    output, dependencies = str(tmp_path / "out"), {"--beam_size": 2}
+    resuming.recorder(output, dependencies, resuming.NOTHING, print)([b"one\n", b"two\n"])
+    (tmp_path / "out").write_bytes(b"one\ntwo\nthree\n")
+    assert resuming.read(output, dependencies, 3) == (2, b"one\ntwo\n")
+    with pytest.raises(UserError, match=rf"^--resume: {output} has more than the 2 lines that were written; "):
+        resuming.read(output, dependencies, 2)
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -295,13 +305,13 @@ def test_any_bytes_as_a_record_are_a_sentence_or_the_record(tmp_path, content, f
     output, dependencies = str(tmp_path / "out"), {"--beam_size": 2, "the input": "0f"}
     (tmp_path / "out").write_bytes(b"one\ntwo\n")
     resuming.recorder(output, dependencies, resuming.NOTHING, print)([b"one\n", b"two\n"])
-    assert resuming.read(output, dependencies) == (2, b"one\ntwo\n")
+    assert resuming.read(output, dependencies, 3) == (2, b"one\ntwo\n")
     record = tmp_path / RECORD
     intact = bytearray(record.read_bytes())
     intact[flip // 8 % len(intact)] ^= 1 << flip % 8
     for data in (content, bytes(intact)):
         record.write_bytes(data)
         try:
-            assert resuming.read(output, dependencies) == (2, b"one\ntwo\n")
+            assert resuming.read(output, dependencies, 3) == (2, b"one\ntwo\n")
         except UserError as error:
             assert str(error).startswith(f"--resume: {record}")  # noqa: PT017
