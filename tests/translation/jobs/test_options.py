@@ -147,7 +147,7 @@ def test_options_that_no_search_can_follow_are_refused(values, message):
     ("values", "message"),
     [
         ({"replace_unk": True}, "^--replace_unk with a model without attention: .*; leave it out$"),
-        ({"search": {"coverage_penalty": 0.2}}, r"^search\.coverage_penalty is 0\.2 .*; use --coverage_penalty=0$"),
+        ({"search": {"coverage_penalty": 0.2}}, r"^--coverage_penalty is 0\.2 .*; use --coverage_penalty=0$"),
     ],
     ids=str,
 )
