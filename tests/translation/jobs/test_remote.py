@@ -113,7 +113,10 @@ def test_an_output_in_a_store_is_that_of_a_local_command_and_is_resumed(bucket, 
     told = []
     assert decoded(told, reference=("gs://bucket/in",)) == here
     assert [sentence for sentence in told if sentence.startswith("BLEU")]
-    stores.write("gs://bucket/out", here + b"torn")
+    stores.write("gs://bucket/out", here + b"added")
+    with pytest.raises(UserError, match=r"^--resume: gs://bucket/out has more than the 3 lines that were written; "):
+        decoded(resume=True)
+    stores.write("gs://bucket/out", here)
     told.clear()
     assert decoded(told, resume=True) == here
     assert told[0] == "gs://bucket/out already has 3 of 3 lines; nothing left to do"
