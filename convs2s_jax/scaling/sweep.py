@@ -132,12 +132,16 @@ def run(
         about = provenance.joined(known, about, folder)
     replace_file(path, json.dumps(about, indent=1) + "\n")
     save()
-    found = []
+    found = list[Row]()
     for number, case in enumerate(wanted, 1):
         place, told = folder / CASES / f"{case.name}.json", "from an earlier run"
         made = read_json(place, remedy="delete it to plan it again") if place.exists() else None
         if made is None or set(made) == {"case", "refused"}:  # the reason may be fixed by now
-            made, told = {"case": dataclasses.asdict(case), **_plan(cfg, case, sizes)}, "planned"
+            try:
+                made, told = {"case": dataclasses.asdict(case), **_plan(cfg, case, sizes)}, "planned"
+            except KeyboardInterrupt:
+                tell(f"interrupted after {len(found)} of {len(wanted)} cases; the same command continues")
+                raise
             replace_file(place, json.dumps(made, indent=1) + "\n")
             save()
         row = row_of(case, made)

@@ -191,6 +191,7 @@ def test_a_sweep_in_a_store_continues_from_the_cases_that_a_kill_left(
     with pytest.raises(SystemExit) as ended:
         run("gs://bucket/sweep/")
     assert ended.value.code == 130
+    assert "interrupted after 1 of 2 cases; the same command continues" in capsys.readouterr().out
     [first] = plans
     assert stores.names("gs://bucket/sweep") == [f"cases/{first.name}.json", "sweep.json"]
     assert requests[0] == ("write", "gs://bucket/sweep/sweep.json")

@@ -45,7 +45,7 @@ def join(processes: Processes) -> Peers | None:
         reason = first_line(error)
         if processes.distributed:
             raise UserError(
-                f"--distributed: {reason}. Start under Slurm, Open MPI, Kubernetes or on a TPU pod, or set "
+                f"--distributed: {reason.rstrip('.')}. Start under Slurm, Open MPI, Kubernetes or on a TPU pod, or set "
                 "--coordinator_address, --num_processes and --process_id"
             ) from error
         raise UserError(f"{who} did not find the others {where} ({reason})") from error
