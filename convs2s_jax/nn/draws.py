@@ -2,7 +2,7 @@
 
 A program that samples each kernel separately contains the code of the generator once for each kernel shape, and XLA
 compiles little else. For a GPU this took 24 seconds. `BatchedInit` contains it once for each distribution (decision
-0045). Initialisers must sample with `normal` and `uniform` of this module, outside `jit`, `vmap` and `scan`.
+0045). For this, initialisers sample with `normal` and `uniform` of this module, outside `jit`, `vmap` and `scan`.
 """
 
 import contextlib
