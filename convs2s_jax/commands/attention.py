@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from convs2s_jax.commands.decode import tell
+from convs2s_jax.commands.shared import tell
 from convs2s_jax.core import command_line, extras
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check

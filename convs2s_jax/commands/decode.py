@@ -3,12 +3,10 @@
 import functools
 import os
 import re
-import sys
 from collections.abc import Mapping
 from typing import Any
 
-from tqdm import tqdm
-
+from convs2s_jax.commands.shared import tell
 from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import convert
@@ -29,11 +27,6 @@ of every flag. For search flags, --config.search.FIELD=value is the same as --FI
 moved, set --config.data.dir or --config.data.files to its new place.
 """
 SEARCH = Group("Search (each flag overrides a field of the run's configuration)", SearchConfig, default="from the run")
-
-
-def tell(sentence: str) -> None:
-    """Print a message to standard error without breaking the progress bar."""
-    tqdm.write(sentence, file=sys.stderr)
 
 
 def options(values: Mapping[str, Any], overrides: Overrides) -> Options:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from convs2s_jax.commands.decode import COMMAND as DECODE
-from convs2s_jax.commands.decode import SEARCH, search_options, tell
+from convs2s_jax.commands.decode import SEARCH, search_options
 from convs2s_jax.commands.export_fairseq import COMMAND as FAIRSEQ
+from convs2s_jax.commands.shared import tell
 from convs2s_jax.core import command_line, extras
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check

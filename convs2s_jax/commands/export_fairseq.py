@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from convs2s_jax.commands.decode import tell
-from convs2s_jax.commands.shared import check_languages
+from convs2s_jax.commands.shared import check_languages, tell
 from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check

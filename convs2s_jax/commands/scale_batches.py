@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from convs2s_jax.commands.decode import tell
+from convs2s_jax.commands.shared import tell
 from convs2s_jax.core import files, local_copies, stores
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, shown

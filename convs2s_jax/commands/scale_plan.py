@@ -5,9 +5,8 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from convs2s_jax.commands.decode import tell
 from convs2s_jax.commands.scale_batches import Batches, check_json, write_json
-from convs2s_jax.commands.shared import read_config
+from convs2s_jax.commands.shared import read_config, tell
 from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from convs2s_jax.commands.decode import tell
-from convs2s_jax.commands.shared import read_config
+from convs2s_jax.commands.shared import read_config, tell
 from convs2s_jax.core import command_line, local_copies
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check

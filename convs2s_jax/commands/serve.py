@@ -4,7 +4,8 @@ import functools
 import os
 from typing import Any
 
-from convs2s_jax.commands.decode import SEARCH, search_options, tell
+from convs2s_jax.commands.decode import SEARCH, search_options
+from convs2s_jax.commands.shared import tell
 from convs2s_jax.core import command_line, extras
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.guard import quiet_imports

@@ -1,7 +1,9 @@
-"""What several commands use: the configuration of a run, and the end of a process that works with others."""
+"""What several commands use: messages, the configuration of a run, and the end of a process that works with others."""
 
 import sys
 from typing import TYPE_CHECKING, NoReturn
+
+from tqdm import tqdm
 
 from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Overrides
@@ -12,6 +14,11 @@ if TYPE_CHECKING:
     from convs2s_jax.training.run.config import Config
 
 DISTRIBUTED = "convs2s_jax.training.run.processes.distributed"
+
+
+def tell(sentence: str) -> None:
+    """Print a message to standard error without breaking the progress bar."""
+    tqdm.write(sentence, file=sys.stderr)
 
 
 def read_config(given: str, overrides: Overrides) -> "Config":

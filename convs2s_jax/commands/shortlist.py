@@ -4,7 +4,8 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
-from convs2s_jax.commands.decode import places_of_corpus, tell
+from convs2s_jax.commands.decode import places_of_corpus
+from convs2s_jax.commands.shared import tell
 from convs2s_jax.core import command_line, local_copies
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check

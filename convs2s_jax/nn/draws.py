@@ -100,11 +100,9 @@ def initialise(init: Callable[..., T], key: Key, *arguments: Hashable) -> T:
       arguments: configurations and sizes.
     """
     if not is_traced(key) and not batched() and can_be_batched() and _is_plain(key):
-        try:
+        with contextlib.suppress(NestedDrawError):
             keys, parameters = _programs(init, arguments)
-        except NestedDrawError:
-            return init(key, *arguments)
-        return parameters(key, np.asarray(keys(jax.device_put(key, host()))))
+            return parameters(key, np.asarray(keys(jax.device_put(key, host()))))
     return init(key, *arguments)
 
 

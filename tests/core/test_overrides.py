@@ -142,8 +142,9 @@ def test_texts_and_lists_have_a_bound():
 
 def test_nested_repetitions_cost_no_memory_and_no_time():
     """[[[0] * 1000] * 1000] * 1000 was read, and its message took minutes and more memory than there is."""
+    expected = r"^config\.model\.encoder\.layers is '.*': expected a list of \(channels, width, \[skip\]\) \(repetiti"
     for text in ("[[[0]*1000]*1000]*1000", "[[0]*10**15]", "[(512, 3)]*10**15", "[[[0]*100]*100]"):
-        with pytest.raises(UserError, match=r"^config\.model\.encoder\.layers is '.*': expected a list .* \(repetiti"):
+        with pytest.raises(UserError, match=expected):
             build(Config, override({"data": DATA}, "model.encoder.layers", text))
     shared = [0]
     for _ in range(60):
