@@ -3,8 +3,6 @@
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from tqdm import tqdm
-
 from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Overrides
 from convs2s_jax.core.config import build, check
@@ -18,6 +16,8 @@ DISTRIBUTED = "convs2s_jax.training.run.processes.distributed"
 
 def tell(sentence: str) -> None:
     """Print a message to standard error without breaking the progress bar."""
+    from tqdm import tqdm  # its import takes 20 ms, which `train` would spend at each start
+
     tqdm.write(sentence, file=sys.stderr)
 
 
