@@ -126,7 +126,7 @@ def load(
     steps: Steps = (),
     dtype: Dtype | None = None,
     tell: Callable[[str], None] = warnings.warn,
-    given_as: str = "--workdir",
+    given_as: str = "workdirs",
 ) -> Translator:
     """Load the model of a workdir, or an ensemble from several.
 
@@ -139,7 +139,7 @@ def load(
       dtype: dtype of matrix products and activations; None for that of each run.
       tell: receives a message for each damaged checkpoint that is skipped, and one with the steps that "last:N" expands
         to if there are several. By default, messages become warnings.
-      given_as: the flag that the workdirs come from, for messages.
+      given_as: the argument or flag that the workdirs come from, for messages.
 
     Raises:
       UserError: there is no workdir; a configuration, vocabulary or complete checkpoint is missing; a vocabulary
@@ -154,11 +154,12 @@ def load(
     for place, member in zip(places[1:], members[1:], strict=True):
         if member.reads_source != first.reads_source:
             raise UserError(
-                f"--workdir: either {places[0]} or {place} is a language model, which reads no source; pass it as --lm "
-                "beside translation models"
+                f"{given_as}: either {places[0]} or {place} is a language model, which reads no source; pass it as "
+                "--lm beside translation models"
             )
-        for side in ("source", "target"):
-            _check_same(side, places[0], first.vocabularies, place, member.vocabularies)
+        with located(given_as):
+            for side in ("source", "target"):
+                _check_same(side, places[0], first.vocabularies, place, member.vocabularies)
     if len(members) == 1:
         return first
     return dataclasses.replace(
@@ -253,7 +254,7 @@ def _check_same(side: str, first: str, one: Vocabularies, second: str, other: Vo
     a, b = (one.src, other.src) if side == "source" else (one.tgt, other.tgt)
     if a.fingerprint != b.fingerprint:
         raise UserError(
-            f"--workdir: {first} and {second} have different {side} vocabularies ({_difference(a, b)}); "
+            f"{first} and {second} have different {side} vocabularies ({_difference(a, b)}); "
             "train all members of an ensemble with the same vocabularies"
         )
 

@@ -55,7 +55,7 @@ def test_random_parameters_are_refused_and_imported_ones_are_not(trained, tmp_pa
         assert load(workdir, tell=print).steps == ((0,),)
     else:
         with pytest.raises(
-            UserError, match=f"^--workdir={workdir} contains random parameters: its checkpoint of step 0"
+            UserError, match=f"^workdirs={workdir} contains random parameters: its checkpoint of step 0"
         ):
             load(workdir, tell=print)
 
@@ -109,7 +109,7 @@ def test_a_string_in_place_of_lines_is_refused(translator):
 
 
 def test_an_ensemble_of_none_is_refused():
-    with pytest.raises(UserError, match=r"^--workdir is empty; pass a workdir, or several for an ensemble$"):
+    with pytest.raises(UserError, match=r"^workdirs is empty; pass a workdir, or several for an ensemble$"):
         load([])
 
 
@@ -282,6 +282,6 @@ def test_an_ensemble_of_different_vocabularies_is_refused(
     second = dataclasses.replace(first, vocabularies=vocabulary.load(copy / "vocab"))
     members = {trained: first, copy: second}
     monkeypatch.setattr(module, "_load", lambda workdir, *_: members[Path(workdir)])
-    message = f"^--workdir: {trained} and {copy} have different {what} vocabularies .{difference}.; train all members"
+    message = f"^workdirs: {trained} and {copy} have different {what} vocabularies .{difference}.; train all members"
     with pytest.raises(UserError, match=message):
         load([trained, copy], tell=print)

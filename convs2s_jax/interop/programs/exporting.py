@@ -91,7 +91,7 @@ def export_programs(order: Export, tell: Callable[[str], None]) -> None:
 
 def _loaded(order: Export, tell: Callable[[str], None]) -> tuple[Translator, SearchConfig]:
     """Load the model and return it with its search options. Raises UserError if it cannot be exported."""
-    model = translator.load(order.workdir, steps=order.steps, tell=tell)
+    model = translator.load(order.workdir, steps=order.steps, tell=tell, given_as="--workdir")
     check(
         model.reads_source,
         f"--workdir={order.workdir} is a language model and reads no source; only translation models can be exported",

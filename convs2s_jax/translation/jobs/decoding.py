@@ -104,7 +104,7 @@ def translator_of(options: Options, tell: Tell) -> Translator:
     """Load the model or ensemble, and the language model, given by the options, ready for decoding."""
     workdirs = [Path(workdir) for workdir in options.workdir]
     options.resolve(run_folder.load_config(workdirs[0]).search)  # so that a mistake is reported before the model loads
-    translator = load(workdirs, steps=options.checkpoint, dtype=options.dtype, tell=tell)
+    translator = load(workdirs, steps=options.checkpoint, dtype=options.dtype, tell=tell, given_as="--workdir")
     if options.lm:
         lm = load(Path(options.lm), dtype=options.dtype, tell=tell, given_as="--lm")
         fused = fuse(translator, lm, names=(options.workdir[0], options.lm))
