@@ -110,7 +110,7 @@ def test_decoding_refuses_with_one_sentence(tmp_path, trained):
     assert "no checkpoint of step 77; it has" in refused(decoding(f"--workdir={trained}", "--checkpoint=77"))
     (tmp_path / "two").write_text("a\nb\n")
     sentence = refused(decoding(f"--workdir={trained}", f"--reference={tmp_path}/two", text="1\n"))
-    assert "has 1 lines" in sentence
+    assert "has 1 line, but" in sentence
     assert "each line needs its reference" in sentence
     output = f"--output={tmp_path}/no/out"
     assert "cannot be written" in refused(decoding(f"--workdir={trained}", output, text="1\n"))
@@ -130,7 +130,7 @@ def test_one_line_in_gives_one_line_out(tmp_path, trained):
     assert out[1] == ""
     assert out[4] == ""
     assert out[3] == out[6]
-    assert "standard input, line 3: the last " in result.stderr
+    assert "standard input, line 3: too long for the model's positions; left out at its end: " in result.stderr
     assert "line 4" not in result.stderr
 
 

@@ -12,6 +12,7 @@ from convs2s_jax.commands.shared import read_config
 from convs2s_jax.core import command_line, presets
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check, to_dict
+from convs2s_jax.core.errors import counted
 from convs2s_jax.core.guard import quiet_imports
 
 ABOUT = """
@@ -117,7 +118,7 @@ def shardings(cfg: Any, devices: int) -> str:
         for name, rows in (("parameters", found), ("with the optimiser's state", all_rows))
     ]
     axes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
-    title = f"{devices} devices as {axes}; {cfg.parallel}"
+    title = f"{counted(devices, 'device')} as {axes}; {cfg.parallel}"
     if cfg.classifies:
         title += "; assuming 2 labels, because their number is known only from the training text"
     return "\n".join([title, "", *table(head, cells), "", *sums, ""])

@@ -11,7 +11,7 @@ from convs2s_jax.commands.shared import leave, read_config
 from convs2s_jax.core import command_line, xla_flags
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import UserError, counted
 from convs2s_jax.core.guard import quiet_imports
 from convs2s_jax.core.xla_flags import Name as FlagSet
 from convs2s_jax.training.run.processes.options import Processes, from_environment
@@ -64,7 +64,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     if distributed.is_primary():
         print("\n".join(("WRONG: " if finding.wrong else "") + finding.sentence for finding in found))  # noqa: T201
     if wrong:
-        raise UserError(f"{len(wrong)} problem(s) found: {wrong[0]}")
+        raise UserError(f"{counted(len(wrong), 'problem')} found: {wrong[0]}")
 
 
 COMMAND = Command(

@@ -32,6 +32,11 @@ def located(where: str) -> Iterator[None]:
         raise UserError(f"{where}: {error}") from None
 
 
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """Return a count with its noun: "1 line", "2 lines". `plural` is needed if it is not the noun with an s."""
+    return f"{count} {noun}" if count == 1 else f"{count} {plural or noun + 's'}"
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return "; did you mean 'x'?" for the known name closest to `name`, or list the known names if none is close."""
     known = sorted(known)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from convs2s_jax.core import stores
 from convs2s_jax.core.config import check
-from convs2s_jax.core.errors import UserError, did_you_mean
+from convs2s_jax.core.errors import UserError, counted, did_you_mean
 from convs2s_jax.core.places import joined, scheme_of
 from convs2s_jax.data import cldr, text_files
 from convs2s_jax.data.config import DataConfig, SplitFiles
@@ -48,7 +48,7 @@ def _read_files(cfg: DataConfig, split: str) -> LinePairs | None:
         src_lines = lines_of(src_file) if cfg.src else tgt_lines
         if len(src_lines) != len(tgt_lines):
             raise UserError(
-                f"{src_file} has {len(src_lines)} lines but {tgt_file} has {len(tgt_lines)}: "
+                f"{src_file} has {counted(len(src_lines), 'line')} but {tgt_file} has {len(tgt_lines)}: "
                 "parallel files must have the same number of lines"
             )
         src += src_lines

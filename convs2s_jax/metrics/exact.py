@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from convs2s_jax.core.errors import counted
 from convs2s_jax.metrics.record import Metric, Score
 
 
@@ -14,7 +15,7 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[Sequence[str]], 
     words = ([[word for word in text.split(" ") if word] for text in texts] for texts in (hypotheses, *references))
     hits = sum(hypothesis in given for hypothesis, *given in zip(*words, strict=True))
     count = len(hypotheses)
-    return [Score("exact_match", "exact match", 100 * hits / count, f"% of {count} sentences")]
+    return [Score("exact_match", "exact match", 100 * hits / count, f"% of {counted(count, 'sentence')}")]
 
 
 METRIC = Metric(("exact_match",), exact_match)

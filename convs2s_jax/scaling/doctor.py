@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import UserError, counted
 from convs2s_jax.core.places import scheme_of
 from convs2s_jax.data import parallel_text
 from convs2s_jax.scaling import chips, rates, workdir
@@ -87,7 +87,8 @@ def findings(seen: Sequence[Facts], bandwidth: float | None) -> list[Finding]:
     for each in seen:
         kinds.update(each["devices"])
     what = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
-    found = [Finding(f"{len(seen)} process(es) with {sum(kinds.values())} devices: {what}")]
+    processes, devices_in_all = counted(len(seen), "process", "processes"), counted(sum(kinds.values()), "device")
+    found = [Finding(f"{processes} with {devices_in_all}: {what}")]
     found += [Finding(f"process {each['process']} on {each['host']}: {_devices(each)}") for each in seen]
     found += _versions(seen)
     devices = [_devices(each) for each in seen]
@@ -126,7 +127,7 @@ def _unread(seen: Sequence[Facts]) -> list[Finding]:
         first = places[0][0]
         splits = ", ".join(split for process, split in places if process == first)
         others = len({process for process, _ in places}) - 1
-        also = f", nor can {others} other process(es)" if others else ""
+        also = f", nor can {counted(others, 'other process', 'other processes')}" if others else ""
         found.append(Finding(f"process {first} cannot read the data ({splits}){also}: {reason}", wrong=True))
     return found
 

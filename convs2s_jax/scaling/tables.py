@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from convs2s_jax.core.errors import counted
 from convs2s_jax.scaling.check import Measured
 from convs2s_jax.scaling.plan import Plan
 
@@ -10,8 +11,8 @@ def of_plan(plan: Plan) -> str:
     """Format a plan as text: devices, memory, work, collectives, the bound of a step, and what is unknown."""
     axes = ", ".join(f"{axis} {size}" for axis, size in plan.mesh.items())
     lines = [
-        f"{plan.devices} x {plan.topology.partition(':')[0]} ({plan.topology}, {plan.slices} slice(s)), mesh {axes}, "
-        f"{plan.parallel}, products in {plan.dtype}",
+        f"{plan.devices} x {plan.topology.partition(':')[0]} ({plan.topology}, {counted(plan.slices, 'slice')}), "
+        f"mesh {axes}, {plan.parallel}, products in {plan.dtype}",
         f"{plan.parameters:,} parameters; parameters and optimiser take {_bytes(plan.state_bytes)} on a chip",
         "batches: " + ", ".join(f"{s.rows} x ({s.src}, {s.tgt})" for s in plan.shapes),
         "",
@@ -145,7 +146,7 @@ def _notes(plan: Plan) -> list[str]:
         )
     unknown = sum(each.flops.unknown for each in plan.programs)
     if unknown:
-        notes.append(f"{unknown} loop(s) with products run an unknown number of times and are counted once")
+        notes.append(f"loops with products that run an unknown number of times and are counted once: {unknown}")
     return notes
 
 

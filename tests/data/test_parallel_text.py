@@ -256,7 +256,7 @@ def test_unequal_numbers_of_lines_are_refused(folder):
 
 def test_unequal_files_are_refused_even_if_their_sums_agree(folder):
     a, b = write(folder / "a", b"1\n"), write(folder / "b", b"1\n2\n")
-    with pytest.raises(UserError, match=r"a has 1 lines but .*b has 2"):
+    with pytest.raises(UserError, match=r"a has 1 line but .*b has 2"):
         parallel_text.read(files("", files=SplitFiles(train=((a, b), (b, a)))), "train")
 
 

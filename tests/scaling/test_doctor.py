@@ -39,7 +39,7 @@ def doctored(*arguments):
 def test_nothing_is_wrong_with_processes_that_are_alike():
     assert sentences(two(), wrong=True) == []
     told = sentences(two(), wrong=False)
-    assert told[0] == "2 process(es) with 8 devices: 8 x TPU v5 lite"
+    assert told[0] == "2 processes with 8 devices: 8 x TPU v5 lite"
     assert "versions: Python 3.11.7, jax 0.10.2" in told
     assert "workdir: /runs/a, 5.0 GB free" in told
     sent = "an all-reduce over all devices sends 40.00 GB/s from each"
@@ -78,7 +78,7 @@ def test_each_difference_is_a_sentence_with_a_way_out(changes, sentence):
         ),
         (
             [{**each, "data": {}, "unread": {"train": "no"}} for each in [*two(), {**HEALTHY, "process": 2}]],
-            "process 0 cannot read the data (train), nor can 2 other process(es): no",
+            "process 0 cannot read the data (train), nor can 2 other processes: no",
         ),
     ],
 )
@@ -116,7 +116,7 @@ def test_the_command_tells_of_this_process(tmp_path):
     given, workdir = tiny.config_file(tmp_path, data__cldr={"train": 20, "valid": 4, "test": 4}), tmp_path / "run"
     workdir.mkdir()
     told = doctored(f"--config={given}", f"--workdir={workdir}").stdout
-    assert "1 process(es) with 8 devices: 8 x cpu" in told
+    assert "1 process with 8 devices: 8 x cpu" in told
     assert f"workdir: {workdir}, " in told
     assert "train data: " in told
     assert "an all-reduce over all devices sends" in told
@@ -128,7 +128,7 @@ def test_missing_data_ends_with_status_2(tmp_path):
     assert found.returncode == 2
     missing = f"process 0 cannot read the data (train, valid, test): data.dir is '{tmp_path}/none': this folder"
     assert f"WRONG: {missing}" in found.stdout
-    assert f"1 problem(s) found: {missing}" in found.stderr
+    assert f"1 problem found: {missing}" in found.stderr
 
 
 def test_a_folder_that_is_missing_is_named_and_not_left_behind(tmp_path):

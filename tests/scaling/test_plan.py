@@ -148,7 +148,7 @@ def test_a_plan_is_json_and_a_table(made):
     assert values["steps"][0]["seconds"] == made.steps[0].seconds
     assert (values["devices"], values["fits"]) == (8, True)
     text = tables.of_plan(made)
-    assert "8 x h100 (h100:8, 1 slice(s)), mesh data 2, fsdp 4, tensor 1, jit, products in float32" in text
+    assert "8 x h100 (h100:8, 1 slice), mesh data 2, fsdp 4, tensor 1, jit, products in float32" in text
     assert "all-gather over fsdp" in text
     assert "was planned on virtual CPU devices" in text
 

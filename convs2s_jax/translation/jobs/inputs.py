@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import UserError, counted
 from convs2s_jax.data.parallel_text import ParallelText
 from convs2s_jax.data.text_files import name_of, read_lines
 from convs2s_jax.translation import trained
@@ -25,9 +25,8 @@ def read_parallel(path: str, lines: Sequence[str], *, name: str, what: str) -> l
     """
     found = read_lines(path)
     if len(found) != len(lines):
-        raise UserError(
-            f"{name} has {len(lines)} lines, but {name_of(path)} has {len(found)}: each line needs its {what}"
-        )
+        count = counted(len(lines), "line")
+        raise UserError(f"{name} has {count}, but {name_of(path)} has {len(found)}: each line needs its {what}")
     return found
 
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from convs2s_jax.core.config import check
-from convs2s_jax.core.errors import Tell, UserError
+from convs2s_jax.core.errors import Tell, UserError, counted
 from convs2s_jax.core.tokens import SPECIAL
 from convs2s_jax.data.text_files import read_lines
 from convs2s_jax.data.unknown import is_mostly_unknown
@@ -176,7 +176,7 @@ def _warn(name: str, tell: Tell, results: Sequence[Labelled]) -> None:
     for result in results:
         if result.cut:
             where = f"{name}, line {result.line + 1}"
-            tell(f"{where}: the last {result.cut} tokens exceed the model's length and are left out")
+            tell(f"{where}: too long for the model; left out at its end: {counted(result.cut, 'token')}")
 
 
 def _report(show: int, lines: Sequence[str], right: Sequence[str] | None, tell: Tell, found: Sequence[str]) -> None:
@@ -185,7 +185,7 @@ def _report(show: int, lines: Sequence[str], right: Sequence[str] | None, tell: 
         tell(f"  reference   {right[i]}\n" if right is not None else "")
     if right:
         right = [line.strip() for line in right]
-        tell(f"accuracy    {labels.accuracy(found, right):6.2f}  % of {len(right)} texts")
+        tell(f"accuracy    {labels.accuracy(found, right):6.2f}  % of {counted(len(right), 'text')}")
         tell(f"macro F1    {labels.macro_f1(found, right):6.2f}")
         for name, value in labels.f1(found, right).items():
             tell(f"F1          {value:6.2f}  {name}")

@@ -107,7 +107,7 @@ def _check_compiled_before(talk, options):
 
 def test_a_source_that_is_cut_is_named(talk):
     _, told, _ = talk(["a\n", "1 " * 80 + "\n"])
-    assert told[2].startswith("standard input, line 2: the last ")
+    assert told[2].startswith("standard input, line 2: too long for the model's positions; left out at its end: ")
 
 
 def test_lines_are_numbered(talk):
