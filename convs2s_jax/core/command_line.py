@@ -114,7 +114,11 @@ def parse(command: Command, arguments: Sequence[str]) -> tuple[dict[str, Any], O
     for group in command.groups:
         for field in group.fields:
             _define(values, field)
-    left = values(["", *(command.synonyms.get(argument, argument) for argument in rest)])
+    try:
+        left = values(["", *(command.synonyms.get(argument, argument) for argument in rest)])
+    except flags.UnrecognizedFlagError as error:
+        near = did_you_mean(f"--{error.flagname}", [f"--{name}" for name in values], otherwise="; see --help")
+        raise UserError(f"--{error.flagname} is not a flag of this command{near}") from None
     if len(left) > 1:
         raise UserError(f"{left[1]}: expected arguments of the form --name=value; see --help")
     given = {name: places.with_home(values[name].value) for name in values if values[name].present}

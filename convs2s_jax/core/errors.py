@@ -37,12 +37,17 @@ def counted(count: int, noun: str, plural: str = "") -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {plural or noun + 's'}"
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return "; did you mean 'x'?" for the known name closest to `name`, or list the known names if none is close."""
+def did_you_mean(name: str, known: Iterable[str], *, otherwise: str | None = None) -> str:
+    """Return "; did you mean 'x'?" for the known name closest to `name`.
+
+    If none is close, return `otherwise`, by default a list of the known names.
+    """
     known = sorted(known)
     near = difflib.get_close_matches(name[:_SHOWN], known, n=1, cutoff=0.6)
     if near:
         return f"; did you mean '{near[0]}'?"
+    if otherwise is not None:
+        return otherwise
     return f"; available: {', '.join(known)}" if known else ""
 
 
