@@ -1,6 +1,5 @@
 """`convs2s scale check`: run updates on the local devices and compare them with their plan."""
 
-import contextlib
 import functools
 import os
 from dataclasses import dataclass
@@ -63,7 +62,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
 
     if options.devices and given.num_processes is None:
         topology.reserve(options.devices)
-    with rendezvous.join(given) or contextlib.nullcontext():
+    with rendezvous.together(given):
         distributed.primary_only("checked", lambda: check_json(options.json))
         devices = checking.attached_topology(options.devices)
         sizes = plan.sizes_of(cfg, batches.vocabulary, batches.labels)

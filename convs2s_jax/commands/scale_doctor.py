@@ -1,6 +1,5 @@
 """`convs2s scale doctor`: report what each process sees, in sentences."""
 
-import contextlib
 import functools
 import json
 import os
@@ -55,8 +54,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
         from convs2s_jax.scaling import doctor
         from convs2s_jax.training.run.processes import distributed, rendezvous
 
-    peers = rendezvous.join(given)
-    with peers or contextlib.nullcontext():
+    with rendezvous.together(given):
         mine = json.dumps(doctor.facts(cfg, options.workdir))
         seen = [json.loads(line) for line in distributed.collect([mine], jax.process_count(), name="facts")]
         found = doctor.findings(seen, doctor.exchange())

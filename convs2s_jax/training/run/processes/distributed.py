@@ -79,7 +79,7 @@ def primary_only(name: str, work: Callable[[], T]) -> T | None:
             refused = error
     barrier(name)
     if not from_primary(refused is None):
-        raise refused or UserError("this training cannot continue; process 0 reports why")
+        raise refused or UserError("this command cannot continue; process 0 reports why")
     return done
 
 
@@ -223,8 +223,8 @@ def is_loss(error: BaseException) -> bool:
 def tell_loss(how: str) -> None:
     """Report that another process was lost, and what to do."""
     sys.stderr.write(
-        f"another process of this training was lost ({how}): run the same command again on all of them to continue "
-        "from the last checkpoint\n"
+        f"another process of this command was lost ({how}): run the same command again on all of them; a training "
+        "continues from its last checkpoint\n"
     )
     sys.stderr.flush()
 

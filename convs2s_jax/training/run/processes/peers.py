@@ -1,4 +1,4 @@
-"""Connections between the processes of a training, through which all notice that one is lost, or is to stop.
+"""Connections between the processes of a command, through which all notice that one is lost, or is to stop.
 
 JAX has a service for this, but it carries no messages. If a process is lost, it aborts the others (SIGABRT, 134). Its
 callback for that moment cannot be used from Python (jax 0.10.2 fails to convert its argument), and
@@ -156,7 +156,7 @@ class Peers:
                 self._say(f"{word} {process}")
                 self._await_end(FAREWELL)
             if word == "refused":
-                sys.stderr.write(f"this training cannot continue; process {process} reports why\n")
+                sys.stderr.write(f"this command cannot continue; process {process} reports why\n")
                 sys.stderr.flush()
                 os._exit(2)
             distributed.tell_loss(f"process {process}: {how}")

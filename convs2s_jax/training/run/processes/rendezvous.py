@@ -1,8 +1,11 @@
-"""How the processes of a training find each other: at an address, or through the cluster."""
+"""How the processes of a command find each other: at an address, or through the cluster."""
 
+import contextlib
+import signal
 import socket
 import sys
 import time
+from collections.abc import Iterator
 
 import jax
 
@@ -54,6 +57,19 @@ def join(processes: Processes) -> Peers | None:
     if not distributed.is_multi_process():
         return None
     return peers.connect(processes.heartbeat_timeout, None if address is None else address.rpartition(":")[0])
+
+
+@contextlib.contextmanager
+def together(processes: Processes) -> Iterator[None]:
+    """Connect to the other processes, for a command that has nothing to save. Errors are those of `join`.
+
+    SIGTERM ends this process at once, and the others as if it was lost. JAX's own handler only notes the signal, since
+    a training saves first.
+    """
+    with join(processes) or contextlib.nullcontext():
+        if jax.distributed.is_initialized():
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        yield
 
 
 def _await_primary(address: str, seconds: float) -> None:

@@ -157,7 +157,7 @@ def test_a_killed_process_ends_the_other_and_nothing_is_lost(tmp_path, two):
         both[1].popen.send_signal(signal.SIGKILL)
         status = both[0].wait(10 + MARGIN)
         # within a sum of gradients the network tells at once; where it waits for the other in a save, JAX's heartbeat
-        ours = "another process of this training was lost .*run the same command again on all of them"
+        ours = "another process of this command was lost .*run the same command again on all of them"
         theirs = "This most likely indicates that another task died"
         assert re.search({75: ours, -signal.SIGABRT: theirs}[status], both[0].told)
     saved = max(int(entry.name) for entry in (workdir / "checkpoints").iterdir() if entry.name.isdigit())
@@ -177,7 +177,7 @@ def test_without_its_leader_a_process_ends_within_the_bound(tmp_path):
         processes.wait_for_step(both, workdir, 1)
         both[0].popen.send_signal(signal.SIGKILL)
         assert both[1].wait(10 + MARGIN) in (75, -signal.SIGABRT)
-        assert re.search("another process of this training was lost|another task died", both[1].told)
+        assert re.search("another process of this command was lost|another task died", both[1].told)
 
 
 @pytest.mark.parametrize(("options", "sentence"), drills_but(DIFFERENT, kept=DIFFERENT[:1]))
@@ -218,7 +218,7 @@ def test_what_process_0_refuses_all_refuse(tmp_path):
     with processes.running(config, tmp_path / "run", 2, 1) as both:
         assert [process.wait() for process in both] == [2, 2]
         assert "training.clip is 0.1 there and 5.0 here" in both[0].told
-        assert "this training cannot continue; process 0 reports why" in both[1].told
+        assert "this command cannot continue; process 0 reports why" in both[1].told
 
 
 def named(number):

@@ -106,7 +106,7 @@ def test_a_closed_connection_is_a_loss(watching, capfd):
         there.sendall(b"alive\n")
         there.close()
         assert statuses.get(timeout=60) == 75
-    said = "another process of this training was lost (process 1: its connection closed): run the same command again"
+    said = "another process of this command was lost (process 1: its connection closed): run the same command again"
     assert said in capfd.readouterr().err
 
 
@@ -157,7 +157,7 @@ def test_a_user_error_of_another_process_ends_this_one_with_its_status(watching,
             statuses.get(timeout=0.3)  # process 0 waits: JAX aborts the other one if this one is gone
         there.close()
         assert statuses.get(timeout=60) == 2
-    assert "this training cannot continue; process 1 reports why\n" in capfd.readouterr().err
+    assert "this command cannot continue; process 1 reports why\n" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("line", [b"bye refused\n", b"refused 2\n"])
@@ -294,7 +294,7 @@ def test_when_a_process_is_killed_or_stopped_the_others_say_so_and_end_with_75(c
     # it aborts, and run.sh begins again
     leader = (victim, how) == (0, signal.SIGKILL)
     reason = f"({reason}|UNAVAILABLE: .*)" if leader else reason
-    said = rf"another process of this training was lost \({reason}\): run the same"
+    said = rf"another process of this command was lost \({reason}\): run the same"
     faster = -signal.SIGABRT if leader else None
     right = [
         (status == 75 and re.search(said, told) is not None) or (status == faster and "JAX distributed service" in told)

@@ -1,5 +1,6 @@
 """How a process is told about the others, and what it says when it is told nonsense."""
 
+import signal
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import pytest
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.mesh import MeshConfig, make
 from convs2s_jax.training.run.processes import distributed, rendezvous
+from convs2s_jax.training.run.processes.holder import LOST
 from convs2s_jax.training.run.processes.options import Processes, from_environment
 from tests import processes as real
 from tests import tiny
@@ -138,3 +140,36 @@ def test_who_leaves_late_for_the_same_reason_keeps_its_status():
         for process in both:
             process.kill()
             process.wait()
+
+
+CHECKING = """
+import sys, time
+from convs2s_jax.training.run.processes import rendezvous
+from convs2s_jax.training.run.processes.options import Processes
+
+address, number = sys.argv[1], int(sys.argv[2])
+with rendezvous.together(Processes(coordinator_address=address, num_processes=2, process_id=number)):
+    print("together", flush=True)
+    time.sleep(100)
+"""
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("number", [0, 1])
+def test_sigterm_ends_all_processes_of_a_command_that_saves_nothing(number):
+    command = [sys.executable, "-c", CHECKING, f"127.0.0.1:{real.free_port()}"]
+    known = {"cwd": tiny.ROOT, "env": real.environment(1), "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    both = [subprocess.Popen([*command, str(i)], text=True, **known) for i in range(2)]
+    try:
+        for process in both:
+            while (line := process.stdout.readline()) != "together\n":  # gloo speaks there too
+                assert line, process.stderr.read()
+        both[number].send_signal(signal.SIGTERM)
+        assert both[number].wait(60) == -signal.SIGTERM
+        assert both[1 - number].wait(60) == LOST
+        said = f"another process of this command was lost (process {number}: its connection closed): run the same"
+        assert said in both[1 - number].stderr.read()
+    finally:
+        for process in both:
+            process.kill()
+            process.communicate()
