@@ -90,6 +90,12 @@ def joined(vocabularies: Vocabularies) -> Vocabularies | None:
     return Vocabularies(vocabularies.src, vocabularies.src) if same else None
 
 
+def split_entries(vocabulary: Vocabulary) -> list[str]:
+    """Return the entries that fairseq never finds in a text: it splits text at all white space, such as U+00A0."""
+    entries = (vocabulary.token(i) for i in range(len(SPECIAL), vocabulary.size))
+    return [entry for entry in entries if any(map(str.isspace, entry))]
+
+
 def write(vocabulary: Vocabulary, folder: Path, language: str) -> None:
     """Write dict.LANGUAGE.txt, and spm.LANGUAGE.model or codes.LANGUAGE if there is one, to a folder.
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import jax
 
 from convs2s_jax.core import local_copies, stores
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import UserError, counted
 from convs2s_jax.core.files import new_folder, open_regular
 from convs2s_jax.core.places import joined, scheme_of
 from convs2s_jax.data import vocabulary
@@ -111,6 +111,12 @@ def _export(order: Export, workdir: Path, output: Path, tell: Callable[[str], No
             f"{order.output}: fairseq-train starts epoch {position['epoch']} over, although {order.workdir} has "
             "already seen a part of it"
         )
+    for language, words in ((source, vocabularies.src), (target, vocabularies.tgt)):
+        if odd := dictionaries.split_entries(words):
+            tell(
+                f"{order.output}: the {language} vocabulary has {counted(len(odd), 'entry', 'entries')} with white "
+                f"space inside, such as {odd[0]!r}; fairseq splits text there, so its translations may differ"
+            )
     rates, last = ScheduleState(**position["schedule"]), max(1, position["epoch"] - (position["batch"] == 0))
     if output.is_dir():
         raise UserError(f"--output={order.output} is a folder; specify a file in it, such as checkpoint.pt")

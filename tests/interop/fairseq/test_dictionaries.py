@@ -1,5 +1,7 @@
 """Dictionaries whose pieces were cut with subword-nmt: text without marks goes in and comes out."""
 
+import re
+
 import pytest
 
 from convs2s_jax.core.errors import UserError
@@ -75,3 +77,20 @@ def test_an_import_keeps_the_codes_or_says_that_there_are_none(codes, tmp_path):
     assert "--bpe_codes" not in " ".join(told)
     found = vocabulary.load(run_folder.vocabulary(tmp_path / "coded"))
     assert found.tgt.decode(found.tgt.encode(["Apfel A"])[0]) == "Apfel A"
+
+
+def test_an_export_names_entries_at_which_fairseq_splits_text(tmp_path):
+    """Its `tokenize_line` splits at white space of all kinds, so it looks up 10 and a.m. instead of 10\\u00a0a.m."""
+    _, args, tensors = examples.case()
+    file = examples.save(tmp_path, examples.content(tensors, args))
+    for language, side in (("de", "encoder"), ("en", "decoder")):
+        write_pieces(tmp_path, language, len(tensors[f"{side}.embed_tokens.weight"]))
+    words = (tmp_path / "dict.en.txt").read_text().replace("A 1\n", "10\u00a0a.m. 1\n").replace("B 1\n", "\u2009 1\n")
+    (tmp_path / "dict.en.txt").write_text(words)
+    examples.bring_in(file, tmp_path / "run")
+    told = examples.take_out(tmp_path / "run", tmp_path / "out" / "model.pt")
+    [said] = [one for one in told if "the en vocabulary has" in one]
+    count = sum(re.search(r"\s", line.removesuffix(" 1")) is not None for line in words.split("\n"))
+    assert count >= 2
+    assert f"{count} entries with white space inside, such as '10\\xa0a.m.'; fairseq splits text there" in said
+    assert (tmp_path / "out" / "dict.en.txt").read_text() == words
