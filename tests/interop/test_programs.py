@@ -197,8 +197,8 @@ def program(tmp_path, monkeypatch):
     """A function that runs the program of an export whose model turns lines around; it returns status and message."""
     folder = tmp_path / "export"
     folder.mkdir()
-    content = {field: {} for field in runtime.FIELDS} | {"format": runtime.FORMAT, "files": {"src.model": "0"}}
-    (folder / "manifest.json").write_text(json.dumps(content))
+    content = {"format": runtime.FORMAT, "files": {"src.model": "0"}}
+    (folder / "manifest.json").write_text(json.dumps(content | {"checksum": runtime.checksum(content)}))
     for name in ("src.model", "requirements.txt", "translate.py"):
         (folder / name).write_bytes(Path(runtime.__file__).read_bytes())
     spec = importlib.util.spec_from_file_location("translate", folder / "translate.py")
@@ -311,13 +311,19 @@ def test_a_line_beyond_the_positions_is_named_and_not_cut(convs2s):
         (lambda folder: (folder / "translate-8x16.bin").unlink(), "No such file or directory; copy the whole folder"),
         (lambda folder: (folder / "manifest.json").write_text("{"), "manifest.json cannot be read"),
         (
-            lambda folder: (folder / "manifest.json").write_text('{"format": 2}'),
-            "has format 2, but this program reads format 1",
+            lambda folder: (folder / "manifest.json").write_text('{"format": 1}'),
+            "has format 1, but this program reads format 2",
         ),
         (lambda folder: (folder / "manifest.json").write_text("[]"), "manifest.json is damaged; copy the folder again"),
         (
-            lambda folder: (folder / "manifest.json").write_text('{"format": 1}'),
-            r"manifest.json is damaged: \w+ is missing",
+            lambda folder: (folder / "manifest.json").write_text('{"format": 2}'),
+            "manifest.json is damaged or was edited; copy the folder again",
+        ),
+        (
+            lambda folder: (folder / "manifest.json").write_text(
+                (folder / "manifest.json").read_text().replace('"max_length_b": ', '"max_length_b": 1')
+            ),
+            "manifest.json is damaged or was edited; copy the folder again",
         ),
     ],
 )

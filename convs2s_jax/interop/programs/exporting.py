@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import importlib.metadata
-import importlib.resources
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from convs2s_jax.core.config import check, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import new_folder
 from convs2s_jax.core.places import scheme_of
+from convs2s_jax.interop.programs import runtime
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.table import FAST_DECODERS
@@ -37,8 +37,6 @@ from convs2s_jax.translation import translator
 from convs2s_jax.translation.trained import Steps
 from convs2s_jax.translation.translator import Translator
 
-FORMAT = 1
-"""Version of the manifest format."""
 ROWS = (1, 8, 64)
 """Batch sizes for which a program is exported."""
 RUNTIME, MANIFEST, PARAMETERS, PRECOMPUTE = "translate.py", "manifest.json", "parameters.safetensors", "precompute.bin"
@@ -83,6 +81,7 @@ def export_programs(order: Export, tell: Callable[[str], None]) -> None:
         model, search = _loaded(order, tell)
         with new_folder(output) as folder:
             manifest = _written(folder, model, search, order)
+            manifest["checksum"] = runtime.checksum(manifest)
             (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
             size = sum(path.stat().st_size for path in folder.iterdir())
             folder.rename(output)
@@ -159,11 +158,10 @@ def _written(folder: Path, model: Translator, search: SearchConfig, order: Expor
             sizes = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((rows, width), (rows,)))
             write(name, translate, shapes, *sizes)
             programs.append({"rows": rows, "width": width, "file": name})
-    runtime = importlib.resources.files("convs2s_jax.interop.programs").joinpath("runtime.py")
-    (folder / RUNTIME).write_bytes(runtime.read_bytes())
+    (folder / RUNTIME).write_bytes(Path(runtime.__file__).read_bytes())
     (folder / "requirements.txt").write_text("".join(f"{name}\n" for name in NEEDS), encoding="utf-8")
     return {
-        "format": FORMAT,
+        "format": runtime.FORMAT,
         "made_by": {name: importlib.metadata.version(name) for name in ("convs2s_jax", "jax")},
         "platforms": list(order.platforms),
         "languages": {"source": model.cfg.data.src, "target": model.cfg.data.tgt},

@@ -33,19 +33,8 @@ import jax
 import numpy as np
 from jax import export
 
-FORMAT = 1
+FORMAT = 2
 GZIP = b"\x1f\x8b"
-FIELDS = {
-    "made_by",
-    "max_source",
-    "max_target",
-    "search",
-    "vocabulary",
-    "parameters",
-    "precompute",
-    "programs",
-    "files",
-}
 BOS, PAD, EOS, UNK = range(4)
 STDIN, STDOUT = 0, 1
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
@@ -148,8 +137,9 @@ class Model:
         return self._programs[rows, width]
 
     def _program(self, name: str) -> Callable[..., Any]:
+        content = bytearray((self.folder / name).read_bytes())
         try:
-            loaded = export.deserialize(bytearray((self.folder / name).read_bytes()))
+            loaded = export.deserialize(content)
         except ImportError:
             raise ExportError("jax needs flatbuffers to load programs; run pip install -r requirements.txt") from None
         except Exception as error:
@@ -190,9 +180,15 @@ def _manifest(folder: Path) -> dict[str, Any]:
             f"{folder} has format {manifest.get('format')}, but this program reads format {FORMAT}; use the "
             "translate.py in that folder"
         )
-    if missing := sorted(FIELDS - manifest.keys()):
-        raise ExportError(f"{folder}/manifest.json is damaged: {missing[0]} is missing; copy the folder again")
+    if manifest.get("checksum") != checksum(manifest):
+        raise ExportError(f"{folder}/manifest.json is damaged or was edited; copy the folder again")
     return manifest
+
+
+def checksum(manifest: dict[str, Any]) -> str:
+    """SHA-256 of all fields of a manifest except `checksum`."""
+    fields = {name: value for name, value in manifest.items() if name != "checksum"}
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 class Pieces:
