@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import Tell
+from convs2s_jax.core.rows import round_up
 from convs2s_jax.data.shapes import Shape
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.scaling import programs, rates, roofline
@@ -44,6 +45,7 @@ class Plan:
       start: the program that initialises the state.
       programs: the programs of an update; the optimiser's is the last.
       shapes: batch shapes.
+      rows: number of rows of each batch that are not padding.
       counts: what `tokens` counts: "target tokens", or "texts" for a classifier.
       tokens: how many of these an update on full batches has, for each shape.
       steps: the bound of an update, for each shape.
@@ -67,6 +69,7 @@ class Plan:
     start: Compiled | None = None
     programs: tuple[Compiled, ...] = ()
     shapes: tuple[Shape, ...] = ()
+    rows: tuple[int, ...] = ()
     counts: str = "target tokens"
     tokens: tuple[int, ...] = ()
     steps: tuple[roofline.Step, ...] = ()
@@ -148,7 +151,7 @@ def make(
     check_rules(cfg)
     if tokens_per_chip:
         tokens = tokens_per_chip * meshes.row_shards(mesh)
-    shapes = [programs.shape_of(cfg, each, tokens or cfg.data.batch.tokens, mesh) for each in lengths]
+    shapes = [programs.shape_of(cfg, each, tokens or cfg.data.batch.tokens) for each in lengths]
     tell(f"planning {topology.name}: for a large model or hundreds of devices, compiling takes minutes ...")
     return _of_shapes(cfg, topology, mesh, list(dict.fromkeys(shapes)), sizes)
 
@@ -156,7 +159,7 @@ def make(
 def _of_shapes(
     cfg: Config, topology: Topology, mesh: Mesh, shapes: Sequence[Shape], sizes: Mapping[str, int] | None
 ) -> Plan:
-    """Plan updates on batches of these shapes."""
+    """Plan updates on batches of these shapes, whose rows are padded as in training: a multiple of the row shards."""
     forget()  # programs that an earlier plan compiled would take no time here
     chip = topology.chip or rates.measured(list(mesh.devices.flat), cfg.model.dtype)
     order = dict(zip(topology.devices, topology.places(), strict=True))
@@ -174,16 +177,18 @@ def _of_shapes(
         dtype=cfg.model.dtype,
         parameters=sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state.params)),
         state_bytes=bytes_on_a_device(state),
+        shapes=tuple(shape._replace(rows=round_up(shape.rows, meshes.row_shards(mesh))) for shape in shapes),
+        rows=tuple(shape.rows for shape in shapes),
         run_shapes=cfg.data.batch.shapes,
         counts="texts" if cfg.classifies else "target tokens",
     )
     try:
-        compiled = programs.compile_update(cfg, mesh, shapes, sizes, topology.platform)
+        compiled = programs.compile_update(cfg, mesh, plan.shapes, sizes, topology.platform)
         start = programs.compile_start(cfg, mesh, sizes)
     except TooLargeError as error:
-        return dataclasses.replace(plan, shapes=tuple(shapes), refused=str(error))
+        return dataclasses.replace(plan, refused=str(error))
     plan = dataclasses.replace(plan, start=start, resident=start.memory.peak)
-    return _costed(plan, cfg, places, shapes, compiled, bytes_on_a_device(state.params))
+    return _costed(plan, cfg, places, compiled, bytes_on_a_device(state.params))
 
 
 def one_chip(cfg: Config, plan: Plan, alone: Topology, *, sizes: Mapping[str, int] | None = None) -> Plan:
@@ -220,12 +225,11 @@ def _costed(
     plan: Plan,
     cfg: Config,
     places: Sequence[Place],
-    shapes: Sequence[Shape],
     compiled: Sequence[Compiled],
     params_bytes: int,
 ) -> Plan:
     """Return the plan with the cost of its programs."""
-    counted = [shape.rows * (1 if cfg.classifies else shape.tgt) for shape in shapes]
+    counted = [rows * (1 if cfg.classifies else shape.tgt) for shape, rows in zip(plan.shapes, plan.rows, strict=True)]
     targets = [cfg.data.batch.accumulate * count for count in counted]
 
     # the program of a CPU does not show which operations a GPU runs
@@ -240,9 +244,8 @@ def _costed(
         plan,
         resident=max(plan.resident, *(each.memory.peak + (beside if each.shape else 0) for each in compiled)),
         programs=tuple(compiled),
-        shapes=tuple(shapes),
         tokens=tuple(targets),
-        steps=tuple(bound(shape, tokens) for shape, tokens in zip(shapes, targets, strict=True)),
+        steps=tuple(bound(shape, tokens) for shape, tokens in zip(plan.shapes, targets, strict=True)),
     )
 
 

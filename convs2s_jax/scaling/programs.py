@@ -12,7 +12,6 @@ from jax.sharding import Mesh
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, first_line
-from convs2s_jax.core.rows import round_up
 from convs2s_jax.data.shapes import Shape, rounded, rows_within
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.scaling import collectives, hlo, traffic
@@ -21,7 +20,7 @@ from convs2s_jax.scaling.traffic import Copies
 from convs2s_jax.training import flops, sharding
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.flops import Flops
-from convs2s_jax.training.mesh import row_shards, slice_numbers
+from convs2s_jax.training.mesh import slice_numbers
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.programs import run_programs
 from convs2s_jax.training.run.programs.abstract_arrays import abstract_batch, abstract_key, placed
@@ -96,7 +95,7 @@ class TooLargeError(Exception):
     """
 
 
-def shape_of(cfg: Config, lengths: int | tuple[int, int], tokens: int, mesh: Mesh) -> Shape:
+def shape_of(cfg: Config, lengths: int | tuple[int, int], tokens: int) -> Shape:
     """Return the batch shape that training would use for these lengths.
 
     Args:
@@ -104,7 +103,6 @@ def shape_of(cfg: Config, lengths: int | tuple[int, int], tokens: int, mesh: Mes
       lengths: lengths of sources and targets. One number is for both, except for a side that is an empty line or a
         label, which keeps its own length.
       tokens: token budget of the batch.
-      mesh: the mesh over which its rows are sharded.
 
     Raises:
       UserError: a length exceeds what the model's positions allow.
@@ -133,7 +131,7 @@ def shape_of(cfg: Config, lengths: int | tuple[int, int], tokens: int, mesh: Mes
         length=batch.length_multiple,
         most=(1 if one_sided else longest_source, target if labelled else longest_target),
     )
-    return shape._replace(rows=round_up(shape.rows, row_shards(mesh)))
+    return shape
 
 
 def step_of(cfg: Config, mesh: Mesh, platform: str | None = None) -> Step[Batch, LossSums]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from convs2s_jax.core.errors import counted
+from convs2s_jax.data.shapes import Shape
 from convs2s_jax.scaling.check import Measured
 from convs2s_jax.scaling.plan import Plan
 
@@ -14,7 +15,7 @@ def of_plan(plan: Plan) -> str:
         f"{plan.devices} x {plan.topology.partition(':')[0]} ({plan.topology}, {counted(plan.slices, 'slice')}), "
         f"mesh {axes}, {plan.parallel}, products in {plan.dtype}",
         f"{plan.parameters:,} parameters; parameters and optimiser take {_bytes(plan.state_bytes)} on a chip",
-        "batches: " + ", ".join(f"{s.rows} x ({s.src}, {s.tgt})" for s in plan.shapes),
+        "batches: " + ", ".join(_batch(shape, rows) for shape, rows in zip(plan.shapes, plan.rows, strict=True)),
         "",
     ]
     if plan.refused:
@@ -38,6 +39,11 @@ def of_check(found: Sequence[Measured], steps: int) -> str:
     ]
     head = ["on the attached devices", "planned", f"median of {steps}", "spread", "error of the plan"]
     return "\n".join([*table(head, rows), "spread: half the interquartile range; error: measured / planned - 1"])
+
+
+def _batch(shape: Shape, rows: int) -> str:
+    padding = f", of which {shape.rows - rows} rows are padding" if rows < shape.rows else ""
+    return f"{shape.rows} x ({shape.src}, {shape.tgt}){padding}"
 
 
 def _memory(plan: Plan) -> list[str]:

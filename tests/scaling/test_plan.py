@@ -153,6 +153,18 @@ def test_a_plan_is_json_and_a_table(made):
     assert "was planned on virtual CPU devices" in text
 
 
+def test_rows_that_pad_a_batch_are_no_tokens():
+    """8 rows of 16 tokens fit the budget; training pads them to 12, a multiple of 6 row shards."""
+    cfg = tiny.config(mesh={"data": 6})
+    found = plan.make(cfg, topology.named("h100:6"), lengths=[16], tokens=130)
+    assert (found.shapes, found.rows, found.tokens) == (((16, 16, 12),), (8,), (8 * 16,))
+    assert found.steps[0].tokens_per_second == 8 * 16 / found.steps[0].seconds
+    text = tables.of_plan(found)
+    assert "batches: 12 x (16, 16), of which 4 rows are padding\n" in text
+    alone = plan.one_chip(cfg, found, topology.named("h100:1"))
+    assert (alone.shapes, alone.tokens) == (((16, 16, 2),), (2 * 16,))
+
+
 def test_a_compiler_that_refuses_is_a_plan_that_does_not_fit(monkeypatch):
     def refuse(*_):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: x\nUsed 103.78G of 15.75G hbm. Exceeded by 88.03G.")
@@ -186,19 +198,18 @@ def test_a_length_without_positions_is_refused():
 
 @pytest.mark.parametrize(("pair", "fits"), [((62, 8), True), ((63, 8), False), ((8, 63), False), ((0, 8), False)])
 def test_sources_and_targets_may_have_lengths_of_their_own(pair, fits):
-    mesh = meshes.make(CFG.mesh)
     if fits:
-        assert programs.shape_of(CFG, pair, 256, mesh) == Shape(*pair, 8)  # four rows of 62 on a mesh of eight
+        assert programs.shape_of(CFG, pair, 256) == Shape(*pair, 4)
         return
     with pytest.raises(UserError, match=r"--lengths=\d+x\d+: .* sources of 1 to 62 and targets of 1 to 62"):
-        programs.shape_of(CFG, pair, 256, mesh)
+        programs.shape_of(CFG, pair, 256)
 
 
 @pytest.mark.parametrize("kind", ["language", "classifier"])
 def test_where_one_side_is_text_only_its_length_is_given(kind):
     cfg = build(Config, of_kind(kind))
     with pytest.raises(UserError, match="--lengths=24x32: this configuration has text on one side only; use a s"):
-        programs.shape_of(cfg, (24, 32), 256, meshes.make(meshes.MeshConfig(data=1)))
+        programs.shape_of(cfg, (24, 32), 256)
 
 
 @pytest.mark.drill
@@ -364,6 +375,6 @@ def test_a_bound_on_virtual_devices_knows_nothing_of_a_gpus_operations(made):
 
     def seconds(**changes):
         changed = dataclasses.replace(made, chip=slow, **changes)
-        return plan._costed(changed, CFG, [(0, ())] * 8, made.shapes, made.programs, 0).steps[0].seconds
+        return plan._costed(changed, CFG, [(0, ())] * 8, made.programs, 0).steps[0].seconds
 
     assert seconds() < seconds(exact=True)
