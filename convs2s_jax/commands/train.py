@@ -79,15 +79,12 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     peers = rendezvous.join(processes)
     interrupts = Interrupts(own_process=True, peers=peers)
 
-    def work() -> None:
-        with peers or contextlib.nullcontext():
-            if scheme_of(options.workdir):
-                staging.keep_programs(options.workdir, os.environ)
-            elif peers is None:  # of several processes only the first would write, and reuse what the others compile
-                compiled_programs.keep(os.environ)
-            train(cfg, options.workdir, interrupts)
-
-    distributed.guarded(work)
+    with distributed.guarded(), peers or contextlib.nullcontext():
+        if scheme_of(options.workdir):
+            staging.keep_programs(options.workdir, os.environ)
+        elif peers is None:  # of several processes only the first would write, and reuse what the others compile
+            compiled_programs.keep(os.environ)
+        train(cfg, options.workdir, interrupts)
 
 
 def _fields() -> str:

@@ -7,7 +7,7 @@ import secrets
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn, TypeVar, cast
 
@@ -229,10 +229,11 @@ def tell_loss(how: str) -> None:
     sys.stderr.flush()
 
 
-def guarded(work: Callable[[], None]) -> None:
-    """Run a training. If another process is lost, report it and exit with status `LOST`."""
+@contextlib.contextmanager
+def guarded() -> Iterator[None]:
+    """Context manager: if another process is lost inside, report it and exit with status `LOST`."""
     try:
-        work()
+        yield
     except Exception as error:
         if user_message(error) is not None or not jax.distributed.is_initialized():
             raise

@@ -66,7 +66,7 @@ def together(processes: Processes) -> Iterator[None]:
     SIGTERM ends this process at once, and the others as if it was lost. JAX's own handler only notes the signal, since
     a training saves first.
     """
-    with join(processes) or contextlib.nullcontext():
+    with distributed.guarded(), join(processes) or contextlib.nullcontext():
         if jax.distributed.is_initialized():
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         yield

@@ -35,14 +35,11 @@ address, count, number, victim = sys.argv[1], *map(int, sys.argv[2:])
 given = dict(coordinator_address=address, num_processes=count, process_id=number, heartbeat_timeout={SILENCE})
 found = rendezvous.join(Processes(**given))
 
-def work():
-    with found, Interrupts(own_process=True, peers=found):
-        print("joined", flush=True)
-        if number == victim:
-            time.sleep(600)  # as if it prepared the corpus
-        distributed.barrier("prepared")
-
-distributed.guarded(work)
+with distributed.guarded(), found, Interrupts(own_process=True, peers=found):
+    print("joined", flush=True)
+    if number == victim:
+        time.sleep(600)  # as if it prepared the corpus
+    distributed.barrier("prepared")
 """
 
 
