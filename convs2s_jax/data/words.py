@@ -126,8 +126,10 @@ def train(cfg: VocabularyConfig, lines: Iterable[str], *, size: int, field: str)
     """
     counts = collections.Counter(word for line in lines for word in line.split())
     kept = [(word, n) for word, n in counts.items() if n >= cfg.min_count and word not in SPECIAL]
+    if not counts:
+        raise UserError(f"{field} is {size}: this side of the training text has no words; check its file")
     if not kept:
-        most = max(counts.values(), default=0)
+        most = max(counts.values())
         raise UserError(
             f"{field} is {size}: no word of the training text occurs data.vocabulary.min_count = {cfg.min_count} times "
             f"(the most frequent word occurs {most} times); lower min_count"

@@ -86,8 +86,9 @@ def named(name: str, *, slices: int = 1) -> Topology:
         bool(re.fullmatch("0*[1-9][0-9]{0,8}", shape)),
         f"--topology={name}: write {kind}:NUMBER of devices, as in {kind}:8",
     )
-    check(slices == 1, f"--slices={slices}: only TPUs have slices; use the total number of devices, as in {kind}:16")
     count = int(shape)
+    whole = f"{kind}:{count * slices}"
+    check(slices == 1, f"--slices={slices}: only TPUs have slices; use the total number of devices, as in {whole}")
     if chip is None:
         return Topology(name=name, chip=None, devices=tuple(virtual(count, name)), exact=True)
     check(

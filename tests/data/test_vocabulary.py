@@ -187,6 +187,8 @@ def test_no_frequent_word_is_refused():
     lines = ["a b", "a"]
     with pytest.raises(UserError, match=r"src_size is 10000: no word .*min_count = 3 times \(.* 2 times\)"):
         build(VocabularyConfig(kind="words", min_count=3), ParallelText(lines, lines, "train"))
+    with pytest.raises(UserError, match=r"src_size is 10000: this side of the training text has no words; check its"):
+        build(VocabularyConfig(kind="words", min_count=1), ParallelText(["", " "], lines, "train"))
 
 
 def test_word_list_is_a_dictionary_of_fairseq(tmp_path):

@@ -27,7 +27,7 @@ from convs2s_jax.scaling.chips import CHIPS
         ("h100:0", 1, "write h100:NUMBER"),
         ("h100:2x4", 1, "write h100:NUMBER"),
         ("cpu:\N{SUPERSCRIPT TWO}", 1, "write cpu:NUMBER"),
-        ("h100:8", 2, "only TPUs have slices; use the total number of devices"),
+        ("h100:8", 2, "only TPUs have slices; use the total number of devices, as in h100:16$"),
         ("a100:12", 1, "a machine has 8 GPUs; use fewer, or a multiple"),
         ("v5e:4x4", 0, "--slices=0: use 1 or more"),
         (
