@@ -161,7 +161,7 @@ def _of_shapes(
 ) -> Plan:
     """Plan updates on batches of these shapes, whose rows are padded as in training: a multiple of the row shards."""
     forget()  # programs that an earlier plan compiled would take no time here
-    chip = topology.chip or rates.measured(list(mesh.devices.flat), cfg.model.dtype)
+    chip = topology.chip or rates.measured(tuple(mesh.devices.flat), cfg.model.dtype)
     order = dict(zip(topology.devices, topology.places(), strict=True))
     places = [order[device] for device in mesh.devices.flat]
     roofline.check_network(chip, places)

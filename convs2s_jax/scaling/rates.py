@@ -4,6 +4,7 @@ All devices work at the same time, as in training, because virtual devices share
 Each rate is the best of a few repeats, an upper bound like those in the table of chips.
 """
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
@@ -27,10 +28,12 @@ LARGER = 16
 REPEATS = 5
 
 
-def measured(devices: Sequence[Any], dtype: str) -> Chip:
+@functools.lru_cache(maxsize=64)
+def measured(devices: tuple[Any, ...], dtype: str) -> Chip:
     """Describe one of these devices as a chip: FLOP/s of a product, bytes/s of a copy and of an all-reduce.
 
-    Its memory is what the runtime reports, and its network is unknown (0).
+    They are measured once per process, so that plans for the same devices can be compared. Its memory is what the
+    runtime reports, and its network is unknown (0).
     """
     mesh = Mesh(np.asarray(devices), ("all",))
     return Chip(

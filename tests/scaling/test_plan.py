@@ -11,7 +11,7 @@ from convs2s_jax.commands.scale_batches import Batches
 from convs2s_jax.core.config import build, override
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.shapes import Shape
-from convs2s_jax.scaling import gpus, plan, programs, tables, topology
+from convs2s_jax.scaling import gpus, plan, programs, rates, tables, topology
 from convs2s_jax.scaling.chips import CHIPS
 from convs2s_jax.training import flops
 from convs2s_jax.training import mesh as meshes
@@ -163,6 +163,12 @@ def test_rows_that_pad_a_batch_are_no_tokens():
     assert "batches: 12 x (16, 16), of which 4 rows are padding\n" in text
     alone = plan.one_chip(cfg, found, topology.named("h100:1"))
     assert (alone.shapes, alone.tokens) == (((16, 16, 2),), (2 * 16,))
+
+
+def test_plans_for_the_same_devices_have_the_same_measured_rates():
+    two = tuple(topology.named("cpu:2").devices)
+    assert rates.measured(two, "float32") == rates.measured(two, "float32")
+    assert rates.measured(two, "bfloat16").peaks != rates.measured(two, "float32").peaks
 
 
 def test_a_compiler_that_refuses_is_a_plan_that_does_not_fit(monkeypatch):
