@@ -337,6 +337,22 @@ def test_a_folder_that_is_not_whole_is_refused(tmp_path, convs2s, change, senten
         runtime.Model(copy)
 
 
+def test_a_flipped_bit_of_the_manifest_changes_nothing_unseen(tmp_path, convs2s):
+    """A flip may spell a number differently, as in 1E-05."""
+    path = tmp_path / "manifest.json"
+    path.write_bytes(content := (convs2s[1] / "manifest.json").read_bytes())
+    whole, refused = runtime._manifest(tmp_path), 0
+    for bit in np.random.default_rng(0).choice(8 * len(content), 400, replace=False):
+        changed = bytearray(content)
+        changed[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(changed)
+        try:
+            assert runtime._manifest(tmp_path) == whole
+        except runtime.ExportError:
+            refused += 1
+    assert refused > 390
+
+
 def test_a_line_break_at_the_end_of_a_line_is_no_part_of_it(convs2s):
     model, lines = runtime.Model(convs2s[1]), ["5 kilowatts", "Norway and Spain", "5"]
     expected = model.translate(lines)
