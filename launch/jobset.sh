@@ -25,15 +25,15 @@ if [[ $kind != tpu && $kind != gpu ]]; then
 fi
 
 filled() {
-  local config=${1:?CONFIG WORKDIR} workdir=${2:?CONFIG WORKDIR} flag name text
+  local config=${1:?$action CONFIG WORKDIR} workdir=${2:?$action CONFIG WORKDIR} flag name text
   shift 2
   : "${IMAGE:?set the image, as in IMAGE=registry.example/convs2s:1}"
   text=$(<"$HERE/jobset_$kind.yaml")
   for name in NAME IMAGE CLAIM PODS CHIPS SLICES ACCELERATOR TOPOLOGY RESTARTS; do
     text=${text//__${name}__/"${!name}"}
   done
-  text=${text//__CONFIG__/"$config"}
-  text=${text//__WORKDIR__/"$workdir"}
+  text=${text//__CONFIG__/"${config//\'/\'\'}"} # within single quotes
+  text=${text//__WORKDIR__/"${workdir//\'/\'\'}"}
   printf '%s\n' "$text" | while IFS= read -r line; do
     if [[ $line != *'- __FLAGS__' ]]; then
       printf '%s\n' "$line"

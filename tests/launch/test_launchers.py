@@ -50,6 +50,7 @@ def test_a_script_stops_at_errors_and_bash_and_shellcheck_understand_it(script):
         ("xpk.sh", [], {"CLUSTER": "c"}, "unknown action ''; use create, list or delete"),
         ("jobset.sh", ["cpu", "create"], {}, "unknown kind of devices 'cpu'; use tpu or gpu"),
         ("jobset.sh", ["tpu", "create", CONFIG, WORKDIR], {}, "set the image, as in IMAGE="),
+        ("jobset.sh", ["gpu", "show", CONFIG], {}, "show CONFIG WORKDIR"),
         ("jobset.sh", ["gpu", "start"], {}, "unknown action 'start'; use create, show, log or delete"),
         ("slurm.sbatch", [], {}, "set a configuration, as in CONFIG=configs/paper_wmt14_en_de.py"),
         ("slurm.sbatch", [], {"CONFIG": CONFIG}, "set a folder on a file system that all machines share"),
@@ -237,6 +238,17 @@ def test_a_jobset_has_the_fields_of_its_api(programs, kind, chips, tmp_path):
         assert known["JAX_COORDINATOR_ADDRESS"] == f"run-1-{workers['name']}-0-0.run-1:1234"
         assert known["JAX_NUM_PROCESSES"] == "4"
         assert job["completionMode"] == "Indexed"
+
+
+@pytest.mark.parametrize("kind", ["tpu", "gpu"])
+def test_names_in_a_jobset_are_quoted(programs, kind):
+    config, workdir = "it's a: b.py", "/shared/w #1: 'x'"
+    found = programs.call("jobset.sh", kind, "show", config, workdir, IMAGE="i")
+    pod = yaml.safe_load(found.stdout)["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    [train] = pod["containers"]
+    assert train["args"][2:4] == [f"--config={config}", f"--workdir={workdir}"]
+    known = {variable["name"]: variable.get("value") for variable in train["env"]}
+    assert known["JAX_COMPILATION_CACHE_DIR"] == f"{workdir}/cache/compiled"
 
 
 @pytest.mark.parametrize(
