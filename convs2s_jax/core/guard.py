@@ -93,13 +93,21 @@ def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
     raise TerminatedError
 
 
-@contextlib.contextmanager
-def quiet_imports() -> Iterator[None]:
-    """Let SIGINT and SIGTERM end the process at once within the block, which imports libraries for a second or more.
+def quiet_imports() -> contextlib.AbstractContextManager[None]:
+    """`ended_by_signals`, for a block that imports libraries for a second or more.
 
     Commands import their work in such blocks of functions, so that `--help` and flag errors do not wait for it.
     Libraries would turn the exceptions of Python's handler and of `sigterm_interrupts` into other errors, ignore them,
-    or crash. Other handlers stay, and outside the main thread nothing changes.
+    or crash.
+    """
+    return ended_by_signals()
+
+
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Let SIGINT and SIGTERM end the process at once within the block, even while it waits in a library.
+
+    Handlers other than Python's own and that of `sigterm_interrupts` stay, and outside the main thread nothing changes.
     """
     raising: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: _terminate}
     in_main = threading.current_thread() is threading.main_thread()
@@ -185,7 +193,8 @@ def user_message(error: Exception, *, memory: str = MORE_MEMORY) -> str | None:
     if isinstance(error, UserError | flags.Error):
         return str(error)
     if isinstance(error, OSError) and error.errno in NO_ROOM:
-        return f"{error}: free disk space and run the same command again"
+        where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
+        return f"{where}{error.strerror or error}; free disk space and run the same command again"
     if isinstance(error, OSError) and error.strerror and isinstance(error.filename, str | bytes):
         return f"{os.fsdecode(error.filename)} cannot be used: {error.strerror}; choose another file or folder"
     if isinstance(error, MemoryError) or (

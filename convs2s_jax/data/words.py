@@ -107,7 +107,9 @@ class WordList:
             if not (word and space and count.isdecimal() and len(count) <= _DIGITS):
                 raise UserError(f"{path}, line {number}: {shown(line)} is not a word and its count, as in 'house 12'")
             if (word in counts or word in SPECIAL) and not line.endswith(_OVERWRITE):
-                raise UserError(f"{path}, line {number}: {shown(word)} is already in the list; delete the line")
+                raise UserError(
+                    f"{path}, line {number}: {shown(word)} is already in the list; use the dictionary of the model"
+                )
             counts[word] = int(count)
             words.append((word, int(count)))
         return cls(tuple(word for word, _ in words), tuple(count for _, count in words))

@@ -48,7 +48,7 @@ def check_beam(
         raise UserError(
             f"search.beam_size is {search.beam_size}: with {rows} sentences in a batch, a vocabulary of {vocab_size} "
             f"and up to {limit} symbols in a translation, memory is enough for a beam of {most}; use a smaller "
-            "beam_size or max_length_b, or a smaller --batch_size when decoding"
+            "beam_size or max_length_b, or smaller batches"
         )
 
 

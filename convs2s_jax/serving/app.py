@@ -74,6 +74,7 @@ def make(
         description="Translation by a convolutional sequence-to-sequence model.",
         lifespan=lifespan,
         redoc_url=None,
+        redirect_slashes=False,
     )
     _add_handlers(app)
     _add_routes(app)
@@ -96,11 +97,13 @@ def _add_routes(app: FastAPI) -> None:
         _count_answer(service, 200, begun)
         return Response(answer, media_type="application/json")
 
+    @app.head("/health", include_in_schema=False)  # some load balancers ask in this way
     @app.get("/health")
     async def health() -> dict[str, str]:
         """Check that the process responds."""
         return {"status": "ok"}
 
+    @app.head("/ready", include_in_schema=False)
     @app.get("/ready", responses={503: {"model": Problem}})
     async def ready(request: Request) -> dict[str, str]:
         """Check that all programs are compiled, so that requests are answered without delay."""

@@ -99,8 +99,9 @@ class Engine:
         own = structure_of(with_beam(self.search, search.beam_size, sampling=search.sampling))
         check(
             structure_of(search) == own,
-            "coverage_penalty is 0 in either this server's search or this request, but not in both; whether it is used "
-            "is decided when the server is started",
+            "coverage_penalty is not enabled on this server; it must be started with --coverage_penalty above 0"
+            if self.search.coverage_penalty == 0
+            else "coverage_penalty is 0, but this server was started with one; use a value above 0",
         )
         check(
             search.normalize or "length_penalty" not in changes,

@@ -75,13 +75,14 @@ class ServeOptions:
         )
         check(0 <= self.wait_ms <= 1000, f"--wait_ms is {self.wait_ms}; use a value between 0 and 1000")
         for name in ("timeout", "drain"):
-            check(0 < getattr(self, name) <= 3600, f"--{name} is {getattr(self, name)}; use 0.1 to 3600 seconds")
-        check(all(size >= 1 for size in self.beam_sizes), f"--beam_sizes={self.beam_sizes}; each must be 1 or more")
+            check(0.1 <= getattr(self, name) <= 3600, f"--{name} is {getattr(self, name)}; use 0.1 to 3600 seconds")
+        sizes = ",".join(map(str, self.beam_sizes))
+        check(all(size >= 1 for size in self.beam_sizes), f"--beam_sizes={sizes}; each must be 1 or more")
         own = self.search.get("beam_size")
         check(
             own is None or not self.beam_sizes or own == self.beam_sizes[0],
-            f"--beam_size={own} conflicts with --beam_sizes={','.join(map(str, self.beam_sizes))}, the first of which "
-            "is the default for requests; remove --beam_size",
+            f"--beam_size={own} conflicts with --beam_sizes={sizes}, the first of which is the default for requests; "
+            "remove --beam_size",
         )
         check(
             self.max_lines <= self.max_waiting,

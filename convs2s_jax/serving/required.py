@@ -64,9 +64,9 @@ def checked(
     phrases = [[len(ids) for ids in encode_phrases(tgt, wanted)] for wanted in constraints or ()]
     for what, counts, most in (
         ("tokens in a prefix", tokens, MOST.prefix),
-        ("constraints for a line", map(len, phrases), MOST.phrases),
-        ("tokens in a constraint", (n for each in phrases for n in each), MOST.phrase),
+        ("constraints", map(len, phrases), MOST.phrases),
+        ("tokens in a constraint", (max(each, default=0) for each in phrases), MOST.phrase),
     ):
-        count = max(counts, default=0)
-        check(count <= most, f"{count} {what} are too many; this server accepts at most {most}")
+        for number, count in enumerate(counts, 1):
+            check(count <= most, f"line {number}: {count} {what} are too many; this server accepts at most {most}")
     return axes_of(allow, prefix=prefix is not None, constraints=constraints is not None)

@@ -61,8 +61,7 @@ def check_fit(
                 more = ", including those of its prefix" if used[i] > count else ""
                 raise UserError(
                     f"{where}: {used[i]} tokens are required{more}, but a translation of this line has at most {room} "
-                    "(--max_length_a * source + --max_length_b, and the model's positions); require fewer, or raise "
-                    "the limits"
+                    "(max_length_a * source + max_length_b, and the model's positions); require fewer"
                 )
 
 

@@ -42,7 +42,7 @@ NO_FILE = "x cannot be used: File name too long; choose another file or folder"
         (OSError(errno.ENAMETOOLONG, "File name too long", b"x"), NO_FILE),
         (
             OSError(errno.ENOSPC, "No space left", "x"),
-            "[Errno 28] No space left: 'x': free disk space and run the same command again",
+            "x: No space left; free disk space and run the same command again",
         ),
         (MemoryError(), NO_MEMORY),
         (RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 3 bytes"), NO_MEMORY),

@@ -25,7 +25,7 @@ guard(action, program="program")
 """
 CLOSED_INPUT = "program: standard input is closed: redirect a file to it, or set --input=FILE\n"
 CLOSED_OUTPUT = "program: standard output is closed: redirect it to a file, or set --output=FILE\n"
-FULL = "program: [Errno 28] No space left on device: free disk space and run the same command again\n"
+FULL = "program: No space left on device; free disk space and run the same command again\n"
 
 
 def shell(command, **more):

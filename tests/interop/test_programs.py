@@ -291,6 +291,14 @@ def test_a_file_that_cannot_be_opened_is_named_before_the_work(flags, sentence, 
     assert program(*flags) == (2, f"translate.py: {sentence}\n")
 
 
+def test_an_interrupt_ends_the_program_without_a_traceback(program, monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(program.module, "Model", interrupted)
+    assert program() == (130, "")
+
+
 def test_a_line_that_no_program_holds_is_named(convs2s):
     with pytest.raises(runtime.ExportError, match=r"line 2 has .* tokens, but this export accepts up to 23; split it"):
         runtime.Model(convs2s[1]).translate(["5", "1 2 3 4 5 6 7 8 9 " * 3])

@@ -54,7 +54,7 @@ def test_nbest_alignment_and_attention_are_given_on_request():
         ({"lines": ["a"], "beam_size": 3}, 422, "beam_size is 3; this server supports 2, 1"),
         ({"lines": ["a"], "nbest": 3}, 422, "nbest is 3; use 1 to 2"),
         ({"lines": ["a"], "temperature": 0}, 422, "temperature is 0"),
-        ({"lines": ["a"], "coverage_penalty": 0.5}, 422, "is decided when the server is started"),
+        ({"lines": ["a"], "coverage_penalty": 0.5}, 422, "coverage_penalty is not enabled on this server"),
         ({"lines": ["a"], "shortlist": True}, 422, "this server has no shortlist; remove it"),
         (
             {"lines": ["a"], "prefix": ["b"]},
@@ -299,12 +299,20 @@ def test_the_page_loads_nothing_from_elsewhere_and_the_interface_is_described():
     assert "TranslationRequest" in json.dumps(described["paths"]["/translate"])
 
 
+def test_load_balancers_may_ask_with_head():
+    async def work(client):
+        return [await client.head(path) for path in ("/health", "/ready")]
+
+    assert [answer.status_code for answer in talk(work)] == [200, 200]
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status", "sentence"),
     [
         ("GET", "/translate", 405, "send lines to /translate with POST"),
         ("PUT", "/translate", 405, "send lines to /translate with POST"),
         ("POST", "/health", 405, "this address accepts GET only"),
+        ("POST", "/translate/", 404, "no such page; see /docs for all endpoints"),
         ("GET", "/other", 404, "no such page; see /docs for all endpoints"),
         ("POST", "/other", 404, "no such page; see /docs for all endpoints"),
         ("GET", "/a/b", 404, "no such page; see /docs for all endpoints"),

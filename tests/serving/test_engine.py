@@ -187,8 +187,12 @@ def test_answers_are_those_of_the_decode_command(
     [
         (["a"], None, "prefix has 1 entries for 2 lines"),
         (["", "a " * 33], None, "tokens in a prefix are too many; this server accepts at most 32|at most"),
-        (None, [[], ["a"] * 9], "9 constraints for a line are too many; this server accepts at most 8"),
-        (None, [["1 2 3 4 5 6 7 8 9"], []], "tokens in a constraint are too many; this server accepts at most 8"),
+        (None, [[], ["a"] * 9], "line 2: 9 constraints are too many; this server accepts at most 8"),
+        (
+            None,
+            [["1 2 3 4 5 6 7 8 9"], []],
+            "line 1: .* tokens in a constraint are too many; this server .* at most 8",
+        ),
         (["\u4e00", ""], None, "prefix, line 1: '\u4e00' is not in the target vocabulary"),
     ],
 )
@@ -278,3 +282,13 @@ def test_a_request_cannot_ask_for_what_changes_nothing(engine):
         UserError, match=r"^length_penalty has no effect, since this server does not normalise scores by length"
     ):
         plain.search_for({"length_penalty": 0.7})
+
+
+def test_a_request_cannot_turn_off_the_coverage_penalty_of_a_server(engine):
+    """A search with one is another program."""
+    covering = dataclasses.replace(engine, search=dataclasses.replace(engine.search, coverage_penalty=0.2))
+    assert covering.search_for({"coverage_penalty": 0.3}).coverage_penalty == 0.3
+    with pytest.raises(UserError, match=r"^coverage_penalty is 0, but this server was started with one; use a value"):
+        covering.search_for({"coverage_penalty": 0})
+    with pytest.raises(UserError, match=r"^coverage_penalty is not enabled on this server; it must be started with --"):
+        engine.search_for({"coverage_penalty": 0.3})

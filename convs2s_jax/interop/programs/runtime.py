@@ -453,6 +453,8 @@ def main() -> None:
     except (ExportError, OSError) as error:
         print(f"translate.py: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 if __name__ == "__main__":

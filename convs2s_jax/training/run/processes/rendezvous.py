@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import jax
 
 from convs2s_jax.core.errors import UserError, first_line
+from convs2s_jax.core.guard import ended_by_signals
 from convs2s_jax.training.run.processes import distributed, peers
 from convs2s_jax.training.run.processes.holder import LOST
 from convs2s_jax.training.run.processes.options import Processes
@@ -37,13 +38,14 @@ def join(processes: Processes) -> Peers | None:
     if address is not None and processes.process_id:
         _await_primary(address, seconds)
     try:
-        jax.distributed.initialize(
-            processes.coordinator_address,
-            processes.num_processes,
-            processes.process_id,
-            initialization_timeout=processes.initialization_timeout,
-            heartbeat_timeout_seconds=processes.heartbeat_timeout + JAX_LATER,
-        )
+        with ended_by_signals():
+            jax.distributed.initialize(
+                processes.coordinator_address,
+                processes.num_processes,
+                processes.process_id,
+                initialization_timeout=processes.initialization_timeout,
+                heartbeat_timeout_seconds=processes.heartbeat_timeout + JAX_LATER,
+            )
     except (ValueError, RuntimeError) as error:
         reason = first_line(error)
         if processes.distributed:

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import time
 
 import jax
 import numpy as np
@@ -140,6 +141,30 @@ def test_who_leaves_late_for_the_same_reason_keeps_its_status():
         for process in both:
             process.kill()
             process.wait()
+
+
+@pytest.mark.drill
+def test_ctrl_c_ends_a_process_that_waits_for_the_others():
+    code = """
+import signal, sys
+from convs2s_jax.training.run.processes import rendezvous
+from convs2s_jax.training.run.processes.options import Processes
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests may run where it is ignored
+rendezvous.join(Processes(coordinator_address=sys.argv[1], num_processes=2, process_id=0))
+"""
+    command = [sys.executable, "-c", code, f"127.0.0.1:{real.free_port()}"]
+    process = subprocess.Popen(command, cwd=tiny.ROOT, env=real.environment(1), stderr=subprocess.PIPE, text=True)
+    try:
+        while "is looking for the others" not in (line := process.stderr.readline()):
+            assert line
+        time.sleep(2)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == -signal.SIGINT
+        assert process.stderr.read() == ""
+    finally:
+        process.kill()
+        process.communicate()
 
 
 CHECKING = """
