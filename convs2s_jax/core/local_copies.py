@@ -177,6 +177,8 @@ def outgoing_folder(
                         "new folder; nothing was written"
                     )
                 raise UserError(f"{flag}={address} already exists: choose a new folder; nothing was written")
+            if is_new and last:
+                stores.exists(stores.join(address, last))  # raises if it is there but not listed
             # also without anything to fetch, to report a bucket that does not exist
             there = [name for beginning in reused or (last,) for name in stores.names(address, beginning)]
             stores.in_parallel(lambda name: fetch(address, folder, name), there if reused else [])

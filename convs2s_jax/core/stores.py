@@ -4,6 +4,7 @@ TensorStore is a dependency of Orbax, which uses it for arrays. Objects are writ
 content or the new one. Both stores are consistent: later reads and listings see what was written.
 """
 
+import contextlib
 import errno
 import functools
 import json
@@ -79,7 +80,8 @@ def names(folder: str, beginning: str = "") -> list[str]:
       beginning: return only names with this prefix.
 
     Raises:
-      OSError: they cannot be listed.
+      OSError: they cannot be listed. With gs://, a refusal may instead give an empty list (see `_listed`), so whoever
+        would overwrite what is not listed has to know a name that must be.
     """
     bucket, name = _split(folder)
     inside = f"{name.rstrip('/')}/" if name else ""
@@ -87,10 +89,21 @@ def names(folder: str, beginning: str = "") -> list[str]:
     return sorted(key[len(inside) :] for key in found if len(key) > len(inside) and not key.endswith("/"))
 
 
+def not_listed(address: str) -> OSError:
+    """Return the error for a folder whose list lacks an object that is there."""
+    why = "its objects are not listed, for which the credentials need storage.objects.list (or s3:ListBucket)"
+    return OSError(errno.EIO, why, address)
+
+
 def exists(address: str) -> bool:
     """Whether an object exists. Raises OSError if that cannot be determined."""
     folder, _, name = address.rpartition("/")
-    return name in names(folder, name)
+    if name in names(folder, name):
+        return True
+    with contextlib.suppress(FileNotFoundError):
+        _found(address, slice(0, 1))
+        raise not_listed(folder)
+    return False
 
 
 def delete_all(folder: str, of: Iterable[str]) -> None:
@@ -169,11 +182,20 @@ def _is_longer(address: str, size: int) -> bool:
 
 
 def _listed(bucket: tuple[str, str], prefix: str) -> list[str]:
-    """Return all keys that begin with a prefix."""
+    """Return all keys that begin with a prefix.
+
+    TensorStore 0.1.86 takes it for an empty list if Google's store refuses a list (HTTP 401, 403, 404). Refused reads
+    are reported, so an empty list is followed by a read, and by a second list in case the refusal was temporary. What
+    remains unseen is a role that may read and write objects, but not list them.
+    """
     import tensorstore
 
     end = prefix[:-1] + chr(ord(prefix[-1]) + 1) if prefix else ""  # the smallest string above all of them
-    found = _opened(bucket).list(tensorstore.KvStore.KeyRange(prefix, end)).result()
+    driver = _opened(bucket)
+    found = driver.list(tensorstore.KvStore.KeyRange(prefix, end)).result()
+    if not found and bucket[0] == "gs":
+        driver.read(f"{prefix}.list", byte_range=slice(0, 1)).result()
+        found = driver.list(tensorstore.KvStore.KeyRange(prefix, end)).result()
     return [key for key in map(bytes.decode, found) if key.startswith(prefix)]  # emulators list more than requested
 
 

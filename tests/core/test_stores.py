@@ -1,5 +1,11 @@
 """Objects of a store, through TensorStore's driver for folders; `make drills` tries the real protocols."""
 
+import contextlib
+import http.server
+import json
+import threading
+import urllib.parse
+
 import pytest
 
 from convs2s_jax.core import stores
@@ -86,3 +92,62 @@ def test_endpoints_and_keys_come_from_the_variables_of_other_programs(monkeypatc
     assert stores.os.environ[stores.GOOGLE] == "unchanged"
     stores.SPECS["gs"]("b", {"STORAGE_EMULATOR_HOST": "h:1"})
     assert stores.os.environ[stores.GOOGLE] == "http://h:1"
+
+
+REFUSED = {"error": {"code": 403, "message": "x does not have storage.objects.list access to the bucket."}}
+
+
+@contextlib.contextmanager
+def google(monkeypatch, objects, refuses):
+    """A store with objects that answers as Google's JSON API; `refuses(kind, count)`, "list" or "read", is a status."""
+    counts = {"list": 0, "read": 0}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            path, _, query = self.path.partition("?")
+            name = urllib.parse.unquote(path.partition("/o/")[2])
+            kind = "read" if name else "list"
+            counts[kind] += 1
+            status = refuses(kind, counts[kind]) or (200 if not name or name in objects else 404)
+            asked = urllib.parse.parse_qs(query)
+            listed = [key for key in sorted(objects) if key >= asked.get("startOffset", [""])[0]]
+            generation = {"generation": "1", "metageneration": "1", "size": "1"}
+            content = json.dumps({"items": [{"name": key, **generation} for key in listed]} if not name else {})
+            content = json.dumps(REFUSED) if status >= 400 else objects.get(name, content)
+            self.send_response(status)
+            self.send_header("content-length", str(len(content)))
+            self.send_header("x-goog-generation", "1")
+            self.end_headers()
+            self.wfile.write(content.encode())
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        monkeypatch.setenv("TENSORSTORE_GCS_HTTP_URL", url)
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", url)
+        yield counts
+        server.shutdown()
+
+
+def test_a_list_that_google_refuses_once_is_asked_for_again(monkeypatch):
+    with google(monkeypatch, {"run/config.json": "1"}, lambda kind, count: 403 * (kind == "list" and count == 1)):
+        assert stores.names("gs://bucket/run") == ["config.json"]
+        assert stores.names("gs://bucket/other") == []
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_credentials_that_google_refuses_are_no_empty_list(monkeypatch, status):
+    with google(monkeypatch, {"run/config.json": "1"}, lambda *_: status):
+        for of in (stores.names, stores.exists):
+            with pytest.raises(OSError, match=r"storage\.objects\.list access"):
+                of("gs://bucket/run")
+
+
+def test_objects_that_may_be_read_but_not_listed_are_not_taken_for_missing(monkeypatch):
+    with google(monkeypatch, {"run/config.json": "1"}, lambda kind, _: 403 * (kind == "list")):
+        with pytest.raises(OSError, match=r"its objects are not listed, for which the credentials need storage"):
+            stores.exists("gs://bucket/run/config.json")
+        assert not stores.exists("gs://bucket/run/other")

@@ -66,7 +66,11 @@ class _Claim:
         self._over = _over(workdir)
         self._written = time.monotonic()
         self._write()
-        others = {name: text for name, text in _claims(workdir).items() if name != self._name}
+        claims = _claims(workdir)
+        if self._name not in claims:
+            self.withdraw()
+            raise stores.not_listed(workdir)
+        others = {name: text for name, text in claims.items() if name != self._name}
         for name, text in others.items():
             if self._over.get(name) != text:
                 self.withdraw()
@@ -88,11 +92,19 @@ class _Claim:
                 began = time.monotonic()
                 claims = _claims(self._workdir)
                 takers = [text for text in claims.values() if self._name in _record(text).get("over", ())]
-                if takers or self._name not in claims:  # who took it may have gone since, and another one come
+                # who took it may have gone since, and another one come
+                if takers or (self._name not in claims and not self._is_there()):
                     end_lost(self._workdir, _holder(next(iter(takers or claims.values()), b"")), SILENCE)
                 self._count += 1
                 self._write()
                 self._written = began
+
+    def _is_there(self) -> bool:
+        """Whether the claim, which a list lacks, still exists. Raises OSError if that cannot be determined."""
+        with contextlib.suppress(FileNotFoundError):
+            stores.read(stores.join(self._workdir, self._name))
+            return True
+        return False
 
     def _write(self) -> None:
         """Write the claim: its holder, the claims that it found to be over, and the count of its beats."""

@@ -36,12 +36,13 @@ LOCAL = ("cache", CHECKPOINTS, FOLDER)
 compiled programs are not part of a run."""
 
 
-def fetch(address: str, folder: Path) -> dict[str, bytes | None]:
+def fetch(address: str, folder: Path, *, marker: str = "") -> dict[str, bytes | None]:
     """Create a local copy of a workdir: configuration, vocabularies, reports and checkpoints as the store has them.
 
     Args:
       address: of the workdir.
       folder: of the copy. Checkpoints left by an earlier start are reused if they are the same, else removed.
+      marker: beginning of a name that is there; if it is not listed, nor is what else is there.
 
     Returns:
       The checkpoints in the store with their positions; None for one that is incomplete.
@@ -50,6 +51,8 @@ def fetch(address: str, folder: Path) -> dict[str, bytes | None]:
       OSError: something cannot be read or written.
     """
     found = stores.names(address)
+    if marker and not any(name.startswith(marker) for name in found):
+        raise stores.not_listed(address)
     wanted = [name for name in found if name in READ_BACK or name.startswith("vocab/")]
     shutil.rmtree(folder / "vocab", ignore_errors=True)
     for path in [*(folder / name for name in READ_BACK), *folder.glob(f"{trackers.DATABASE}-*")]:

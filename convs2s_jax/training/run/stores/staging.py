@@ -128,7 +128,7 @@ def _held(address: str, folder: Path) -> Iterator[Mirror]:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             stores.names(address)  # reports a bucket that does not exist
             is_fresh = stack.enter_context(store_lock.held(address))
-            found = Mirror(address, folder, mirror.fetch(address, folder), is_fresh)
+            found = Mirror(address, folder, mirror.fetch(address, folder, marker=store_lock.PREFIX), is_fresh)
             stack.enter_context(found)
             entered = stack.pop_all()
     except OSError as error:
@@ -167,7 +167,7 @@ def _fetched_everywhere(address: str, folder: Path, *, fetches: bool) -> None:
     refused = None
     if fetches:
         try:
-            mirror.fetch(address, folder)
+            mirror.fetch(address, folder, marker=store_lock.PREFIX)
         except OSError as error:
             refused = stores.unusable("--workdir", address, error)
     _agree(refused, address)

@@ -151,3 +151,24 @@ def test_a_claim_that_is_renewed_may_write_and_one_that_is_not_may_not(bucket, m
         monkeypatch.setattr(stores, "write", fails)
         threading.Event().wait(0.6)
         assert not is_fresh()
+
+
+def test_a_claim_that_the_store_does_not_list_is_no_hold(bucket, monkeypatch):  # noqa: F811
+    """Other trainers would not be listed either."""
+    monkeypatch.setattr(stores, "names", lambda *_: [])
+    with pytest.raises(OSError, match="its objects are not listed"), store_lock.held(RUN):
+        pytest.fail("held")
+    monkeypatch.undo()
+    assert not any(bucket.rglob("lock-*"))
+
+
+def test_a_holder_goes_on_while_the_store_does_not_list_its_claim(bucket, monkeypatch):  # noqa: F811
+    with store_lock.held(RUN):
+        [name] = stores.names(RUN, "lock-")
+        monkeypatch.setattr(stores, "names", lambda *_: [])
+        monkeypatch.setattr(holder.os, "_exit", lambda status: pytest.fail(f"ended with {status}"))
+        before = stores.read(f"{RUN}/{name}")
+        end = time.monotonic() + 60
+        while json.loads(stores.read(f"{RUN}/{name}"))["beats"] < json.loads(before)["beats"] + 3:
+            assert time.monotonic() < end
+            time.sleep(0.02)

@@ -288,3 +288,11 @@ def test_a_workdir_that_is_not_there_is_named(bucket):  # noqa: F811
         store_copy.opened(RUN),
     ):
         pass
+
+
+def test_a_workdir_whose_claim_is_not_listed_is_not_taken_for_an_empty_one(bucket, tmp_path):  # noqa: F811
+    stores.write(f"{RUN}/lock-1", b"{}")
+    assert mirror.fetch(RUN, tmp_path / "copy", marker="lock-") == {}
+    stores.delete(f"{RUN}/lock-1")
+    with pytest.raises(OSError, match="its objects are not listed"):
+        mirror.fetch(RUN, tmp_path / "copy", marker="lock-")
