@@ -1,11 +1,17 @@
 """Runs whose workdir, text, vocabularies and outputs lie in object stores, with the real protocols on this machine."""
 
+import contextlib
+import http.server
 import json
+import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 import time
+import urllib.error
+import urllib.request
 
 import pytest
 
@@ -255,6 +261,81 @@ def test_processes_save_and_continue(store, variables, tmp_path, machines):
     records = stores.read(f"{workdir}/metrics.jsonl").decode().splitlines()
     assert [json.loads(line)["split"] for line in records].count("test") == 2
     assert b"stopped at step 8" in stores.read(f"{workdir}/train.log")
+
+
+@contextlib.contextmanager
+def refusing(url, refuses):
+    """A proxy of an emulator of Google's store: `refuses(n)` is whether it answers the n-th list, from 1, with 403."""
+    refusal, lists = b'{"error": {"code": 403, "message": "x does not have storage.objects.list access"}}', []
+
+    class Proxy(http.server.BaseHTTPRequestHandler):
+        def forward(self):
+            content = self.rfile.read(int(self.headers.get("content-length", 0)))
+            if self.command == "GET" and self.path.partition("?")[0].endswith("/o"):
+                lists.append(self.path)
+                if refuses(len(lists)):
+                    return self.reply(403, {}, refusal)
+            heads = {name: value for name, value in self.headers.items() if name.lower() not in ("host", "connection")}
+            asked = urllib.request.Request(url + self.path, content or None, heads, method=self.command)
+            try:
+                with urllib.request.urlopen(asked, timeout=60) as found:
+                    self.reply(found.status, found.headers, found.read())
+            except urllib.error.HTTPError as found:
+                self.reply(found.code, found.headers, found.read())
+
+        do_GET = do_POST = do_PUT = do_DELETE = forward
+
+        def reply(self, status, heads, content):
+            self.send_response(status)
+            for name, value in heads.items():
+                if name.lower() not in ("content-length", "transfer-encoding", "connection", "server", "date"):
+                    self.send_header(name, value)
+            self.send_header("content-length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", lists
+        server.shutdown()
+
+
+@pytest.mark.parametrize("store", ["gs"], indirect=True)
+def test_a_refused_list_loses_nothing(store, variables, tmp_path, tally):
+    """TensorStore takes it for an empty folder. Without a check, the run began again and overwrote what was there."""
+    config = tiny.config_file(tmp_path)
+    trained(config, tmp_path / "local")
+    expected, losses = local_arrays(tmp_path / "local", 8), 0
+    cases = [*(frozenset({n}) for n in range(1, 7)), frozenset(range(2, 5)), frozenset(range(1, 1000))]
+    for number, refused in enumerate(cases):
+        workdir, more = store.address(f"refused{number}"), f"--config={config}"
+        trained(config, workdir, "--config.training.max_steps=4")
+        before = {name: stores.read(stores.join(workdir, name)) for name in stores.names(workdir)}
+        with refusing(store.url, refused.__contains__) as (url, lists):
+            caches = {"XDG_CACHE_HOME": str(tmp_path / f"caches{number}")}
+            done = subprocess.run(
+                [sys.executable, "train.py", more, f"--workdir={workdir}"],
+                cwd=tiny.ROOT,
+                env={**os.environ, **emulators.variables("gs", url), **caches},
+                capture_output=True,
+                text=True,
+                timeout=300,
+                check=False,
+            )
+        assert len(lists) >= 3
+        if done.returncode == 0:
+            kept = "continuing at step 4" in done.stderr and arrays(workdir, 8) == expected
+        else:
+            assert done.returncode == 2, done.stderr
+            assert "its objects are not listed" in done.stderr
+            after = {name: stores.read(stores.join(workdir, name)) for name in stores.names(workdir)}
+            kept = after == before
+        losses += not kept
+    tally(tries=len(cases), losses=losses)
+    assert done.returncode == 2  # all are refused
 
 
 def test_a_bucket_that_is_not_there_is_one_sentence(store, variables, tmp_path):
