@@ -3,14 +3,19 @@
 import contextlib
 import http.server
 import json
+import subprocess
+import sys
 import threading
 import urllib.parse
+from pathlib import Path
 
 import pytest
 
 from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError
 from tests.stores import bucket  # noqa: F401  (a fixture)
+
+UPSTREAM = Path(__file__).parents[2] / "benchmarks" / "upstream" / "refused_list.py"
 
 
 def test_what_is_written_is_read_listed_and_deleted(bucket):  # noqa: F811
@@ -151,3 +156,10 @@ def test_objects_that_may_be_read_but_not_listed_are_not_taken_for_missing(monke
         with pytest.raises(OSError, match=r"its objects are not listed, for which the credentials need storage"):
             stores.exists("gs://bucket/run/config.json")
         assert not stores.exists("gs://bucket/run/other")
+
+
+def test_tensorstore_still_takes_a_refused_list_for_an_empty_one():
+    """When this fails with a newer version, delete the script, and the read and the second list of `stores._listed`."""
+    run = subprocess.run([sys.executable, UPSTREAM], capture_output=True, text=True, check=False)
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert "list: no error: []\nread: error: PERMISSION_DENIED" in run.stdout

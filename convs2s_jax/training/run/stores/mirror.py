@@ -144,8 +144,11 @@ class Mirror:
         Raises:
           UserError: they could not be written for `PATIENCE` seconds.
         """
-        end = time.monotonic() + PATIENCE
+        end, told = time.monotonic() + PATIENCE, False
         while (error := self._tried()) is not None:
+            if not told:
+                told = True
+                self._tell(f"cannot be written ({error.strerror}); retrying for up to {PATIENCE / 60:.0f} minutes")
             if time.monotonic() > end:
                 raise UserError(
                     f"--workdir={self._address} cannot be written: {error.strerror}; the checkpoints written so far "
@@ -166,7 +169,7 @@ class Mirror:
         """Write back what has changed. Raises OSError if it cannot be written."""
         with self._guard:
             if not self._may_write():
-                raise OSError(0, "the lock could not be renewed")
+                raise OSError(0, "the lock could not be renewed: is the store reachable?")
             steps = _checkpoints(self._folder)  # listed first: the reports before a checkpoint are written before it
             now = written_back.stamps(self._folder, local=LOCAL)
             for name in sorted((name for name in now if self._sent.get(name) != now[name]), key=_rank):
@@ -211,6 +214,9 @@ class Mirror:
         stores.delete_all(address, stores.names(address))
         del self._known[step]
 
+    def _tell(self, what: str) -> None:
+        tqdm.write(f"--workdir={self._address} {what}", file=sys.stderr)
+
     def _tried(self) -> OSError | None:
         try:
             self.push()
@@ -224,7 +230,9 @@ class Mirror:
         while not self._stop.wait(PERIOD):
             error = self._tried()
             if error is not None and not failing:
-                tqdm.write(f"--workdir={self._address} cannot be written now ({error.strerror})", file=sys.stderr)
+                self._tell(f"cannot be written now ({error.strerror})")
+            if error is None and failing:
+                self._tell("can be written again")
             failing = error is not None
             if not failing:
                 self._programs.push()

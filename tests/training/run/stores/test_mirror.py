@@ -1,9 +1,11 @@
 """The local copy of a workdir in an object store, and what is written back."""
 
 import contextlib
+import re
 import shutil
 import sqlite3
 import threading
+import time
 
 import pytest
 
@@ -235,13 +237,32 @@ def test_nothing_is_deleted_before_what_is_newer_is_there(bucket, copy, monkeypa
     assert steps() == ["30"]
 
 
-def test_who_may_not_write_does_not(bucket, copy, monkeypatch):  # noqa: F811
+def test_who_may_not_write_does_not(bucket, copy, monkeypatch, capsys):  # noqa: F811
     monkeypatch.setattr(mirror, "PATIENCE", 0.0)
-    with pytest.raises(
-        UserError, match=r"cannot be written: the lock could not be renewed; the checkpoints written so far"
-    ):
+    why = r"the lock could not be renewed: is the store reachable\?"
+    with pytest.raises(UserError, match=rf"cannot be written: {why}; the checkpoints written so far"):
         Mirror(RUN, copy, {}, lambda: False).settle()
+    assert re.search(
+        rf"^--workdir={RUN} cannot be written \({why}\); retrying for up to 0 min", capsys.readouterr().err
+    )
     assert not bucket.exists()
+
+
+def test_an_outage_and_its_end_are_told(bucket, copy, monkeypatch, capsys):  # noqa: F811
+    monkeypatch.setattr(mirror, "PERIOD", 0.01)
+    answers = iter([False, False, True, True])
+    mine = Mirror(RUN, copy, {}, lambda: next(answers, True))
+    mine.start()
+    end = time.monotonic() + 60
+    told = ""
+    while "again" not in told:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+        told += capsys.readouterr().err
+    mine.close()
+    first, second = told.splitlines()
+    assert first.startswith(f"--workdir={RUN} cannot be written now (the lock could not be renewed")
+    assert second == f"--workdir={RUN} can be written again"
 
 
 def test_a_reader_fetches_only_the_parameters_that_it_reads(bucket, copy):  # noqa: F811
