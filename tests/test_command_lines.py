@@ -80,8 +80,8 @@ def refused(result):
             ["--config=configs/cldr_en_de.py", "--workdir={tmp}/w", "--config.model.encoder.layers=[(64, 0)]"],
             "config.model.encoder.layers[0].width is 0: a convolution sees at least one position; use 1 or more",
         ),
-        (["--workdir=x", "--xyzzy"], "--xyzzy is not a flag of this command; see --help"),
-        (["--workdri=x"], "--workdri is not a flag of this command; did you mean '--workdir'?"),
+        (["--workdir=x", "--epochs=3"], "--epochs is not a flag of this command; see --help"),
+        (["--workdri=x"], "--workdri is not a flag of this command; did you mean 'workdir'?"),
         (
             ["--config=configs/multi30k_de_en.py", "--workdir={tmp}/w", "--config.data.dir={tmp}"],
             "train.de",

@@ -12,7 +12,7 @@ from convs2s_jax.core import command_line, extras
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, counted, located
-from convs2s_jax.core.guard import quiet_imports
+from convs2s_jax.core.guard import ended_by_signals
 
 ABOUT = """
 Draw the attention of each decoder layer and their mean, one picture per line:
@@ -66,7 +66,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     options = command_line.options_of(AttentionOptions, values)
     command_line.refuse_overrides(overrides, "a picture")
     extras.check_installed("drawing attention", ("matplotlib",), "report")
-    with quiet_imports():
+    with ended_by_signals():
         from convs2s_jax.core import compiled_programs, local_copies
         from convs2s_jax.data.text_files import name_of, read_lines
         from convs2s_jax.training.run import run_folder
@@ -76,8 +76,8 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
 
     compiled_programs.keep(os.environ)
     with store_copy.reading(options.workdir, tell) as (workdir, told):
+        cfg = run_folder.load_config(workdir)
         with located(f"--workdir={workdir}"):
-            cfg = run_folder.load_config(workdir)
             layer_attention.check_attends(cfg.translator)
         found = trained.restore(workdir, options.checkpoint, None, told)
     attention_figure.check_layers(found.cfg.translator.decoder.attention_names, options.layers)

@@ -9,7 +9,7 @@ from convs2s_jax.commands.shared import tell
 from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
-from convs2s_jax.core.guard import quiet_imports
+from convs2s_jax.core.guard import ended_by_signals
 from convs2s_jax.core.places import check_no_comma
 
 ABOUT = """
@@ -50,7 +50,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Average the checkpoints and write the workdir."""
     options = command_line.options_of(AverageOptions, values)
     command_line.refuse_overrides(overrides, "an average")
-    with quiet_imports():
+    with ended_by_signals():
         from convs2s_jax.core import compiled_programs
         from convs2s_jax.translation.averaging import write_average
 

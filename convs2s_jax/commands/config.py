@@ -13,7 +13,7 @@ from convs2s_jax.core import command_line, presets
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check, to_dict
 from convs2s_jax.core.errors import counted
-from convs2s_jax.core.guard import quiet_imports
+from convs2s_jax.core.guard import ended_by_signals
 
 ABOUT = """
 Print configurations:
@@ -76,7 +76,7 @@ def _shown(options: ConfigOptions, overrides: Overrides) -> str:
     if options.source:
         return presets.read(options.config)
     if options.reference:
-        with quiet_imports():
+        with ended_by_signals():
             from convs2s_jax.commands import reference
 
         return reference.text()

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from convs2s_jax.core.errors import UserError, did_you_mean
-from convs2s_jax.core.guard import guard, quiet_imports
+from convs2s_jax.core.guard import ended_by_signals, guard
 
 
 class Entry(NamedTuple):
@@ -24,7 +24,7 @@ class Entry(NamedTuple):
 
     def run(self, arguments: Sequence[str]) -> None:
         """Run it. `arguments` are like `sys.argv`."""
-        with quiet_imports():
+        with ended_by_signals():
             module = importlib.import_module(f"convs2s_jax.commands.{self.module}")
         module.console(arguments)
 

@@ -12,7 +12,7 @@ from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import convert
 from convs2s_jax.core.errors import UserError, did_you_mean
 from convs2s_jax.core.fields import fields_of
-from convs2s_jax.core.guard import quiet_imports
+from convs2s_jax.core.guard import ended_by_signals
 from convs2s_jax.core.literals import literal_with_spelling
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.translation.jobs.options import Options
@@ -73,7 +73,7 @@ def search_options(values: Mapping[str, Any], overrides: Overrides) -> dict[str,
 def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Decode a file or interactive input."""
     given = options(values, overrides)
-    with quiet_imports():
+    with ended_by_signals():
         from convs2s_jax.core import compiled_programs
         from convs2s_jax.translation.jobs import decoding, interactive, remote
 

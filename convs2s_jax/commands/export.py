@@ -12,7 +12,7 @@ from convs2s_jax.commands.shared import tell
 from convs2s_jax.core import command_line, extras
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
-from convs2s_jax.core.guard import guard, quiet_imports
+from convs2s_jax.core.guard import ended_by_signals, guard
 
 ABOUT = """
 Export a model:
@@ -68,7 +68,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     options = command_line.options_of(ExportOptions, values)
     search = search_options(values, overrides)
     extras.check_installed("exporting", NEEDED, "export")
-    with quiet_imports():
+    with ended_by_signals():
         from convs2s_jax.interop.programs.exporting import Export, export_programs
 
     order = Export(

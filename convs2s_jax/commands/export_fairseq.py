@@ -7,7 +7,7 @@ from convs2s_jax.commands.shared import check_languages, tell
 from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
-from convs2s_jax.core.guard import quiet_imports
+from convs2s_jax.core.guard import ended_by_signals
 
 ABOUT = """
 Export a run to a checkpoint that fairseq can load:
@@ -48,7 +48,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Convert a workdir to a checkpoint."""
     command_line.refuse_overrides(overrides, "an export")
     given = command_line.options_of(ExportFlags, values)
-    with quiet_imports():
+    with ended_by_signals():
         from convs2s_jax.interop.fairseq.exporting import Export, export_checkpoint
 
     order = Export(

@@ -8,7 +8,7 @@ from convs2s_jax.commands.shared import check_languages, tell
 from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
-from convs2s_jax.core.guard import quiet_imports
+from convs2s_jax.core.guard import ended_by_signals
 
 ABOUT = """
 Import fairseq checkpoints:
@@ -72,7 +72,7 @@ class ImportFlags:
 def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Convert checkpoints to workdirs."""
     given = command_line.options_of(ImportFlags, values)
-    with quiet_imports():
+    with ended_by_signals():
         from convs2s_jax.interop.fairseq.importing import Import, import_checkpoints
 
     order = Import(

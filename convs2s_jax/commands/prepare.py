@@ -9,7 +9,7 @@ from convs2s_jax.commands.shared import read_config, tell
 from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
-from convs2s_jax.core.guard import quiet_imports
+from convs2s_jax.core.guard import ended_by_signals
 from convs2s_jax.core.places import check_no_comma
 
 ABOUT = """
@@ -45,7 +45,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Prepare the data of a run."""
     options = command_line.options_of(PrepareOptions, values)
     cfg = read_config(options.config, overrides)
-    with quiet_imports():
+    with ended_by_signals():
         import jax
 
         from convs2s_jax.training.run import opening

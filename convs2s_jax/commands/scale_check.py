@@ -10,7 +10,7 @@ from convs2s_jax.commands.shared import leave, read_config
 from convs2s_jax.core import command_line, xla_flags
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
-from convs2s_jax.core.guard import SMALLER_BATCHES, quiet_imports
+from convs2s_jax.core.guard import SMALLER_BATCHES, ended_by_signals
 from convs2s_jax.core.xla_flags import Name as FlagSet
 from convs2s_jax.training.run.processes.options import Processes, from_environment
 
@@ -55,7 +55,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     batches = command_line.options_of(Batches, values)
     given = from_environment(command_line.options_of(Processes, values), dict(os.environ))
     cfg = read_config(options.config, overrides)
-    with quiet_imports():
+    with ended_by_signals():
         from convs2s_jax.scaling import check as checking
         from convs2s_jax.scaling import plan, tables, topology
         from convs2s_jax.training.run.processes import distributed, rendezvous

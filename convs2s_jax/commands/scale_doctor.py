@@ -11,7 +11,7 @@ from convs2s_jax.core import command_line, xla_flags
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, counted
-from convs2s_jax.core.guard import quiet_imports
+from convs2s_jax.core.guard import ended_by_signals
 from convs2s_jax.core.xla_flags import Name as FlagSet
 from convs2s_jax.training.run.processes.options import Processes, from_environment
 
@@ -48,7 +48,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     check(bool(options.config) or not overrides, "--config.* without --config: add --config=NAME")
     given = from_environment(command_line.options_of(Processes, values), dict(os.environ))
     cfg = read_config(options.config, overrides) if options.config else None
-    with quiet_imports():
+    with ended_by_signals():
         import jax
 
         from convs2s_jax.scaling import doctor

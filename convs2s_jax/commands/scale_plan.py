@@ -10,7 +10,7 @@ from convs2s_jax.commands.shared import read_config, tell
 from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
-from convs2s_jax.core.guard import quiet_imports
+from convs2s_jax.core.guard import ended_by_signals
 
 ABOUT = """
 Compile an update for devices that need not be attached, and print what it costs:
@@ -50,7 +50,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     options = command_line.options_of(PlanOptions, values)
     batches = command_line.options_of(Batches, values)
     cfg = read_config(options.config, overrides)
-    with quiet_imports():
+    with ended_by_signals():
         from convs2s_jax.scaling import plan, tables, topology
 
     check_json(options.json)

@@ -12,7 +12,7 @@ from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import replace_file
-from convs2s_jax.core.guard import quiet_imports
+from convs2s_jax.core.guard import ended_by_signals
 from convs2s_jax.core.places import joined
 
 ABOUT = """
@@ -88,7 +88,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     options = command_line.options_of(SweepOptions, values)
     check_overrides(overrides)
     cfg = read_config(options.config, overrides)
-    with quiet_imports():
+    with ended_by_signals():
         from convs2s_jax.scaling import figures, plan, sweep, topology
 
     if options.figures:

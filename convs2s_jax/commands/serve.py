@@ -8,7 +8,7 @@ from convs2s_jax.commands.decode import SEARCH, search_options
 from convs2s_jax.commands.shared import tell
 from convs2s_jax.core import command_line, extras
 from convs2s_jax.core.command_line import Command, Group, Overrides
-from convs2s_jax.core.guard import quiet_imports
+from convs2s_jax.core.guard import ended_by_signals
 from convs2s_jax.serving.options import ServeOptions
 
 ABOUT = """
@@ -26,7 +26,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Serve until a signal arrives."""
     options = command_line.options_of(ServeOptions, values, search=search_options(values, overrides))
     extras.check_installed("serving", NEEDED, "serve")
-    with quiet_imports():
+    with ended_by_signals():
         from convs2s_jax.core import compiled_programs
         from convs2s_jax.serving import server
 

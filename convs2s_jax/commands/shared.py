@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NoReturn
 from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Overrides
 from convs2s_jax.core.config import build, check
-from convs2s_jax.core.guard import quiet_imports
+from convs2s_jax.core.guard import ended_by_signals
 
 if TYPE_CHECKING:
     from convs2s_jax.training.run.config import Config
@@ -24,7 +24,7 @@ def tell(sentence: str) -> None:
 def read_config(given: str, overrides: Overrides) -> "Config":
     """Return the configuration of a run. Arguments and errors are as in `command_line.read_config`, and in `build`."""
     fields = command_line.read_config(given, overrides)
-    with quiet_imports():
+    with ended_by_signals():
         from convs2s_jax.training.run.config import Config  # imports JAX
     return build(Config, fields)
 

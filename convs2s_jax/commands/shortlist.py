@@ -9,7 +9,7 @@ from convs2s_jax.commands.shared import tell
 from convs2s_jax.core import command_line, local_copies
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
-from convs2s_jax.core.guard import quiet_imports
+from convs2s_jax.core.guard import ended_by_signals
 from convs2s_jax.core.places import joined
 
 ABOUT = """
@@ -56,7 +56,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     options = command_line.options_of(ShortlistOptions, values)
     places, others = places_of_corpus(overrides)
     command_line.refuse_overrides(others, "a shortlist")
-    with quiet_imports():
+    with ended_by_signals():
         from convs2s_jax.training.run.stores import store_copy
         from convs2s_jax.translation import shortlists
 

@@ -12,7 +12,7 @@ from convs2s_jax.core import command_line, xla_flags
 from convs2s_jax.core.allocator import keep_freed_memory
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
-from convs2s_jax.core.guard import SMALLER_BATCHES, quiet_imports
+from convs2s_jax.core.guard import SMALLER_BATCHES, ended_by_signals
 from convs2s_jax.core.places import check_no_comma, scheme_of
 from convs2s_jax.core.platforms import expects_cpu
 from convs2s_jax.core.xla_flags import Name as FlagSet
@@ -64,7 +64,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     processes = from_environment(command_line.options_of(Processes, values), dict(os.environ))
     xla_flags.add(options.xla_flags, os.environ)
     cfg = read_config(options.config, overrides)  # a wrong field is refused before all else is imported
-    with quiet_imports():
+    with ended_by_signals():
         import jax
 
         from convs2s_jax.core import compiled_programs

@@ -117,7 +117,7 @@ def parse(command: Command, arguments: Sequence[str]) -> tuple[dict[str, Any], O
     try:
         left = values(["", *(command.synonyms.get(argument, argument) for argument in rest)])
     except flags.UnrecognizedFlagError as error:
-        near = did_you_mean(f"--{error.flagname}", [f"--{name}" for name in values], otherwise="; see --help")
+        near = did_you_mean(error.flagname, values, otherwise="; see --help")
         raise UserError(f"--{error.flagname} is not a flag of this command{near}") from None
     if len(left) > 1:
         raise UserError(f"{left[1]}: expected arguments of the form --name=value; see --help")

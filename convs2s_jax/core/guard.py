@@ -93,21 +93,13 @@ def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
     raise TerminatedError
 
 
-def quiet_imports() -> contextlib.AbstractContextManager[None]:
-    """`ended_by_signals`, for a block that imports libraries for a second or more.
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Let SIGINT and SIGTERM end the process at once within the block, even while it is in a library.
 
     Commands import their work in such blocks of functions, so that `--help` and flag errors do not wait for it.
     Libraries would turn the exceptions of Python's handler and of `sigterm_interrupts` into other errors, ignore them,
-    or crash.
-    """
-    return ended_by_signals()
-
-
-@contextlib.contextmanager
-def ended_by_signals() -> Iterator[None]:
-    """Let SIGINT and SIGTERM end the process at once within the block, even while it waits in a library.
-
-    Handlers other than Python's own and that of `sigterm_interrupts` stay, and outside the main thread nothing changes.
+    or crash. Other handlers stay, and outside the main thread nothing changes.
     """
     raising: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: _terminate}
     in_main = threading.current_thread() is threading.main_thread()

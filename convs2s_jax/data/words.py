@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from convs2s_jax.core.errors import UserError, shown
+from convs2s_jax.core.errors import UserError, counted, shown
 from convs2s_jax.core.tokens import BOS, EOS, PAD, SPECIAL, UNK
 from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.text_files import encoded, read_lines
@@ -108,7 +108,8 @@ class WordList:
                 raise UserError(f"{path}, line {number}: {shown(line)} is not a word and its count, as in 'house 12'")
             if (word in counts or word in SPECIAL) and not line.endswith(_OVERWRITE):
                 raise UserError(
-                    f"{path}, line {number}: {shown(word)} is already in the list; use the dictionary of the model"
+                    f"{path}, line {number}: {shown(word)} is already in the list; use the list that the model was "
+                    "trained with, or delete the line of a new list"
                 )
             counts[word] = int(count)
             words.append((word, int(count)))
@@ -134,7 +135,7 @@ def train(cfg: VocabularyConfig, lines: Iterable[str], *, size: int, field: str)
         most = max(counts.values())
         raise UserError(
             f"{field} is {size}: no word of the training text occurs data.vocabulary.min_count = {cfg.min_count} times "
-            f"(the most frequent word occurs {most} times); lower min_count"
+            f"(the most frequent word occurs {counted(most, 'time')}); lower min_count"
         )
     kept.sort(key=lambda item: (-item[1], item[0]))
     kept = kept[: size - len(SPECIAL)]

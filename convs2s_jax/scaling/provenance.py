@@ -33,7 +33,7 @@ def of_plans(cfg: Config, sizes: Mapping[str, int], chips: Collection[str], envi
     Args:
       cfg: the configuration, in which a sweep replaces the mesh sizes and `parallel`.
       sizes: vocabulary sizes.
-      chips: names of chips. Those that are not in the table are measured for each plan.
+      chips: names of chips. Rates that are not in the table are measured once per process.
       environment: environment variables of this process.
     """
     return {

@@ -42,7 +42,7 @@ def of_check(found: Sequence[Measured], steps: int) -> str:
 
 
 def _batch(shape: Shape, rows: int) -> str:
-    padding = f", of which {shape.rows - rows} rows are padding" if rows < shape.rows else ""
+    padding = f" with {counted(shape.rows - rows, 'row')} of padding" if rows < shape.rows else ""
     return f"{shape.rows} x ({shape.src}, {shape.tgt}){padding}"
 
 

@@ -17,7 +17,9 @@ def load(options: ServeOptions, *, tell: Callable[[str], None]) -> Engine:
     Raises:
       UserError: there is no such model, it does not translate, or the options do not fit it.
     """
-    model = translator.load(options.workdir, steps=options.checkpoint, dtype=options.dtype, tell=tell)
+    model = translator.load(
+        options.workdir, steps=options.checkpoint, dtype=options.dtype, tell=tell, given_as="--workdir"
+    )
     check(
         model.reads_source,
         f"--workdir={options.workdir[0]} is a language model and reads no source; a server needs a translation model",

@@ -43,7 +43,10 @@ def test_damaged_model_is_refused(tmp_path, content):
     [
         ("a 1\nb\n", r"src.txt, line 2: 'b' is not a word and its count, as in 'house 12'"),
         ("a 1\nb x\n", r"src.txt, line 2: 'b x' is not a word and its count"),
-        ("a 1\nb 1\na 1\n", r"src.txt, line 3: 'a' is already in the list; use the dictionary of the model"),
+        (
+            "a 1\nb 1\na 1\n",
+            r"src.txt, line 3: 'a' is already in the list; use the list that the model was",
+        ),
         ("<pad> 1\n", r"src.txt, line 1: '<pad>' is already in the list"),
     ],
 )

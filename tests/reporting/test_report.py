@@ -163,7 +163,7 @@ def test_what_a_run_lacks_is_a_sentence(tmp_path):
             ["--workdir={tmp}/no", "--lm_weight=0.2"],
             "--lm_weight: a report translates without a language model; remove",
         ),
-        (["--workdri=a"], "--workdri is not a flag of this command; did you mean '--workdir'?"),
+        (["--workdri=a"], "--workdri is not a flag of this command; did you mean 'workdir'?"),
     ],
 )
 def test_mistakes_are_one_sentence(tmp_path, arguments, sentence):

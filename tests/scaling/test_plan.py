@@ -160,7 +160,7 @@ def test_rows_that_pad_a_batch_are_no_tokens():
     assert (found.shapes, found.rows, found.tokens) == (((16, 16, 12),), (8,), (8 * 16,))
     assert found.steps[0].tokens_per_second == 8 * 16 / found.steps[0].seconds
     text = tables.of_plan(found)
-    assert "batches: 12 x (16, 16), of which 4 rows are padding\n" in text
+    assert "batches: 12 x (16, 16) with 4 rows of padding\n" in text
     alone = plan.one_chip(cfg, found, topology.named("h100:1"))
     assert (alone.shapes, alone.tokens) == (((16, 16, 2),), (2 * 16,))
 

@@ -265,7 +265,7 @@ def convs2s(command, *arguments):
     ("arguments", "sentence"),
     [
         (["import", "--dicts={tmp}"], "--checkpoint is missing: import needs --checkpoint, --dicts and --workdir"),
-        (["import", "--checkpiont=a"], "--checkpiont is not a flag of this command; did you mean '--checkpoint'?"),
+        (["import", "--checkpiont=a"], "--checkpiont is not a flag of this command; did you mean 'checkpoint'?"),
         (
             ["export", "--workdir=x", "--output=y.pt", "--source_lang=a/b"],
             "--source_lang=a/b: a language is part of a file name; use a code such as en",

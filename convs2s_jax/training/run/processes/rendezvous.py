@@ -1,11 +1,11 @@
 """How the processes of a command find each other: at an address, or through the cluster."""
 
 import contextlib
-import signal
 import socket
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 
@@ -65,12 +65,12 @@ def join(processes: Processes) -> Peers | None:
 def together(processes: Processes) -> Iterator[None]:
     """Connect to the other processes, for a command that has nothing to save. Errors are those of `join`.
 
-    SIGTERM ends this process at once, and the others as if it was lost. JAX's own handler only notes the signal, since
-    a training saves first.
+    A signal ends this process at once, and the others as if it was lost. JAX's own handler of SIGTERM would only note
+    the signal, since a training saves first.
     """
-    with distributed.guarded(), join(processes) or contextlib.nullcontext():
-        if jax.distributed.is_initialized():
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    settings: Any = jax.config
+    settings.update("jax_enable_preemption_service", False)
+    with ended_by_signals(), distributed.guarded(), join(processes) or contextlib.nullcontext():
         yield
 
 

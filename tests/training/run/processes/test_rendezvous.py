@@ -168,29 +168,33 @@ rendezvous.join(Processes(coordinator_address=sys.argv[1], num_processes=2, proc
 
 
 CHECKING = """
-import sys, time
-from convs2s_jax.training.run.processes import rendezvous
+import signal, sys, time
+from convs2s_jax.training.run.processes import distributed, rendezvous
 from convs2s_jax.training.run.processes.options import Processes
 
-address, number = sys.argv[1], int(sys.argv[2])
+address, signalled, number = sys.argv[1], *map(int, sys.argv[2:])
+signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests may run where it is ignored
 with rendezvous.together(Processes(coordinator_address=address, num_processes=2, process_id=number)):
     print("together", flush=True)
+    if number == signalled:
+        distributed.barrier("never")  # in C++, where Python's handlers do not run
     time.sleep(100)
 """
 
 
 @pytest.mark.drill
-@pytest.mark.parametrize("number", [0, 1])
-def test_sigterm_ends_all_processes_of_a_command_that_saves_nothing(number):
-    command = [sys.executable, "-c", CHECKING, f"127.0.0.1:{real.free_port()}"]
+@pytest.mark.parametrize(("number", "sent"), [(0, signal.SIGTERM), (1, signal.SIGTERM), (1, signal.SIGINT)])
+def test_a_signal_ends_all_processes_of_a_command_that_saves_nothing(number, sent):
+    command = [sys.executable, "-c", CHECKING, f"127.0.0.1:{real.free_port()}", str(number)]
     known = {"cwd": tiny.ROOT, "env": real.environment(1), "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     both = [subprocess.Popen([*command, str(i)], text=True, **known) for i in range(2)]
     try:
         for process in both:
             while (line := process.stdout.readline()) != "together\n":  # gloo speaks there too
                 assert line, process.stderr.read()
-        both[number].send_signal(signal.SIGTERM)
-        assert both[number].wait(60) == -signal.SIGTERM
+        time.sleep(1)  # it is in the barrier
+        both[number].send_signal(sent)
+        assert both[number].wait(60) == -sent
         assert both[1 - number].wait(60) == LOST
         said = f"another process of this command was lost (process {number}: its connection closed): run the same"
         assert said in both[1 - number].stderr.read()
