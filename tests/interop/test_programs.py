@@ -9,9 +9,12 @@ import itertools
 import json
 import os
 import random
+import re
+import signal
 import subprocess
 import sys
 import tarfile
+import time
 import venv
 from pathlib import Path
 from types import SimpleNamespace
@@ -291,12 +294,28 @@ def test_a_file_that_cannot_be_opened_is_named_before_the_work(flags, sentence, 
     assert program(*flags) == (2, f"translate.py: {sentence}\n")
 
 
-def test_an_interrupt_ends_the_program_without_a_traceback(program, monkeypatch):
-    def interrupted():
-        raise KeyboardInterrupt
+def handles(process, number):
+    """Whether a process has a handler for a signal."""
+    [caught] = re.findall(r"^SigCgt:\s*(\w+)", Path(f"/proc/{process.pid}/status").read_text(), re.MULTILINE)
+    return bool(int(caught, 16) & 1 << number - 1)
 
-    monkeypatch.setattr(program.module, "Model", interrupted)
-    assert program() == (130, "")
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="tells which signals a process handles")
+@pytest.mark.parametrize("moment", [0.1, 0.4, 4.0])
+def test_an_interrupt_ends_the_program_without_a_traceback(moment):
+    """During its imports, and while it waits for its input."""
+    code = "import runpy, signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "  # if it was ignored
+    code += "print(flush=True); sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    command = [sys.executable, "-c", code, runtime.__file__]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.readline()
+    end = time.monotonic() + 20
+    while handles(process, signal.SIGINT) and time.monotonic() < end:
+        time.sleep(0.01)
+    time.sleep(moment)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert (process.returncode, told) == (-signal.SIGINT, b"")
 
 
 def test_a_line_that_no_program_holds_is_named(convs2s):

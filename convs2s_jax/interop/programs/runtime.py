@@ -21,6 +21,7 @@ import json
 import math
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import uuid
@@ -29,9 +30,12 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
-from jax import export
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # an interrupt leaves no traceback, not even of imports
+
+import jax  # noqa: E402
+import numpy as np  # noqa: E402
+from jax import export  # noqa: E402
 
 FORMAT = 2
 GZIP = b"\x1f\x8b"
@@ -453,8 +457,6 @@ def main() -> None:
     except (ExportError, OSError) as error:
         print(f"translate.py: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
 
 
 if __name__ == "__main__":
