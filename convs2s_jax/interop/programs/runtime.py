@@ -33,9 +33,9 @@ from typing import Any
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # an interrupt leaves no traceback, not even of imports
 
-import jax  # noqa: E402
-import numpy as np  # noqa: E402
-from jax import export  # noqa: E402
+import jax
+import numpy as np
+from jax import export
 
 FORMAT = 2
 GZIP = b"\x1f\x8b"
