@@ -21,7 +21,7 @@ Report what each process sees before a long run: devices, versions, clock, workd
   {program} [--config=NAME] [--workdir=DIR] [--coordinator_address=HOST:PORT --num_processes=N --process_id=I]
 
 Run it on all machines with the flags of the training run, including --distributed. It removes the files that it
-creates in the workdir. It exits with status 2 if something is wrong.
+creates in the workdir, unless a signal ends it. It exits with status 2 if something is wrong.
 """
 
 

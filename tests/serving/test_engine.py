@@ -190,7 +190,7 @@ def test_answers_are_those_of_the_decode_command(
         (None, [[], ["a"] * 9], "line 2: 9 constraints are too many; this server accepts at most 8"),
         (
             None,
-            [["1 2 3 4 5 6 7 8 9"], []],
+            [["5", "1 2 3 4 5 6 7 8 9"], []],
             "line 1: .* tokens in a constraint are too many; this server .* at most 8",
         ),
         (["\u4e00", ""], None, "prefix, line 1: '\u4e00' is not in the target vocabulary"),
