@@ -1,6 +1,7 @@
 """The `convs2s` command and its sub-commands: `convs2s train`, `convs2s decode` and so on."""
 
 import importlib
+import importlib.metadata
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -49,6 +50,10 @@ COMMANDS: Mapping[str, Entry] = MappingProxyType(
 
 def console() -> None:
     """The console entry point `convs2s`."""
+    if sys.argv[1:] == ["--version"]:
+        versions = (f"{name} {importlib.metadata.version(name)}" for name in ("convs2s_jax", "jax"))
+        guard(lambda: print(", ".join(versions)), program="convs2s")  # noqa: T201
+        return
     start(sys.argv, COMMANDS, about="Convolutional sequence to sequence learning", usage="convs2s COMMAND")
 
 

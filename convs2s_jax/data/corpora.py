@@ -55,7 +55,8 @@ def _read_files(cfg: DataConfig, split: str) -> LinePairs | None:
         tgt += tgt_lines
         files.append((tgt_file, len(tgt_lines)))
     if pairs and not src:
-        raise UserError(f"{pairs[0][0]} and {pairs[0][1]} are empty: a corpus needs at least one line")
+        files_read = " and ".join(dict.fromkeys(pairs[0]))
+        raise UserError(f"no text in {files_read}: a corpus needs at least one line")
     return LinePairs(src, tgt, tuple(files)) if pairs else None
 
 

@@ -138,7 +138,7 @@ def _held_out(
     cfg: DataConfig, whole: LinePairs | None, own: LinePairs | None, recognise: Recognise
 ) -> Mapping[str, LinePairs | None]:
     """Return "train" and "valid" of a corpus. Without its own "valid", hold out a part of train if `hold_out` > 0."""
-    if not cfg.hold_out or own is not None or whole is None:
+    if not cfg.hold_out or own is not None or not whole or not whole.tgt:
         return {"train": whole, "valid": own}
     for distinct in (True, False):
         parts = _cut(whole, cfg.hold_out, distinct=distinct)

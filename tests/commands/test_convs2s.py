@@ -1,5 +1,6 @@
 """The command that starts all others."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -45,3 +46,9 @@ def test_python_handles_interrupts_again_when_a_command_starts(monkeypatch):
     monkeypatch.setattr(convs2s, "importlib", type("Loader", (), {"import_module": load}))
     convs2s.COMMANDS["train"].run(["train.py"])
     assert found == [signal.SIG_DFL, (signal.default_int_handler, ["train.py"])]
+
+
+def test_versions_are_told(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["convs2s", "--version"])
+    convs2s.console()
+    assert re.fullmatch(r"convs2s_jax \d+\.\d+\.\d+\S*, jax \d+\.\d+\.\d+\S*\n", capsys.readouterr().out)

@@ -79,3 +79,10 @@ def test_kinds_of_phrases_are_balanced_disjoint_and_the_same_every_time():
     assert set(kinds) == set(cldr.PHRASES)
     assert max(map(kinds.count, cldr.PHRASES)) < 3 * min(map(kinds.count, cldr.PHRASES))
     assert parallel_text.read(DataConfig(corpus="cldr_kinds", src="en", cldr=cfg), "valid").tgt == made["valid"][1]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, None])
+def test_a_tsv_without_lines_is_refused(tmp_path, share):
+    (tmp_path / "train.tsv").write_bytes(b"")
+    with pytest.raises(UserError, match=r"^the train split of the corpus is empty: it needs at least one line$"):
+        parallel_text.read_train_and_valid(DataConfig(corpus="tsv", dir=str(tmp_path), hold_out=share))

@@ -263,7 +263,7 @@ def test_unequal_files_are_refused_even_if_their_sums_agree(folder):
 def test_empty_corpus_is_refused(folder):
     for side in ("de", "en"):
         write(folder / f"train.{side}", b"")
-    with pytest.raises(UserError, match=r"train\.de and .*train\.en are empty: a corpus needs at least one line"):
+    with pytest.raises(UserError, match=r"no text in .*train\.de and .*train\.en: a corpus needs at least one line"):
         parallel_text.read(files(folder), "train")
 
 

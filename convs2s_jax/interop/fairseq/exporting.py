@@ -135,13 +135,11 @@ def _export(order: Export, workdir: Path, output: Path, tell: Callable[[str], No
             )
             dictionaries.write(vocabularies.src, folder, source)
             dictionaries.write(vocabularies.tgt, folder, target)
+            beside = ", ".join(sorted({path.name for path in folder.iterdir()} - {output.name}))
             _move(folder, output, data)
     except OSError as error:
         raise UserError(f"--output={order.output} cannot be written: {error.strerror}") from error
-    return (
-        f"{order.output}: wrote step {position['step']} of {order.workdir}, with dict.{source}.txt and "
-        f"dict.{target}.txt next to it"
-    )
+    return f"{order.output}: wrote step {position['step']} of {order.workdir}, with {beside} next to it"
 
 
 def _move(made: Path, output: Path, folder: str) -> None:

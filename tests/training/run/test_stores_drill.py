@@ -166,7 +166,11 @@ def test_everything_in_a_store_gives_what_a_local_run_gives(store, variables, tm
     assert remote.encode() in stores.read(f"{other}/report/index.html")
     assert stores.names(f"{other}/report/translations")
 
-    stores.write(output, stores.read(output) + b"torn")
+    stores.write(output, stores.read(output) + b"more")
+    refused = run("decode.py", *there, "--resume")
+    assert refused.returncode == 2
+    assert f"--resume: {output} has more than the 8 lines that were written; " in refused.stderr
+    stores.write(output, (tmp_path / "out").read_bytes())
     resumed = run("decode.py", *there, "--resume")
     assert (resumed.returncode, stores.read(output)) == (0, (tmp_path / "out").read_bytes()), resumed.stderr
     assert f"{output} already has 8 of 8 lines; nothing left to do" in resumed.stderr
