@@ -101,7 +101,7 @@ def exists(address: str) -> bool:
     if name in names(folder, name):
         return True
     with contextlib.suppress(FileNotFoundError):
-        _found(address, slice(0, 1))
+        read(address)
         raise not_listed(folder)
     return False
 
@@ -194,7 +194,7 @@ def _listed(bucket: tuple[str, str], prefix: str) -> list[str]:
     driver = _opened(bucket)
     found = driver.list(tensorstore.KvStore.KeyRange(prefix, end)).result()
     if not found and bucket[0] == "gs":
-        driver.read(f"{prefix}.list", byte_range=slice(0, 1)).result()
+        driver.read(f"{prefix.rpartition('/')[0]}/.list".lstrip("/"), byte_range=slice(0, 1)).result()
         found = driver.list(tensorstore.KvStore.KeyRange(prefix, end)).result()
     return [key for key in map(bytes.decode, found) if key.startswith(prefix)]  # emulators list more than requested
 

@@ -131,6 +131,7 @@ def test_a_name_may_be_longer_than_a_disk_allows(bucket, trained, here, monkeypa
     name, told, there = f"gs://bucket/{'n' * 900}.txt", [], {}
     read, pieces = stores.read, stores.pieces
     monkeypatch.setattr(stores, "write", there.__setitem__)
+    monkeypatch.setattr(stores, "exists", there.__contains__)
     monkeypatch.setattr(stores, "read", lambda at: there.get(at) or read(at))
     monkeypatch.setattr(stores, "pieces", lambda at, **most: iter([there[at]]) if at in there else pieces(at, **most))
     assert decoded(output=name) == here
