@@ -301,7 +301,7 @@ def handles(process, number):
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="tells which signals a process handles")
-@pytest.mark.parametrize("moment", [0.1, 0.4, 4.0])
+@pytest.mark.parametrize("moment", [0.1, 0.4, 2.0])
 def test_an_interrupt_ends_the_program_without_a_traceback(moment):
     """During its imports, and while it waits for its input."""
     code = "import runpy, signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "  # if it was ignored

@@ -153,16 +153,16 @@ def test_a_plan_is_json_and_a_table(made):
     assert "was planned on virtual CPU devices" in text
 
 
-def test_rows_that_pad_a_batch_are_no_tokens():
-    """8 rows of 16 tokens fit the budget; training pads them to 12, a multiple of 6 row shards."""
-    cfg = tiny.config(mesh={"data": 6})
-    found = plan.make(cfg, topology.named("h100:6"), lengths=[16], tokens=130)
-    assert (found.shapes, found.rows, found.tokens) == (((16, 16, 12),), (8,), (8 * 16,))
-    assert found.steps[0].tokens_per_second == 8 * 16 / found.steps[0].seconds
-    text = tables.of_plan(found)
-    assert "batches: 12 x (16, 16) with 4 rows of padding\n" in text
-    alone = plan.one_chip(cfg, found, topology.named("h100:1"))
-    assert (alone.shapes, alone.tokens) == (((16, 16, 2),), (2 * 16,))
+def test_rows_that_pad_a_batch_are_no_tokens(made, monkeypatch):
+    """5 rows of 16 tokens fit the budget; training pads them to 8, a multiple of the 8 row shards."""
+    monkeypatch.setattr(programs, "compile_update", lambda *_: made.programs)
+    monkeypatch.setattr(programs, "compile_start", lambda *_: made.start)
+    found = plan.make(CFG, topology.named("h100:8"), lengths=[16], tokens=5 * 16, sizes=SIZES)
+    assert (found.shapes, found.rows, found.tokens) == (((16, 16, 8),), (5,), (3 * 5 * 16,))
+    assert found.steps[0].tokens_per_second == 3 * 5 * 16 / found.steps[0].seconds
+    assert "batches: 8 x (16, 16) with 3 rows of padding\n" in tables.of_plan(found)
+    monkeypatch.setattr(plan, "_of_shapes", lambda _cfg, _topology, _mesh, shapes, _sizes: shapes)
+    assert plan.one_chip(CFG, found, topology.named("h100:1")) == [(16, 16, 1)]
 
 
 def test_plans_for_the_same_devices_have_the_same_measured_rates():
