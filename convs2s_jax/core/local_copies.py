@@ -132,7 +132,7 @@ def outgoing(flag: str, place: str, tell: Tell) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def outgoing_folder(
-    flag: str, place: str, tell: Tell, *, is_new: bool = False, reused: tuple[str, ...] = (), last: str = ""
+    flag: str, place: str, tell: Tell, *, is_new: str = "", reused: tuple[str, ...] = (), last: str = ""
 ) -> Iterator[tuple[Path, Tell, Callable[[], None]]]:
     """Yield the path of a folder to create or fill: the place itself, or a temporary folder, uploaded at the end.
 
@@ -142,7 +142,8 @@ def outgoing_folder(
       flag: the flag that specifies it, such as --output.
       place: path or address.
       tell: as in `upload`.
-      is_new: whether to refuse an address under which there are objects.
+      is_new: name of an object that each output of this kind has, to refuse an address under which there are objects;
+        "" to accept it.
       reused: beginnings of the names of earlier objects to fetch first.
       last: name of the files, or end of their paths, that are uploaded after all others, because they mark the rest as
         complete.
@@ -169,24 +170,30 @@ def outgoing_folder(
 
     with _results(flag, address) as (kept, folder):
         try:
-            if is_new and (others := stores.names(address)):
-                if last and not any(_completes(name, last) for name in others):
-                    raise UserError(
-                        f"{flag}={address} contains objects, but no {last}, which is uploaded last: delete them if "
-                        "they are from an upload that did not finish and nothing is being written there, or choose a "
-                        "new folder; nothing was written"
-                    )
-                raise UserError(f"{flag}={address} already exists: choose a new folder; nothing was written")
-            if is_new and last:
-                stores.exists(stores.join(address, last))  # raises if it is there but not listed
-            # also without anything to fetch, to report a bucket that does not exist
-            there = [name for beginning in reused or (last,) for name in stores.names(address, beginning)]
-            stores.in_parallel(lambda name: fetch(address, folder, name), there if reused else [])
+            if is_new:
+                _check_new(flag, address, is_new, last)
+            else:  # also without anything to fetch, to report a bucket that does not exist
+                there = [name for beginning in reused or (last,) for name in stores.names(address, beginning)]
+                stores.in_parallel(lambda name: fetch(address, folder, name), there if reused else [])
         except OSError as error:
             raise unusable(flag, address, error) from error
         sent |= _stamps(folder)
         yield folder, with_address(tell, folder, address), save
     upload(flag, address, kept, send, tell)
+
+
+def _check_new(flag: str, address: str, known: str, last: str) -> None:
+    """Refuse an address under which there are objects, or the one called `known`. Raises UserError or OSError."""
+    if others := stores.names(address):
+        if last and not any(_completes(name, last) for name in others):
+            raise UserError(
+                f"{flag}={address} contains objects, but no {last}, which is uploaded last: delete them if they are "
+                "from an upload that did not finish and nothing is being written there, or choose a new folder; "
+                "nothing was written"
+            )
+        raise UserError(f"{flag}={address} already exists: choose a new folder; nothing was written")
+    if stores.is_readable(stores.join(address, known)):
+        raise stores.not_listed(address)
 
 
 def upload(flag: str, address: str, folder: Path, send: Callable[[], None], tell: Tell) -> None:

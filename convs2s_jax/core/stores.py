@@ -100,9 +100,16 @@ def exists(address: str) -> bool:
     folder, _, name = address.rpartition("/")
     if name in names(folder, name):
         return True
+    if is_readable(address):
+        raise not_listed(folder)
+    return False
+
+
+def is_readable(address: str) -> bool:
+    """Whether an object that a list lacks exists nevertheless. Raises OSError if that cannot be determined."""
     with contextlib.suppress(FileNotFoundError):
         read(address)
-        raise not_listed(folder)
+        return True
     return False
 
 
@@ -191,11 +198,11 @@ def _listed(bucket: tuple[str, str], prefix: str) -> list[str]:
     import tensorstore
 
     end = prefix[:-1] + chr(ord(prefix[-1]) + 1) if prefix else ""  # the smallest string above all of them
-    driver = _opened(bucket)
-    found = driver.list(tensorstore.KvStore.KeyRange(prefix, end)).result()
+    driver, keys = _opened(bucket), tensorstore.KvStore.KeyRange(prefix, end)
+    found = driver.list(keys).result()
     if not found and bucket[0] == "gs":
         driver.read(f"{prefix.rpartition('/')[0]}/.list".lstrip("/"), byte_range=slice(0, 1)).result()
-        found = driver.list(tensorstore.KvStore.KeyRange(prefix, end)).result()
+        found = driver.list(keys).result()
     return [key for key in map(bytes.decode, found) if key.startswith(prefix)]  # emulators list more than requested
 
 

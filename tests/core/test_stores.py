@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from convs2s_jax.core import stores
+from convs2s_jax.core import local_copies, stores
 from convs2s_jax.core.errors import UserError
 from tests.stores import bucket  # noqa: F401  (a fixture)
 
@@ -133,7 +133,7 @@ def google(monkeypatch, objects, refuses):
         url = f"http://127.0.0.1:{server.server_port}"
         monkeypatch.setenv("TENSORSTORE_GCS_HTTP_URL", url)
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", url)
-        yield counts
+        yield
         server.shutdown()
 
 
@@ -156,6 +156,17 @@ def test_objects_that_may_be_read_but_not_listed_are_not_taken_for_missing(monke
         with pytest.raises(OSError, match=r"its objects are not listed, for which the credentials need storage"):
             stores.exists("gs://bucket/run/config.json")
         assert not stores.exists("gs://bucket/run/other")
+
+
+@pytest.mark.parametrize(("known", "last"), [("manifest.json", "manifest.json"), ("config.json", "position/metadata")])
+def test_an_output_that_is_there_but_not_listed_is_not_overwritten(monkeypatch, known, last):
+    """`last` of a workdir is the end of a path, so that alone would not be found."""
+    with (
+        google(monkeypatch, {f"run/{known}": "1"}, lambda kind, _: 403 * (kind == "list")),
+        pytest.raises(UserError, match=r"^--output=gs://bucket/run cannot be used: its objects are not listed"),
+        local_copies.outgoing_folder("--output", "gs://bucket/run", print, is_new=known, last=last),
+    ):
+        pytest.fail("it would be uploaded")
 
 
 def test_tensorstore_still_takes_a_refused_list_for_an_empty_one():

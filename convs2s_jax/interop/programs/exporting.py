@@ -77,7 +77,10 @@ def export_programs(order: Export, tell: Callable[[str], None]) -> None:
         "," not in str(order.workdir) or scheme_of(str(order.workdir)) != "" or Path(order.workdir).exists(),
         f"--workdir={order.workdir} lists several folders, but an ensemble cannot be exported; specify one of them",
     )
-    with local_copies.outgoing_folder("--output", str(order.output), tell, is_new=True, last=MANIFEST) as (output, *_):
+    with local_copies.outgoing_folder("--output", str(order.output), tell, is_new=MANIFEST, last=MANIFEST) as (
+        output,
+        *_,
+    ):
         model, search = _loaded(order, tell)
         with new_folder(output) as folder:
             manifest = _written(folder, model, search, order)

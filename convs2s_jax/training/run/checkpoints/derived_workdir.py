@@ -39,7 +39,7 @@ def new(flag: str, place: str, tell: Tell) -> Iterator[Path]:
     """
     if scheme_of(place):
         # the position is written last, because it marks a checkpoint as complete
-        with local_copies.outgoing_folder(flag, place, tell, is_new=True, last=mirror.MARK) as (folder, *_):
+        with local_copies.outgoing_folder(flag, place, tell, is_new="config.json", last=mirror.MARK) as (folder, *_):
             folder.mkdir()
             yield folder
         return

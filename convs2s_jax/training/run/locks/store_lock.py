@@ -83,7 +83,7 @@ class _Claim:
 
     def withdraw(self) -> None:
         """Delete the claim."""
-        stores.delete(stores.join(self._workdir, self._name))
+        stores.delete(self._address)
 
     def beat(self, stop: threading.Event) -> None:
         """Write heartbeats to the claim until `stop`; end this process if another one has taken the workdir."""
@@ -93,23 +93,20 @@ class _Claim:
                 claims = _claims(self._workdir)
                 takers = [text for text in claims.values() if self._name in _record(text).get("over", ())]
                 # who took it may have gone since, and another one come
-                if takers or (self._name not in claims and not self._is_there()):
+                if takers or (self._name not in claims and not stores.is_readable(self._address)):
                     end_lost(self._workdir, _holder(next(iter(takers or claims.values()), b"")), SILENCE)
                 self._count += 1
                 self._write()
                 self._written = began
 
-    def _is_there(self) -> bool:
-        """Whether the claim, which a list lacks, still exists. Raises OSError if that cannot be determined."""
-        with contextlib.suppress(FileNotFoundError):
-            stores.read(stores.join(self._workdir, self._name))
-            return True
-        return False
+    @property
+    def _address(self) -> str:
+        return stores.join(self._workdir, self._name)
 
     def _write(self) -> None:
         """Write the claim: its holder, the claims that it found to be over, and the count of its beats."""
         record = {"holder": json.loads(this_process().to_bytes()), "over": sorted(self._over), "beats": self._count}
-        stores.write(stores.join(self._workdir, self._name), json.dumps(record).encode())
+        stores.write(self._address, json.dumps(record).encode())
 
 
 def holders(workdir: str) -> list[Holder | None]:

@@ -126,7 +126,6 @@ def _held(address: str, folder: Path) -> Iterator[Mirror]:
     try:
         with contextlib.ExitStack() as stack:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            stores.names(address)  # reports a bucket that does not exist
             is_fresh = stack.enter_context(store_lock.held(address))
             found = Mirror(address, folder, mirror.fetch(address, folder, marker=store_lock.PREFIX), is_fresh)
             stack.enter_context(found)
