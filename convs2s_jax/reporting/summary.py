@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from convs2s_jax.core.errors import counted
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.reporting import learning_rate
 from convs2s_jax.reporting.curves import QUANTITIES
@@ -153,7 +154,7 @@ def _side(side: Any) -> str:
     """The kind of an encoder or decoder, with its number of layers if it has one."""
     layers = getattr(side, "layers", None)
     count = len(layers) if isinstance(layers, tuple) else layers if isinstance(layers, int) else None
-    return side.kind + (f" ({count} layer{'s' if count != 1 else ''})" if count else "")
+    return side.kind + (f" ({counted(count, 'layer')})" if count else "")
 
 
 def _scores(record: Any, named: str) -> str:

@@ -80,8 +80,7 @@ def _work(plan: Plan) -> list[str]:
     head = ["work of a chip", "model", "executed", "memory traffic", "compiled in", "processor"]
     total = sum(each.seconds for each in plan.all_programs), sum(each.processor_seconds for each in plan.all_programs)
     rows.append(["all", "", "", "", f"{total[0]:.1f} s", f"{total[1]:.1f} s"])
-    shapes = f"{plan.run_shapes} shape{'s' if plan.run_shapes > 1 else ''}"
-    run = f"a run has at most {shapes} of batches (data.batch.shapes)"
+    run = f"a run has at most {counted(plan.run_shapes, 'shape')} of batches (data.batch.shapes)"
     return [
         *table(head, rows),
         f"{run}: {plan.run_processor_seconds:,.0f} processor seconds to compile its first state and updates once",

@@ -1,10 +1,10 @@
-"""Checks of whether a model can satisfy a request: required words, translations to score, and beams."""
+"""Whether a model can satisfy a request: required words, translations to score, beams, and lines that are too long."""
 
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import UserError, counted
 from convs2s_jax.core.tokens import UNK
 from convs2s_jax.data.text_files import name_of
 from convs2s_jax.data.vocabulary import Vocabulary
@@ -15,6 +15,11 @@ from convs2s_jax.translation.lines import encode, encode_phrases
 from convs2s_jax.translation.loaded import LoadedModel
 
 _PIECE = 4096  # lines to encode at once
+
+
+def left_out(where: str, cut: int, *, room: str = "the model's positions") -> str:
+    """Return the message about a line of whose tokens the last `cut` were left out."""
+    return f"{where}: too long for {room}; left out at its end: {counted(cut, 'token')}"
 
 
 def check_fit(

@@ -300,7 +300,7 @@ def handles(process, number):
     return bool(int(caught, 16) & 1 << number - 1)
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="tells which signals a process handles")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="/proc tells which signals a process handles")
 @pytest.mark.parametrize("moment", [0.1, 0.4, 2.0])
 def test_an_interrupt_ends_the_program_without_a_traceback(moment):
     """During its imports, and while it waits for its input."""

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from tqdm import tqdm
 
 from convs2s_jax.core.config import check
-from convs2s_jax.core.errors import Tell, counted
+from convs2s_jax.core.errors import Tell
 from convs2s_jax.core.guard import held_interrupts
 from convs2s_jax.data import corpora
 from convs2s_jax.metrics import scoring
@@ -171,8 +171,7 @@ def warn(name: str, results: Sequence[Result], tell: Tell) -> None:
         if result.best.score == float("-inf"):
             tell(f"{where}: no translation was found, because its scores are not finite or no word is allowed")
         if result.cut:
-            cut = counted(result.cut, "token")
-            tell(f"{where}: too long for the model's positions; left out at its end: {cut}")
+            tell(fit.left_out(where, result.cut))
 
 
 def _warn_of_unknown(name: str, lines: Sequence[int], total: int, tell: Tell) -> None:

@@ -18,7 +18,7 @@ from convs2s_jax.metrics import labels
 from convs2s_jax.models.classifier.model import ClassifierConfig, ClassifierParams
 from convs2s_jax.search.buckets import DEFAULT_BATCHING, Batching
 from convs2s_jax.search.classify import classify
-from convs2s_jax.translation import trained
+from convs2s_jax.translation import fit, trained
 from convs2s_jax.translation.jobs import inputs, resuming
 from convs2s_jax.translation.jobs.job import Job, Prompt, batching
 from convs2s_jax.translation.jobs.label_formats import LABEL_FORMATS, Choice, Labelled
@@ -175,8 +175,7 @@ def _check(options: Options) -> None:
 def _warn(name: str, tell: Tell, results: Sequence[Labelled]) -> None:
     for result in results:
         if result.cut:
-            where = f"{name}, line {result.line + 1}"
-            tell(f"{where}: too long for the model; left out at its end: {counted(result.cut, 'token')}")
+            tell(fit.left_out(f"{name}, line {result.line + 1}", result.cut, room="the model"))
 
 
 def _report(show: int, lines: Sequence[str], right: Sequence[str] | None, tell: Tell, found: Sequence[str]) -> None:
