@@ -15,6 +15,7 @@ from convs2s_jax.core import local_copies
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import new_folder
+from convs2s_jax.core.guard import writing_remedy
 from convs2s_jax.data import bpe_codes, labels, pieces, sealed_folder, sentencepiece, words
 from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.parallel_text import ParallelText
@@ -126,7 +127,8 @@ def save(vocabularies: Vocabularies, folder: Path) -> None:
             sealed_folder.write(new)
             _move(new, folder)
     except OSError as error:
-        raise UserError(f"{folder} cannot be written: {error.strerror}; choose another folder") from error
+        remedy = writing_remedy(error, "choose another folder")
+        raise UserError(f"{folder} cannot be written: {error.strerror}; {remedy}") from error
 
 
 def load(folder: Path) -> Vocabularies:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from convs2s_jax.core.checksums import DamagedError
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import UserError, counted
 from convs2s_jax.core.files import content
 from convs2s_jax.core.places import scheme_of
 from convs2s_jax.reporting import log
@@ -156,16 +156,16 @@ def _records(workdir: Path, problems: list[str]) -> list[dict[str, Any]]:
     """Read intact reports. A last line that is still being written is skipped silently."""
     path = workdir / metrics_file.NAME
     try:
-        intact, damaged = metrics_file.read(workdir)
-        whole = not path.exists() or content(path).endswith(b"\n")
+        data = metrics_file.data(workdir)
     except OSError as error:
         problems.append(f"{path} cannot be read ({error.strerror}), so there are no curves")
         return []
-    if not whole and damaged:
-        damaged = damaged[:-1]
+    intact, damaged = metrics_file.parse(data)
+    if damaged[-1:] == [data.rpartition(b"\n")[2]]:
+        damaged.pop()
     if damaged:
-        many = f"{len(damaged)} lines are damaged and were" if len(damaged) > 1 else "a line is damaged and was"
-        problems.append(f"{path}: {many} skipped")
+        many = "are damaged and were" if len(damaged) > 1 else "is damaged and was"
+        problems.append(f"{path}: {counted(len(damaged), 'line')} {many} skipped")
     if not intact:
         problems.append(f"{path} has no reports yet, so there are no curves")
     return [record for _, record in intact]

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from convs2s_jax.core.config import build, check, to_dict
+from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.search import keys, shortlist
 from convs2s_jax.search.buckets import NO_AXES, Batching, Sizes, widths_up_to
@@ -13,7 +13,7 @@ from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.structure import structure_of
 from convs2s_jax.search.translate import max_output_length
 from convs2s_jax.serving import required
-from convs2s_jax.serving.required import Allowed
+from convs2s_jax.serving.options import Allowed
 from convs2s_jax.translation.lines import encode, translate
 from convs2s_jax.translation.results import Result
 from convs2s_jax.translation.translator import Translator
@@ -84,10 +84,7 @@ class Engine:
         Raises:
           UserError: a value is invalid or would require compilation.
         """
-        try:
-            search = _changed(self.search, tuple(changes.items()))
-        except UserError as error:  # the fields of a request have no path
-            raise UserError(str(error).removeprefix("search.")) from error
+        search = _changed(self.search, tuple(changes.items()))
         check(
             search.beam_size in self.beam_sizes,
             f"beam_size is {search.beam_size}; this server supports {', '.join(map(str, self.beam_sizes))}",
@@ -222,4 +219,4 @@ def with_beam(search: SearchConfig, size: int, *, sampling: bool = False) -> Sea
 @functools.lru_cache(maxsize=1024)
 def _changed(search: SearchConfig, changes: tuple[tuple[str, Any], ...]) -> SearchConfig:
     """A search with some fields changed. Cached, since validation is slow and most requests use the same options."""
-    return build(SearchConfig, to_dict(search) | dict(changes), "search")
+    return replace(search, **dict(changes))

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from convs2s_jax.core import local_copies
-from convs2s_jax.core.config import build, check, to_dict
-from convs2s_jax.search.config import SearchConfig, check_search
-from convs2s_jax.serving.engine import Engine, with_beam
+from convs2s_jax.core.config import check
+from convs2s_jax.search.config import check_search, overridden
+from convs2s_jax.serving.engine import Engine
 from convs2s_jax.serving.options import ServeOptions
 from convs2s_jax.translation import fit, shortlists, translator
 
@@ -24,7 +24,7 @@ def load(options: ServeOptions, *, tell: Callable[[str], None]) -> Engine:
         model.reads_source,
         f"--workdir={options.workdir[0]} is a language model and reads no source; a server needs a translation model",
     )
-    search = build(SearchConfig, to_dict(model.cfg.search) | dict(options.search), "search")
+    search = overridden(model.cfg.search, options.search)
     check(
         not search.sampling,
         "search.sampling is True in this run, but a server answers the same request with the same translations; use "
@@ -46,16 +46,15 @@ def load(options: ServeOptions, *, tell: Callable[[str], None]) -> Engine:
         "--allow=sampling cannot be combined with diverse_groups, since samples are drawn independently; remove one",
     )
     sizes = options.beam_sizes or (search.beam_size,)
-    for size in sizes:
-        one = with_beam(search, size)
+    searches = [overridden(search, {"beam_size": size}) for size in sizes]
+    for one in searches:
         fit.check_memory(model, one, options.batch_size)
-    search = with_beam(search, sizes[0])
     if options.shortlist:
         with local_copies.incoming("--shortlist", options.shortlist) as path:
             model = replace(model, shortlist=shortlists.load(path, model.vocabularies))
     return Engine(
         translator=translator.precomputed(model, int8=options.int8),
-        search=search,
+        search=searches[0],
         beam_sizes=tuple(dict.fromkeys(sizes)),
         batch_size=options.batch_size,
         max_tokens=min(options.max_tokens, model.max_source),

@@ -7,6 +7,8 @@ from typing import Any, Literal
 from convs2s_jax.core.config import check
 
 LARGEST_PORT = 65535
+Allowed = Literal["prefixes", "constraints", "sampling"]
+"""Optional features that requests may use."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,7 +47,7 @@ class ServeOptions:
     dtype: Literal["float32", "bfloat16"] | None = None
     int8: bool = False
     shortlist: str = ""
-    allow: tuple[Literal["prefixes", "constraints", "sampling"], ...] = ()
+    allow: tuple[Allowed, ...] = ()
     host: str = "127.0.0.1"
     port: int = 8080
     beam_sizes: tuple[int, ...] = ()

@@ -1,16 +1,15 @@
 """Prefixes and constraints of requests: which ones a server accepts, in arrays of compiled shapes."""
 
 from collections.abc import Sequence
-from typing import Literal
 
 from convs2s_jax.core.config import check
 from convs2s_jax.search.buckets import NO_AXES, Sizes
 from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.serving.options import Allowed
 from convs2s_jax.translation import arguments
 from convs2s_jax.translation.lines import encode, encode_phrases
 from convs2s_jax.translation.translator import Translator
 
-Allowed = Literal["prefixes", "constraints", "sampling"]
 MOST = Sizes(prefix=32, phrases=8, phrase=8)
 """Maximum number of tokens per prefix, phrases per line, and tokens per phrase."""
 

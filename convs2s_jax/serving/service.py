@@ -157,10 +157,8 @@ class Service:
 def _check_lines(name: str, texts: Sequence[str]) -> None:
     """Raise UserError for texts that are not single lines of valid Unicode."""
     for number, text in enumerate(texts, 1):
-        check(
-            "\n" not in text and "\r" not in text,
-            f"{name} {number} contains a line break; send each line as a separate entry of lines",
-        )
+        remedy = "send each line as a separate entry of lines" if name == "line" else "remove it"
+        check("\n" not in text and "\r" not in text, f"{name} {number} contains a line break; {remedy}")
         try:
             text.encode("utf-8")
         except UnicodeEncodeError:

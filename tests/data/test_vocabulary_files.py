@@ -75,7 +75,9 @@ def test_failed_saving_leaves_what_was_there(tmp_path):
 
     old = build(CONFIGS[3])
     vocabulary.save(old, tmp_path / "vocab")
-    with pytest.raises(UserError, match="vocab cannot be written: No space left on device; choose another folder"):
+    with pytest.raises(
+        UserError, match="vocab cannot be written: No space left on device; free disk space or choose another folder"
+    ):
         vocabulary.save(vocabulary.Vocabularies(old.tgt, Broken(("a",), (1,))), tmp_path / "vocab")
     assert vocabulary.load(tmp_path / "vocab") == old
     assert [path.name for path in tmp_path.iterdir()] == ["vocab"]

@@ -149,7 +149,9 @@ def test_damaged_lines_are_told_and_one_being_written_is_not(tmp_path):
     path.write_text(whole[0] + whole[1].replace("4", "5", 1) + whole[2] + whole[2][:20])
     found = runs.read(path.parent, "a")
     assert [record["step"] for record in found.records] == [2, 4]
-    assert found.problems == (f"{path}: a line is damaged and was skipped",)
+    assert found.problems == (f"{path}: 1 line is damaged and was skipped",)
+    path.write_text(whole[0] + whole[1].replace("4", "5", 1) + whole[2].rstrip("\n"))  # the last one is whole
+    assert runs.read(path.parent, "a").problems == found.problems
     path.unlink()
     (path.parent / "train.log").unlink()
     samples = path.parent / "samples"

@@ -266,6 +266,7 @@ def test_options_that_no_server_can_have_are_refused(workdir, more, sentence):
         ({"lm_weight": 0.2}, r"^--lm_weight is 0\.2, but a server has no language model; use --lm_weight=0"),
         ({"length_penalty": 0.5, "normalize": False}, "^--length_penalty with --nonormalize: scores are not divided"),
         ({"diverse_strength": 1.0}, "^--diverse_strength without --diverse_groups: "),
+        ({"temperature": 0.0}, r"^--temperature is 0\.0: "),
     ],
     ids=str,
 )

@@ -13,6 +13,7 @@ import jax
 from convs2s_jax.core import local_copies, stores
 from convs2s_jax.core.errors import UserError, counted
 from convs2s_jax.core.files import new_folder, open_regular
+from convs2s_jax.core.guard import writing_remedy
 from convs2s_jax.core.places import joined, scheme_of
 from convs2s_jax.data import vocabulary
 from convs2s_jax.interop.fairseq import dictionaries, files, momentum, recipe
@@ -138,7 +139,8 @@ def _export(order: Export, workdir: Path, output: Path, tell: Callable[[str], No
             beside = ", ".join(sorted({path.name for path in folder.iterdir()} - {output.name}))
             _move(folder, output, data)
     except OSError as error:
-        raise UserError(f"--output={order.output} cannot be written: {error.strerror}") from error
+        remedy = writing_remedy(error, "choose another file")
+        raise UserError(f"--output={order.output} cannot be written: {error.strerror}; {remedy}") from error
     return f"{order.output}: wrote step {position['step']} of {order.workdir}, with {beside} next to it"
 
 

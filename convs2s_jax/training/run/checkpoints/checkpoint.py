@@ -26,7 +26,7 @@ from convs2s_jax.training.run.selection import LOSS, Scores, Validation, best_of
 from convs2s_jax.training.step import TrainState
 
 LOOK = 0.01
-"""Seconds between two looks whether a save has ended."""
+"""Seconds between two checks for the end of a save."""
 
 
 class Checkpoints(ocp.CheckpointManager):
@@ -236,9 +236,10 @@ def _writing(checkpoints: ocp.CheckpointManager, step: int) -> Iterator[None]:
             raise
         last = max((other for other in finished(Path(checkpoints.directory)) if other != step), default=None)
         good = "no earlier one exists" if last is None else f"the last good one is step {last}"
+        remedy = "Free disk space" if room else "Check the folder and its permissions"
         raise UserError(
             f"{checkpoints.directory}: the checkpoint of step {step} could not be written "
-            f"({room or first_line(error)}); {good}. Free disk space and run the same command again"
+            f"({room or first_line(error)}); {good}. {remedy} and run the same command again"
         ) from error
 
 

@@ -10,6 +10,7 @@ from convs2s_jax.core.checksums import DamagedError
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.core.files import new_folder
+from convs2s_jax.core.guard import writing_remedy
 from convs2s_jax.core.places import scheme_of
 from convs2s_jax.data import vocabulary
 from convs2s_jax.data.vocabulary import Vocabularies
@@ -53,7 +54,8 @@ def new(flag: str, place: str, tell: Tell) -> Iterator[Path]:
             yield part
             part.rename(path.absolute())
     except OSError as error:
-        raise UserError(f"{flag}={place} cannot be written: {error.strerror}; choose another folder") from error
+        remedy = writing_remedy(error, "choose another folder")
+        raise UserError(f"{flag}={place} cannot be written: {error.strerror}; {remedy}") from error
 
 
 def write(

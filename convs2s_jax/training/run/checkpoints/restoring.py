@@ -27,6 +27,9 @@ from convs2s_jax.training.step import TrainState
 
 T = TypeVar("T")
 
+NOT_DAMAGE = (UserError, MemoryError, jax.errors.JaxRuntimeError)
+"""Errors in reading that say nothing about the checkpoint, such as memory that runs out."""
+
 RENAMED: tuple[tuple[str, str], ...] = (
     ("conv/taps/w", "conv/depthwise/w"),
     ("conv/taps/scores", "conv/taps"),
@@ -191,7 +194,7 @@ def _attempt(read: Callable[[], T]) -> tuple[T | None, str]:
     """Return the result of `read`, or None and the reason why the checkpoint is damaged."""
     try:
         return read(), ""
-    except (UserError, MemoryError, jax.errors.JaxRuntimeError):
+    except NOT_DAMAGE:
         raise
     except Exception as error:
         return None, first_line(error)
@@ -199,10 +202,11 @@ def _attempt(read: Callable[[], T]) -> tuple[T | None, str]:
 
 def _everywhere(read: Callable[[], T]) -> T:
     """Call `read` on each process. If one fails, all raise ValueError, since the next steps need all of them."""
-    found, why, refused = None, "", None
+    found, why = None, ""
+    refused: Exception | None = None
     try:
         found = read()
-    except UserError as error:
+    except NOT_DAMAGE as error:
         refused = error
     except Exception as error:  # a damaged file; libraries raise all kinds of errors
         why = first_line(error)

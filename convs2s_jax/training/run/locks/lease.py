@@ -29,7 +29,7 @@ class Claim(NamedTuple):
 
     Attributes:
       number: its number, 0 for none.
-      content: its holder and a line for each beat.
+      content: its holder, then a line with the count of its beats.
     """
 
     number: int
@@ -53,8 +53,9 @@ def held(workdir: Path, name: str) -> Iterator[None]:
     finally:
         stop.set()
         beats.join()
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, OVER, 0)
+        with contextlib.suppress(OSError):  # then it is over once it has been silent
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, OVER, 0)
         os.close(descriptor)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from convs2s_jax.core.checksums import FIELD, DamagedError, parsed, seal, unseal
+from convs2s_jax.core.errors import counted
 from convs2s_jax.core.files import content, replace_file
 
 NAME = "metrics.jsonl"
@@ -19,11 +20,16 @@ def line(record: Mapping[str, Any]) -> str:
     return json.dumps(seal(record)) + "\n"
 
 
-def read(workdir: Path) -> tuple[list[tuple[bytes, dict[str, Any]]], list[bytes]]:
-    """The intact lines of a workdir, each with its record without the checksum, and the damaged lines."""
+def data(workdir: Path) -> bytes:
+    """The content of the file of a workdir, b"" if there is none."""
     path = workdir / NAME
+    return content(path, most=sys.maxsize - 1) if path.exists() else b""
+
+
+def parse(data: bytes) -> tuple[list[tuple[bytes, dict[str, Any]]], list[bytes]]:
+    """The intact lines, each with its record without the checksum, and the damaged lines."""
     intact, damaged = [], []
-    for text in content(path, most=sys.maxsize - 1).split(b"\n") if path.exists() else ():
+    for text in data.split(b"\n"):
         if not text:
             continue  # after the last line
         try:
@@ -46,7 +52,7 @@ def keep_up_to(workdir: Path, step: int, *, validated: bool = True) -> list[str]
       A sentence for the user if lines are damaged.
     """
     path = workdir / NAME
-    intact, damaged = read(workdir)
+    intact, damaged = parse(data(workdir))
     if damaged:
         with (workdir / DAMAGED).open("ab") as aside:
             aside.writelines(text + b"\n" for text in damaged)
@@ -56,8 +62,8 @@ def keep_up_to(workdir: Path, step: int, *, validated: bool = True) -> list[str]
 
     if path.exists():
         replace_file(path, b"".join(text + b"\n" for text, record in intact if stays(record)))
-    count = f"{len(damaged)} lines are" if len(damaged) > 1 else "a line is"
-    return [f"{path}: {count} damaged; put aside in {DAMAGED}"] if damaged else []
+    are = "are" if len(damaged) > 1 else "is"
+    return [f"{path}: {counted(len(damaged), 'line')} {are} damaged; put aside in {DAMAGED}"] if damaged else []
 
 
 def _record(text: bytes) -> dict[str, Any]:

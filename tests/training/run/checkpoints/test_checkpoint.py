@@ -139,25 +139,41 @@ def test_only_a_second_signal_does_not_wait_for_a_save_and_an_unfinished_one_doe
     checkpoints.wait_until_finished()
 
 
-@pytest.mark.parametrize("nested", [False, True])
-def test_a_full_disk_is_named_wherever_a_library_puts_it(tmp_path, monkeypatch, nested):
-    """Also where the other processes of a training have waited for this one in vain, which looks like a loss."""
-    monkeypatch.setattr(checkpoint.distributed, "is_loss", lambda _: True)
+def failing(folder, error):
+    """A manager whose save has failed."""
 
     class Manager:
-        directory, writing, failed = tmp_path, 3, None
+        directory, writing, failed = folder, 3, None
 
         def is_saving_in_progress(self):
             return False
 
         def wait_until_finished(self):
-            long = RuntimeError("a path " * 60 + "\nNo space left on device")
-            if not nested:
-                raise long
-            raise ValueError("not written") from long
+            raise error
 
-    with pytest.raises(UserError, match=r"step 3 could not be written \(No space left on device\); no earlier one"):
-        checkpoint.wait(Manager())
+    return Manager()
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_full_disk_is_named_wherever_a_library_puts_it(tmp_path, monkeypatch, nested):
+    """Also where the other processes of a training have waited for this one in vain, which looks like a loss."""
+    monkeypatch.setattr(checkpoint.distributed, "is_loss", lambda _: True)
+    error = RuntimeError("a path " * 60 + "\nNo space left on device")
+    if nested:
+        outer = ValueError("not written")
+        outer.__cause__ = error
+        error = outer
+    sentence = (
+        r"step 3 could not be written \(No space left on device\); no earlier one exists\. Free disk space and run"
+    )
+    with pytest.raises(UserError, match=sentence):
+        checkpoint.wait(failing(tmp_path, error))
+
+
+def test_a_folder_that_cannot_be_written_is_no_full_disk(tmp_path):
+    sentence = r"written \(\[Errno 13\] Permission denied\); .* exists\. Check the folder and its permissions and run"
+    with pytest.raises(UserError, match=sentence):
+        checkpoint.wait(failing(tmp_path, PermissionError(errno.EACCES, os.strerror(errno.EACCES))))
 
 
 def test_a_save_that_failed_is_known_at_the_next_report_by_its_own_step(folder, monkeypatch):

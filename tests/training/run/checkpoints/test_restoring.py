@@ -221,6 +221,18 @@ def test_decoding_passes_over_damage_and_deletes_nothing(folder):
         restoring.restore_params(folder, ABSTRACT.params, step=20, metric="loss", check=ACCEPT, tell=told.append)
 
 
+@pytest.mark.parametrize("error", [MemoryError(), jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")])
+def test_memory_that_runs_out_is_no_damage(folder, monkeypatch, error):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(restoring, "_read_arrays", fail)
+    with pytest.raises(type(error)):
+        restoring.restore(folder, ABSTRACT, check=ACCEPT, tell=pytest.fail)
+    with pytest.raises(type(error)):
+        restoring.restore_params(folder, ABSTRACT.params, step=None, metric="loss", check=ACCEPT, tell=pytest.fail)
+
+
 def test_decoding_without_a_checkpoint_says_what_there_is(folder, tmp_path):
     def ask(where, step=None):
         restoring.restore_params(where, ABSTRACT.params, step=step, metric="loss", check=ACCEPT, tell=pytest.fail)

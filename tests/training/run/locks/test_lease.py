@@ -1,6 +1,7 @@
 """Claims with a heartbeat, where a file system has no flock: which are over, and who takes their place."""
 
 import dataclasses
+import errno
 import os
 import subprocess
 import threading
@@ -99,6 +100,17 @@ def test_a_holder_whose_place_was_taken_ends(tmp_path):
         told = first.stderr.read()
     assert f"process {os.getpid()} on " in told
     assert "has taken its place; this process exits" in told
+
+
+def test_a_file_system_that_fails_at_the_end_fails_no_run(tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with lease.held(tmp_path, "lock"):
+        descriptors = os.listdir("/proc/self/fd")
+        monkeypatch.setattr(os, "ftruncate", fail)
+    assert len(os.listdir("/proc/self/fd")) == len(descriptors) - 1
+    assert lease.is_claimed(tmp_path, "lock")  # until it has been silent
 
 
 @pytest.mark.parametrize("mode", [CLAIMS], indirect=True)

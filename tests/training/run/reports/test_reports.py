@@ -152,11 +152,11 @@ def test_a_torn_last_line_is_put_aside(tmp_path, cut, capsys):
     path.write_bytes(whole[: -1 - cut])
     capsys.readouterr()
     with Reports(tmp_path, step=20) as reports:
-        assert capsys.readouterr().err == f"{path}: a line is damaged; put aside in metrics.jsonl.damaged\n"
+        assert capsys.readouterr().err == f"{path}: 1 line is damaged; put aside in metrics.jsonl.damaged\n"
         reports.metrics(step=30, epoch=1, split="train", loss=1.0)
     assert [line["step"] for line in lines(tmp_path)] == [10, 30]
     assert (tmp_path / "metrics.jsonl.damaged").read_bytes() == whole.splitlines()[1][:-cut] + b"\n"
-    assert "a line is damaged" in (tmp_path / "train.log").read_text(encoding="utf-8")
+    assert "1 line is damaged" in (tmp_path / "train.log").read_text(encoding="utf-8")
 
 
 def test_no_flipped_bit_gives_another_number(tmp_path):
@@ -169,12 +169,12 @@ def test_no_flipped_bit_gives_another_number(tmp_path):
         flipped = bytearray(whole)
         flipped[bit // 8] ^= 1 << bit % 8
         path.write_bytes(flipped)
-        found = [record for _, record in metrics_file.read(tmp_path)[0]]
+        found = [record for _, record in metrics_file.parse(metrics_file.data(tmp_path))[0]]
         named = [{name: record.get(name) for name in right[0]} for record in found]  # a damaged name is another field
         assert all(record in right for record in named), f"bit {bit}"
         told = metrics_file.keep_up_to(tmp_path, 20)
         assert len(told) == (len(found) < 2)
-        assert [record for _, record in metrics_file.read(tmp_path)[0]] == found
+        assert [record for _, record in metrics_file.parse(metrics_file.data(tmp_path))[0]] == found
 
 
 @pytest.mark.parametrize(
