@@ -65,9 +65,10 @@ def main(updates=300):
             loss, correct = sums.loss / sums.tokens, sums.correct / sums.tokens
             print(f"update {i + 1:3}: loss {loss:.3f}, {correct:.0%} of the texts correct")
     new = texts(updates, rows=1000)
-    accuracy = float(cross_entropy(state.params, new, None).correct) / len(new.src)
+    params = convs2s.merge_kernels(state.params)
+    accuracy = float(cross_entropy(params, new, None).correct) / len(new.src)
     print(f"{accuracy:.1%} of new texts correct")
-    return state.params, accuracy
+    return params, accuracy
 
 
 if __name__ == "__main__":

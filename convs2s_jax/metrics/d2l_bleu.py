@@ -3,8 +3,8 @@
     BLEU = exp(min(0, 1 - len_ref / len_hyp)) * prod_{n=1}^{k} p_n^(1 / 2^n)
 
 p_n is the clipped n-gram precision, where an n-gram counts at most as often as it occurs in the reference. The exponent
-halves from n to n + 1, which gives longer n-grams more weight. For publication use sacreBLEU's BLEU, which is computed
-on the whole corpus and weights all n equally.
+halves from n to n + 1, so longer n-grams have less weight. For publication use sacreBLEU's BLEU, which is computed on
+the whole corpus and weights all n equally.
 """
 
 import math

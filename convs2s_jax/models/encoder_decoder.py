@@ -102,16 +102,27 @@ def with_shared_table(params: Params, cfg: ModelConfig) -> Params:
     """Put the decoder's embedding table into the encoder too, in a model that shares it.
 
     The gradient with respect to the table is the sum over all three uses.
+
+    Raises:
+      ValueError: the encoder has a table although cfg shares one, or the reverse.
     """
-    if not cfg.share_embeddings or isinstance(params, PrecomputedParams):  # `precompute` has done it
+    if isinstance(params, PrecomputedParams) or not cfg.reads_source:  # `precompute` has done it
         return params
-    return with_encoder_table(params, params.decoder.embedding.table)
+    own = params.encoder.embedding.table
+    if (own is None) != cfg.share_embeddings:
+        raise ValueError(
+            f"share_embeddings of cfg is {cfg.share_embeddings}, but params.encoder has "
+            f"{'no' if own is None else 'its own'} embedding table: use the cfg passed to `init`"
+        )
+    return with_encoder_table(params, params.decoder.embedding.table) if cfg.share_embeddings else params
 
 
 def split(params: Params, cfg: ModelConfig) -> Params:
     """Split kernels into direction and length for training (`nn.weight_norm`), in kinds that use it."""
     check_params(params, Params)
     check_config(cfg, ModelConfig)
+    if isinstance(params, PrecomputedParams):
+        raise ValueError("params are precomputed for decoding: split those that `precompute` was called with")
     encoder, decoder = params.encoder, params.decoder
     return Params(
         encoder=weight_norm.split(encoder) if cfg.encoder.normalised else encoder,
@@ -128,10 +139,11 @@ def cast(params: T, cfg: Any) -> T:
       params: parameters of any model.
       cfg: its config; only `dtype` and `decoder.tied_output` are read.
     """
-    if cfg.dtype == "float32" and not any_sharded(params):
-        widened: T = jax.tree.map(lambda x: x.astype(jnp.float32) if x.dtype in _HALVES else x, params)
-        return widened
-    return gather_before_layers(in_dtype(params, cfg.dtype), cfg)
+    if cfg.dtype == "float32":
+        params = jax.tree.map(lambda x: x.astype(jnp.float32) if x.dtype in _HALVES else x, params, is_leaf=is_sharded)
+    else:
+        params = in_dtype(params, cfg.dtype)
+    return gather_before_layers(params, cfg) if any_sharded(params) else params
 
 
 def in_dtype(params: T, dtype: DTypeLike) -> T:
@@ -159,7 +171,7 @@ def gather_before_layers(params: T, cfg: Any) -> T:
     def table(x: Any, *, only_rows: bool) -> Any:
         if not is_sharded(x):
             return x
-        sent = x.astype(cfg.dtype)
+        sent = x if cfg.dtype == "float32" else x.astype(cfg.dtype)
         return sent if only_rows and x.look_up is not None else gather(sent).astype(x.dtype)
 
     def convert(path: tuple[Any, ...], x: Any) -> Any:
@@ -190,10 +202,11 @@ def precompute(params: Params, cfg: ModelConfig) -> Params:
     check_params(params, Params)
     check_config(cfg, ModelConfig)
     _decoder(params, cfg)  # for its checks
-    params = with_shared_table(cast(params, cfg), cfg)
+    params = cast(params, cfg)
     fast = FAST_DECODERS.get(cfg.decoder.kind)
     if fast is None:
         return params
+    params = with_shared_table(params, cfg)
     with matmul_precision_context(cfg.matmul_precision):
         return PrecomputedParams(encoder=params.encoder, decoder=fast.precompute(params.decoder, cfg.decoder))
 

@@ -20,7 +20,7 @@ def quantize_kernels(params: T) -> T:
     blocks of SliceNet keep floats too.
 
     Args:
-      params: merged parameters of an encoder-decoder, preferably after `encoder_decoder.precompute`.
+      params: merged parameters of an encoder-decoder, after `encoder_decoder.precompute`, which cannot read integers.
     """
 
     def each(path: tuple[Any, ...], node: Any) -> Any:

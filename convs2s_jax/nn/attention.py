@@ -53,7 +53,7 @@ def attend(
       mask: [B, S], True at real source positions.
 
     Returns:
-      [N, T, C] and the weights a [N, T, S] in float32, whose rows sum to one over real positions.
+      [N, T, C] and the weights a [N, T, S] in float32 or better, whose rows sum to one over real positions.
     """
     d = (replicate_channels(linear(params.query, h)) + g) * SQRT_HALF
     scores_BQS = jnp.einsum("BQE,BSE->BQS", _queries(d, mask), keys, preferred_element_type=accumulation_dtype(d.dtype))

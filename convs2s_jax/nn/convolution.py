@@ -43,7 +43,7 @@ def centred(convolve: Valid, x: Array, reach: int) -> Array:
 
 
 def causal(convolve: Valid, history: Array, x: Array) -> tuple[Array, Array]:
-    """Apply a convolution that only sees the past: it reads [history; x] (section 3.3).
+    """Apply a convolution that only sees the past: it reads [history; x] (section 3.2).
 
     Args:
       convolve: a valid convolution, such as `partial(dense, params)`.

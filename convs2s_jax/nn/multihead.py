@@ -73,7 +73,7 @@ def attend(
       key: random key for dropout; None for no dropout.
 
     Returns:
-      [N, T, E] and the mean of the heads' weights [N, T, S] in float32, before dropout.
+      [N, T, E] and the mean of the heads' weights [N, T, S] in float32 or better, before dropout.
     """
     N, T, E = x.shape
     B, H, D, S = source.keys.shape

@@ -203,6 +203,8 @@ def score(
     read = [source[:room] for source in sources]
     lengths = [len(source) + 1 for source in read]
     fits = [i for i, target in enumerate(targets) if len(target) + 1 <= most]
+    if progress is not None and len(fits) < len(targets):
+        progress(len(targets) - len(fits))
 
     def run(group: Sequence[Bucket], mesh: Mesh | None) -> Any:
         indices = [i for bucket in group for i in bucket.padded]

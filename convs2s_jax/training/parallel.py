@@ -67,10 +67,12 @@ def compile_steps(
 
     Raises:
       UserError: a mesh with axes that `parallel` cannot use.
-      ValueError: `parallel` is not one of these ways.
+      ValueError: `parallel` is not one of these ways, or `clip` is negative.
     """
     if parallel not in _WAYS:
         raise ValueError(f"parallel is {parallel!r}: use {', '.join(map(repr, _WAYS))}")
+    if clip < 0:
+        raise ValueError(f"clip is {clip}: use a maximum gradient norm above 0, or 0 for no clipping")
     loss = loss if takes_parts else _of_gathered(loss)
 
     def finish(state: TrainState, total: tuple[Tree, SumsT], rate: Array | None) -> tuple[TrainState, StepSums[SumsT]]:

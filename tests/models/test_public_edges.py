@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import serialization, traverse_util
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from convs2s_jax.core.tokens import EOS, PAD
@@ -32,8 +32,10 @@ from convs2s_jax.models.recurrent.decoder import RecurrentDecoderConfig
 from convs2s_jax.models.recurrent.encoder import RecurrentEncoderConfig
 from convs2s_jax.nn import convolution, multihead
 from convs2s_jax.nn.positions import sinusoidal
+from convs2s_jax.nn.sharded_params import gather
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.translate import translate
+from convs2s_jax.training.gathering import constrained
 from convs2s_jax.training.loss import Batch, loss, training_loss
 from tests.helpers import array, drills_but
 from tests.models.kinds import DECODERS, ENCODERS, firsts
@@ -50,6 +52,8 @@ DEEPER = dataclasses.replace(
     CFG, encoder=ConvEncoderConfig(layers=[(8, 3)] * 2), decoder=ConvDecoderConfig(layers=[(8, 3)] * 2, out_dim=6)
 )
 WIDER = dataclasses.replace(CFG, embedding_dim=16)
+TIED = dataclasses.replace(CFG, decoder=dataclasses.replace(CFG.decoder, out_dim=8, tied_output=True))
+SHARED = dataclasses.replace(TIED, share_embeddings=True)
 LANGUAGE = ModelConfig(
     embedding_dim=8, encoder=NoEncoderConfig(), decoder=ConvDecoderConfig(layers=[(8, 3)], attention_layers=[])
 )
@@ -113,6 +117,22 @@ WRONG = {
     "split parameters to the loss": (
         lambda made: loss(model.split(made.params, CFG), CFG, BATCH),
         "^parameters are split into direction and length: call convs2s_jax.merge_kernels first$",
+    ),
+    "precomputed parameters to split": (
+        lambda made: model.split(model.precompute(made.params, CFG), CFG),
+        "^params are precomputed for decoding: split those that `precompute` was called with$",
+    ),
+    "parameters without the table that cfg does not share": (
+        lambda _: model.encode(init(jax.random.key(0), SHARED), TIED, SRC),
+        "^share_embeddings of cfg is False, but params.encoder has no embedding table: use the cfg passed to `init`$",
+    ),
+    "parameters with a table that cfg shares": (
+        lambda _: loss(init(jax.random.key(0), TIED), SHARED, BATCH),
+        "^share_embeddings of cfg is True, but params.encoder has its own embedding table: use the cfg passed to",
+    ),
+    "a table that cfg shares, to precompute": (
+        lambda _: model.precompute(init(jax.random.key(0), TIED), SHARED),
+        "^share_embeddings of cfg is True, but params.encoder has its own embedding table: use the cfg passed to",
     ),
     "parameters of another record": (
         lambda made: model.encode({"encoder": made.params.encoder}, CFG, SRC),
@@ -197,6 +217,10 @@ WRONG = {
     "parameters of a model with fewer layers": (
         lambda made: model.encode(made.params, DEEPER, SRC),
         r"^params.encoder has no array at blocks/1/conv/w and cfg needs shape \(3, 8, 16\): use the cfg passed to",
+    ),
+    "kernels whose axes are exchanged": (
+        lambda made: model.encode(jax.tree.map(lambda x: x.T if x.ndim == 3 else x, made.params), CFG, SRC),
+        r"^params.encoder has shape \(16, 8, 3\) at blocks/0/conv/w and cfg needs shape \(3, 8, 16\): use the cfg",
     ),
     "a decoder of fewer layers": (
         lambda made: model.init_cache(made.params, DEEPER, made.memory, 2),
@@ -445,6 +469,9 @@ def test_cast_to_float32_widens_halves_and_leaves_float64():
     assert {leaf.dtype for leaf in jax.tree.leaves(model.cast(half, CFG))} == {jnp.dtype(jnp.float32)}
     wide = jax.tree.map(lambda x: np.asarray(x, np.float64), half)
     assert {leaf.dtype for leaf in jax.tree.leaves(model.cast(wide, CFG))} == {np.dtype(np.float64)}
+    # as in training, where each parameter is one that the layers gather
+    wrapped = constrained(wide, Mesh(np.array(jax.devices()[:1]), ("data",)))
+    assert {leaf.dtype for leaf in jax.tree.leaves(gather(model.cast(wrapped, CFG)))} == {np.dtype(np.float64)}
 
 
 def test_flax_makes_a_flat_dictionary_of_parameters_and_takes_it_back(made):

@@ -314,6 +314,14 @@ def test_a_step_that_closes_over_arrays_of_rows_is_refused(part, message):
             "^sentence 1: its prefix contains id 1, which is <pad>: pass ids without the",
         ),
         ({"max_lengths": []}, "^max_lengths is empty: a search needs at least one sentence$"),
+        (
+            {"prefixes": [[4], [4, 5]], "phrases": [[], [[6], [7]]]},
+            "^sentence 1: prefix and phrases have 4 tokens, but its result has at most 3 before the end symbol$",
+        ),
+        (
+            {"max_lengths": [9, 9], "prefixes": [[4, 5, 6, 7], []]},
+            "^sentence 0: prefix and phrases have 4 tokens, but its result has at most 3 before the end symbol$",
+        ),
     ],
     ids=str,
 )
@@ -323,6 +331,12 @@ def test_requests_that_no_hypothesis_can_meet_are_refused(asked, message):
     step = lambda _, cache, last: (jnp.zeros((len(last), V)), cache)  # noqa: E731
     with pytest.raises(ValueError, match=message):
         configured.beam_search(step, cfg, memory=(), cache=cache, request=wanted, limit=4)
+
+
+@pytest.mark.parametrize("length", [-1, 2**31, 2**32 + 3])
+def test_lengths_that_no_result_can_have_are_refused(length):
+    with pytest.raises(ValueError, match=rf"^max_lengths is \[3, {length}\]: use numbers of tokens from 0 to 2\^31"):
+        request([3, length])
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_widest_beam_equals_exhaustive_search(names):
     for b, ours in enumerate(found(cfg, **asked)):
         wanted = CompileRequest(tuple(prefixes[b]), tuple(phrases[b]))
         if len(wanted.prefix) + sum(len(phrase) for phrase in wanted.phrases) > LONGEST:
-            continue  # refused before the search: there is no room for both one after the other
+            continue  # no hypothesis has room for both, one after the other
         expected = everything(b, cfg, wanted)[:WIDEST]
         np.testing.assert_allclose([f[1] for f in ours], [e.score for e in expected], rtol=1e-5, atol=1e-5)
         assert {f[0] for f in ours[:50]} == {e.tokens for e in expected[:50]}

@@ -19,7 +19,7 @@ from convs2s_jax.search.strategies.sampled import SAMPLED
 from convs2s_jax.search.strategies.table import strategy_of
 from convs2s_jax.search.structure import structure_of
 from convs2s_jax.search.top import top
-from tests.helpers import drills_but
+from tests.helpers import drills_but, same
 from tests.search.exhaustive import compiled, exhaustive, search, toy_search, trigram_cache, trigram_step, trigram_table
 
 V, LONGEST = 6, 3
@@ -170,6 +170,11 @@ def test_places_go_to_the_first_or_to_the_best(first_come):
     rule = StoppingRule(lambda _structure, _numbers, finished, *_: finished.scores[:, -1] > -jnp.inf, first_come)
     other = searched(dataclasses.replace(cfg, stop="fairseq"))
     assert (searched(cfg, stop=rule) == other) == first_come
+
+
+def test_without_phrases_the_strategy_for_them_equals_plain_search():
+    cfg = SearchConfig(beam_size=3)
+    same(found(CONSTRAINED, cfg), found(PLAIN, cfg))
 
 
 def test_options_name_their_strategy():

@@ -254,6 +254,9 @@ def test_progress_counts_every_sentence(params, sources):
     done = []
     translate(params, MODEL, SEARCH, sources, batching=Batching(size=4), progress=done.append)
     assert sum(done) == len(sources)
+    done.clear()
+    score(params, MODEL, SEARCH, sources[:2], [[5], [5] * 2000], progress=done.append)
+    assert sum(done) == 2
 
 
 def test_a_second_run_compiles_nothing(params, sources, translations):

@@ -170,7 +170,7 @@ def attend(
       mask: [B, S].
 
     Returns:
-      LN(x + context) [N, T, E]; the weights [N, T, S] in float32; the histories after x.
+      LN(x + context) [N, T, E]; the weights [N, T, S] in float32 or better; the histories after x.
     """
     q, afters = causal_steps(params.steps, ATTENTION, past_inputs, x + timing)
     q = reshape(q * q.shape[-1] ** -0.5, (len(mask), -1, q.shape[-1]))

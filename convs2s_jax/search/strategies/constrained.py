@@ -42,7 +42,7 @@ def follow(progress: Progress, request: Request, parents: Array, tokens: Array) 
     phrases = request.phrases
     met = jnp.take_along_axis(progress.met, parents[..., None], axis=1)
     recent = jnp.take_along_axis(progress.recent, parents[..., None], axis=1)
-    recent = jnp.concatenate([recent[..., 1:], tokens[..., None]], axis=-1)
+    recent = jnp.concatenate([recent, tokens[..., None]], axis=-1)[..., 1:]
     return Progress(met=met | (matched(recent, phrases) == lengths(phrases)[:, None]), recent=recent)
 
 
