@@ -11,7 +11,7 @@ from convs2s_jax.commands.shared import tell
 from convs2s_jax.core import command_line, extras
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
-from convs2s_jax.core.errors import UserError, located
+from convs2s_jax.core.errors import UserError, counted, located
 from convs2s_jax.core.guard import ended_by_signals
 
 ABOUT = """
@@ -106,7 +106,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
                     tell(fit.left_out(where, attention.cut))
                 path = folder / f"{i + 1:0{digits}}"
                 attention_figure.draw(attention, path, options.formats, layers=options.layers, tell=told)
-    print(f"written: {len(real)} pictures as {' and '.join(options.formats)} in {options.output}")  # noqa: T201
+    print(f"written: {counted(len(real), 'picture')} as {' and '.join(options.formats)} in {options.output}")  # noqa: T201
 
 
 def _make_writable(folder: Path) -> None:

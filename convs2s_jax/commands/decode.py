@@ -15,7 +15,7 @@ from convs2s_jax.core.fields import fields_of
 from convs2s_jax.core.guard import ended_by_signals
 from convs2s_jax.core.literals import literal_with_spelling
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.translation.jobs.options import Options
+from convs2s_jax.translation.jobs.options import READ, Options
 
 ABOUT = """
 Translate or label text:
@@ -87,8 +87,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
 
 COMMAND = Command(
     about=ABOUT,
-    stores=("workdir", "lm", "shortlist", "input", "output", "reference", "prefix", "constraints", "score")
-    + ("unk_dictionary",),
+    stores=("workdir", "lm", "output", "reference", *READ),
     groups=(Group("Options", Options, leave_out=("search", "corpus")), SEARCH),
     main=main,
     memory="use a smaller --batch_tokens, --batch_size, --beam_size or --window",

@@ -55,8 +55,8 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
         from convs2s_jax.training.run.processes import distributed, rendezvous
 
     with rendezvous.together(given):
-        mine = json.dumps(doctor.facts(cfg, options.workdir))
-        seen = [json.loads(line) for line in distributed.collect([mine], jax.process_count(), name="facts")]
+        own = json.dumps(doctor.facts(cfg, options.workdir))
+        seen = [json.loads(line) for line in distributed.collect([own], jax.process_count(), name="facts")]
         found = doctor.findings(seen, doctor.exchange())
     wrong = [finding.sentence for finding in found if finding.wrong]
     if distributed.is_primary():

@@ -172,9 +172,11 @@ def outgoing_folder(
         try:
             if is_new:
                 _check_new(flag, address, is_new, last)
-            else:  # also without anything to fetch, to report a bucket that does not exist
-                there = [name for beginning in reused or (last,) for name in stores.names(address, beginning)]
-                stores.in_parallel(lambda name: fetch(address, folder, name), there if reused else [])
+            elif reused:
+                there = [name for beginning in reused for name in stores.names(address, beginning)]
+                stores.in_parallel(lambda name: fetch(address, folder, name), there)
+            else:
+                stores.names(address, last)  # only to report a bucket that does not exist
         except OSError as error:
             raise unusable(flag, address, error) from error
         sent |= _stamps(folder)

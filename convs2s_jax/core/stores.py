@@ -80,8 +80,8 @@ def names(folder: str, beginning: str = "") -> list[str]:
       beginning: return only names with this prefix.
 
     Raises:
-      OSError: they cannot be listed. With gs://, a refusal may instead give an empty list (see `_listed`), so whoever
-        would overwrite what is not listed has to know a name that must be.
+      OSError: they cannot be listed. With gs://, a refusal may instead give an empty list (see `_listed`), so
+        check an object that must exist (`not_listed`) before overwriting.
     """
     bucket, name = _split(folder)
     inside = f"{name.rstrip('/')}/" if name else ""

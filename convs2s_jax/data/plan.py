@@ -112,10 +112,10 @@ def _fill(src: np.ndarray, tgt: np.ndarray, rows: np.ndarray, shapes: tuple[Shap
     waiting = np.split(rows[np.argsort(home, kind="stable")], ends[:-1])
     batches = []
     for i, shape in enumerate(shapes):
-        mine = waiting[i]
-        full = len(mine) // shape.rows * shape.rows
-        batches += [PlannedBatch(i, part) for part in mine[:full].reshape(-1, shape.rows)]
-        rest = mine[full:]
+        here = waiting[i]
+        full = len(here) // shape.rows * shape.rows
+        batches += [PlannedBatch(i, part) for part in here[:full].reshape(-1, shape.rows)]
+        rest = here[full:]
         if len(rest) == 0:
             continue
         larger = next((j for j in range(i + 1, len(shapes)) if shape.fits_in(shapes[j])), None)

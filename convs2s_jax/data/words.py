@@ -86,11 +86,11 @@ class WordList:
         path.write_bytes(self._content())
 
     def _content(self) -> bytes:
-        later = set()
+        seen = set()
         lines = []
         for word, count in zip(self.words, self.counts, strict=True):
-            lines.append(f"{word} {count}{_OVERWRITE if word in SPECIAL or word in later else ''}\n")
-            later.add(word)
+            lines.append(f"{word} {count}{_OVERWRITE if word in SPECIAL or word in seen else ''}\n")
+            seen.add(word)
         return encoded("".join(lines))
 
     @classmethod

@@ -10,6 +10,7 @@ import numpy as np
 from convs2s_jax.data import plan, store
 from convs2s_jax.data.shapes import Shape
 from convs2s_jax.data.store import TokenStore
+from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.checkpoints import position_file
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.inputs import batching
@@ -60,7 +61,7 @@ def of_run(cfg: Config, workdir: Path) -> BatchPlan | None:
     """
     if cfg.data.subword_sampling:
         return None
-    folder = Path(cfg.data.cache_dir) if cfg.data.cache_dir else workdir / "cache"
+    folder = run_folder.cache(workdir, cfg.data.cache_dir)
     sources, targets = (_stores(folder, side) for side in ("src", "tgt"))
     pairs = sorted(  # both sides of a run are written one after the other
         (pair for pair in itertools.product(sources, targets) if len(pair[0].tokens) == len(pair[1].tokens)),

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from convs2s_jax.core.checksums import DamagedError
 from convs2s_jax.core.errors import UserError, counted
 from convs2s_jax.core.files import content
 from convs2s_jax.core.places import scheme_of
@@ -114,7 +113,7 @@ def _derived(workdir: Path) -> str:
     places = [*run_folder.finished(run_folder.checkpoints(workdir)).values()]
     trained = len(places) > 1 or any((workdir / name).exists() for name in (run_folder.LOG, metrics_file.NAME))
     for place in places[-1:]:
-        with contextlib.suppress(DamagedError, ValueError, OSError):
+        with contextlib.suppress(ValueError, OSError):
             position = position_file.read(place)
             if origin := position.get(derived_workdir.AVERAGED):
                 steps = ", ".join(map(str, origin["steps"]))

@@ -27,6 +27,7 @@ from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.programs.abstract_arrays import abstract_batch
 from convs2s_jax.training.run.programs.configured import vocabularies
 from convs2s_jax.training.run.programs.run_programs import program_key, state_program
+from convs2s_jax.training.run.reports.device_memory import device_memory
 from convs2s_jax.training.step import StepSums, TrainState
 
 WARM_UP = 2
@@ -108,21 +109,21 @@ def measure(
     found = [Measured("parameters and optimiser", "B", plan.state_bytes, (float(_bytes_here(state)),))]
     update = plan.programs[-1]
     for shape, bound in zip(plan.shapes, plan.steps, strict=True):
-        mine = [each for each in plan.programs if each.shape == shape]
+        gradients = [each for each in plan.programs if each.shape == shape]
         batch = random_batch(mesh, shape, sizes)
         given = float(_bytes_here((state.params, batch)))
         found.append(
             Measured(
                 f"arguments of gradients {shape.rows} x ({shape.src}, {shape.tgt})",
                 "B",
-                mine[0].memory.arguments,
+                gradients[0].memory.arguments,
                 (given,),
             )
         )
-        state, taken = _timed(mine, update, state, batch, steps + WARM_UP)
+        state, taken = _timed(gradients, update, state, batch, steps + WARM_UP)
         name = f"step {shape.rows} x ({shape.src}, {shape.tgt})"
         found.append(Measured(name, "s", bound.seconds, tuple(taken[WARM_UP:])))
-    peak = _peak_here(mesh)
+    peak = float(device_memory(mesh.local_devices).get("memory_peak", 0))
     return [*found, Measured("peak memory", "B", plan.resident, (peak,))] if peak else found
 
 
@@ -185,9 +186,3 @@ def _replicated(mesh: Mesh, value: Array) -> Array:
 def _bytes_here(tree: Tree) -> int:
     """Return the bytes on the first device of this process."""
     return sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(tree))
-
-
-def _peak_here(mesh: Mesh) -> float:
-    """Return the peak bytes in use on a device of this process; 0 if the device does not report it, as on CPU."""
-    stats = [d.memory_stats() or {} for d in mesh.devices.flat if d.process_index == jax.process_index()]
-    return float(max(each.get("peak_bytes_in_use", 0) for each in stats))

@@ -23,8 +23,8 @@ from convs2s_jax.training import schedule
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.checkpoints import derived_workdir, restoring
 from convs2s_jax.training.run.programs.configured import fresh_state
+from convs2s_jax.training.run.session import Position
 from convs2s_jax.training.run.stores import store_copy
-from convs2s_jax.training.schedule import ScheduleState
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -118,7 +118,8 @@ def _export(order: Export, workdir: Path, output: Path, tell: Callable[[str], No
                 f"{order.output}: the {language} vocabulary has {counted(len(odd), 'entry', 'entries')} with white "
                 f"space inside, such as {odd[0]!r}; fairseq splits text there, so its translations may differ"
             )
-    rates, last = ScheduleState(**position["schedule"]), max(1, position["epoch"] - (position["batch"] == 0))
+    at = Position.of(position)
+    comparable = not mean and not cfg.training.label_smoothing  # fairseq's validation loss is smoothed
     if output.is_dir():
         raise UserError(f"--output={order.output} is a folder; specify a file in it, such as checkpoint.pt")
     try:
@@ -128,10 +129,10 @@ def _export(order: Export, workdir: Path, output: Path, tell: Callable[[str], No
                 args=args,
                 tensors=family.state_dict(cfg.translator, found["params"]),
                 names=recipe.names(cfg.training),
-                updates=position["step"],
-                epoch=position["epoch"],
-                rate=schedule.rate(cfg.training.schedule, rates, step=max(1, position["step"]), epoch=last),
-                best=math.inf if mean or cfg.training.label_smoothing else rates.best,  # fairseq's loss is smoothed
+                updates=at.step,
+                epoch=at.epoch,
+                rate=schedule.rate(cfg.training.schedule, at.schedule, step=max(1, at.step), epoch=at.last_epoch),
+                best=at.schedule.best if comparable else math.inf,
                 momentum=moments,
             )
             dictionaries.write(vocabularies.src, folder, source)
@@ -141,7 +142,7 @@ def _export(order: Export, workdir: Path, output: Path, tell: Callable[[str], No
     except OSError as error:
         remedy = writing_remedy(error, "choose another file")
         raise UserError(f"--output={order.output} cannot be written: {error.strerror}; {remedy}") from error
-    return f"{order.output}: wrote step {position['step']} of {order.workdir}, with {beside} next to it"
+    return f"{order.output}: wrote step {at.step} of {order.workdir}, with {beside} next to it"
 
 
 def _move(made: Path, output: Path, folder: str) -> None:

@@ -51,11 +51,11 @@ def train(cfg: Config, workdir: Path | str, interrupts: Interrupts | None = None
         session, state, position = open_run(cfg, stack.enter_context(opened(workdir)), interrupts, stack)
         window, epochs = _window(session, state, position), _epochs(session)
         session.profile.done(position.step, state)
-        bounds = cfg.training
-        if _due(bounds, position) and position.validated < position.step:  # a signal had prevented it
+        training = cfg.training
+        if _due(training, position) and position.validated < position.step:  # a signal had prevented it
             interrupts.begin()
             position = validate(session, state, position, scheduled=True)
-        while not (why := _ended(bounds, position)) and not interrupts.received:
+        while not (why := _ended(training, position)) and not interrupts.received:
             with session.clock.during("compute"):
                 state, position = _epoch(session, window, epochs, state, position)
         interrupts.begin()  # also if an earlier start has done all updates

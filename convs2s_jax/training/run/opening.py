@@ -1,7 +1,6 @@
 """Opening a run: everything is read and checked before the workdir changes, except for its lock and its cache."""
 
 import contextlib
-import dataclasses
 import os
 import shutil
 import sys
@@ -16,7 +15,6 @@ import jax
 from jax.sharding import Mesh
 
 from convs2s_jax.core import xla_flags
-from convs2s_jax.core.checksums import DamagedError
 from convs2s_jax.core.config import to_dict
 from convs2s_jax.core.versions import versions
 from convs2s_jax.data import vocabulary
@@ -56,11 +54,10 @@ from convs2s_jax.training.run.reports.reports import Reports, Silence, show
 from convs2s_jax.training.run.reports.utilisation import counter, peak_flops
 from convs2s_jax.training.run.reports.wall_clock import WallClock
 from convs2s_jax.training.run.save_clock import SaveClock
-from convs2s_jax.training.run.selection import LOSS, Best
+from convs2s_jax.training.run.selection import LOSS
 from convs2s_jax.training.run.session import Position, Session, check_data
 from convs2s_jax.training.run.stores.staging import Workdir
 from convs2s_jax.training.run.tasks.task_table import task_of
-from convs2s_jax.training.schedule import ScheduleState
 from convs2s_jax.training.step import Step, TrainState
 
 
@@ -168,7 +165,7 @@ def prepare_only(cfg: Config, workdir: Path, tell: Callable[[str], None]) -> Non
         _check_workdir(workdir, cfg)
         run = prepare(cfg, workdir, tell)
         for place in reversed(run_folder.finished(run_folder.checkpoints(workdir)).values()):
-            with contextlib.suppress(DamagedError, OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError):
                 check_data(run, position_file.read(place))
                 break
 
@@ -221,9 +218,7 @@ def _begin(
         position, damaged = Position(schedule=schedule.start(run.cfg.training.schedule)), list[Path]()
     else:
         state, saved, damaged = found
-        fields = {field.name: saved[field.name] for field in dataclasses.fields(Position) if field.name in saved}
-        best = Best(**saved.get("best", {}))
-        position = Position(**{**fields, "schedule": ScheduleState(**saved["schedule"]), "best": best})
+        position = Position.of(saved)
         tell(f"continuing at {position.where}")
         if _measured_otherwise(run):
             tell(

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from convs2s_jax.core.config import check
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import UserError, counted
 from convs2s_jax.data import corpora, parallel_text, plan, store, unknown
 from convs2s_jax.data.labels import Labels
 from convs2s_jax.data.parallel_text import ParallelText
@@ -165,7 +165,7 @@ def _training_split(
 
     Its lines are dropped, unless each epoch resegments them.
     """
-    folder = _cache(cfg, workdir)
+    folder = run_folder.cache(workdir, cfg.data.cache_dir)
     found = text.known(folder, made, fingerprints)
     if found is None:
         lines = text.lines()
@@ -205,7 +205,7 @@ def _first_epoch(
         padding = plan.plan_epoch(src, tgt, rows, tight, seed=cfg.seed, epoch=1).padding
         without = f" ({100 * padding:.1f} % without row_multiple and length_multiple)"
     tell(
-        f"batches: {len(example.batches)} an epoch in {len(chosen)} shape{'s' * (len(chosen) > 1)}, "
+        f"batches: {len(example.batches)} an epoch in {counted(len(chosen), 'shape')}, "
         f"{100 * example.padding:.1f} % padding{without}; {_listed(cfg, chosen)}"
     )
     return chosen, example
@@ -262,7 +262,7 @@ def _tell_of_cuts(cfg: Config, split: Split, tell: Callable[[str], None]) -> Non
 
 def tokenize(cfg: Config, workdir: Path, made: Vocabularies, text: ParallelText, tell: Callable[[str], None]) -> Split:
     """Return the token ids of a split, from the cache if an earlier run left them there intact."""
-    folder = _cache(cfg, workdir)
+    folder = run_folder.cache(workdir, cfg.data.cache_dir)
     split = Split(
         text=text,
         src=store.tokenize(text.src, made.src, folder, f"{text.name}.src", tell=tell),
@@ -270,8 +270,3 @@ def tokenize(cfg: Config, workdir: Path, made: Vocabularies, text: ParallelText,
     )
     task_of(cfg.model).check_targets(split, made)
     return split
-
-
-def _cache(cfg: Config, workdir: Path) -> Path:
-    """The folder of tokenised text."""
-    return Path(cfg.data.cache_dir) if cfg.data.cache_dir else workdir / "cache"

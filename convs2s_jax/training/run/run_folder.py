@@ -78,9 +78,14 @@ def vocabulary(workdir: Path) -> Path:
     return workdir / "vocab"
 
 
+def cache(workdir: Path, cache_dir: str = "") -> Path:
+    """Folder of tokenised text: `data.cache_dir`, or the workdir's own."""
+    return Path(cache_dir) if cache_dir else workdir / "cache"
+
+
 def learned_vocabularies(workdir: Path) -> Path:
     """Folder of the vocabularies learned before a run starts, in subfolders; the start copies one to the workdir."""
-    return workdir / "cache" / "vocab"
+    return cache(workdir) / "vocab"
 
 
 def finished(folder: Path) -> dict[int, Path]:

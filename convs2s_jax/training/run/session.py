@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -52,6 +52,13 @@ class Position:
     batch: int = 0
     validated: int = 0
     skipped: int = 0
+
+    @classmethod
+    def of(cls, saved: Mapping[str, Any]) -> "Position":
+        """The position in the record of a checkpoint. Earlier versions did not save all fields."""
+        fields = {field.name: saved[field.name] for field in dataclasses.fields(cls) if field.name in saved}
+        records = {"schedule": ScheduleState(**saved["schedule"]), "best": Best(**saved.get("best", {}))}
+        return cls(**{**fields, **records})
 
     @property
     def last_epoch(self) -> int:
@@ -163,7 +170,8 @@ def score_test(session: Session, state: TrainState) -> None:
         return
     if outputs:
         scores |= task_of(run.cfg.model).details(run.test, outputs)
-    reports.metrics(step=saved["step"], epoch=saved["epoch"] - (saved["batch"] == 0), split="test", loss=loss, **scores)
+    at = Position.of(saved)
+    reports.metrics(step=at.step, epoch=at.last_epoch, split="test", loss=loss, **scores)
 
 
 def measure(session: Session, params: Tree, split: Split, *, name: str) -> tuple[float, dict[str, float], list[str]]:
@@ -221,7 +229,7 @@ def save(
         }
         session.place.settle()
         whole = session.place.to_save(session.mesh, state)
-        checkpoint.save(session.checkpoints, whole, record, scores=scores, of_schedule=scheduled)
+        checkpoint.save(session.checkpoints, whole, record, scores=scores, scheduled=scheduled)
         session.save_clock.restart()
 
 

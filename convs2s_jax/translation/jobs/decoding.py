@@ -50,7 +50,7 @@ def decode(options: Options, *, tell: Tell) -> None:
     job = JOBS[configs[0].model.kind](options, tell)
     total = len(job.lines)
     begun = resuming.read(options.output, job.dependencies, total) if options.resume else resuming.NOTHING
-    texts = job.style.read(begun.data, job.lines, 1).texts
+    texts = job.style.texts(begun.data)
     begin, odd = len(texts), list[int]()
     note = resuming.recorder(options.output, job.dependencies, begun, tell)
     if options.resume:

@@ -1,32 +1,19 @@
-"""Write results as lines of text, JSON or fairseq-generate's output, and read them back.
+"""Write results as lines of text, JSON or fairseq-generate's output, and read their best texts back.
 
 Each format is a record of functions in `FORMATS`.
 """
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from convs2s_jax.core.errors import UserError
 from convs2s_jax.translation.results import Hypothesis, Result
 
 R = TypeVar("R")
-
-
-class Written(NamedTuple):
-    """The results that a file already contains.
-
-    Attributes:
-      texts: the best text of each complete result.
-      size: size of these results in bytes.
-    """
-
-    texts: list[str]
-    size: int
 
 
 class Format(NamedTuple, Generic[R]):
@@ -34,13 +21,12 @@ class Format(NamedTuple, Generic[R]):
 
     Attributes:
       render: result -> lines, each with its line break.
-      read: (content of a file, source lines, hypotheses per line) -> `Written`; ignores an incomplete last result.
-        Raises UserError if the file was not written for these lines.
+      texts: whole results, as `render` returned them in UTF-8, -> the best text of each.
       alignments: whether alignments are written.
     """
 
     render: Callable[[R], str]
-    read: Callable[[bytes, Sequence[str], int], Written]
+    texts: Callable[[bytes], list[str]]
     alignments: bool
 
 
@@ -107,81 +93,24 @@ def alignment(hypothesis: Hypothesis) -> str:
     return " ".join(f"{s}-{t}" for s, t in hypothesis.alignment)
 
 
-def read_text(data: bytes, lines: Sequence[str], _nbest: int) -> Written:
-    """Read complete lines of text, which do not show whether they belong to these sources."""
-    found = _whole_lines(data)
-    _check_count(len(found), lines)
-    return Written([_decode(line, i) for i, line in enumerate(found, 1)], sum(map(len, found)))
+def lines_of(data: bytes) -> list[str]:
+    """Return the lines, which end at line feeds only."""
+    return data.decode("utf-8").split("\n")[:-1]
 
 
-def read_json(data: bytes, lines: Sequence[str], _nbest: int) -> Written:
-    """Read complete lines of JSON, each with its line number and source."""
-    return read_records(data, lines, lambda record: record["hypotheses"][0]["text"])
+def json_texts(data: bytes) -> list[str]:
+    """Return the best text of each line of JSON."""
+    return [json.loads(line)["hypotheses"][0]["text"] for line in lines_of(data)]
 
 
-def read_records(data: bytes, lines: Sequence[str], best: Callable[[Any], str]) -> Written:
-    """Read complete lines of JSON; `best` extracts the best text from a record."""
-    found = _whole_lines(data)
-    _check_count(len(found), lines)
-    texts = []
-    for i, line in enumerate(found):
-        record = _record(line, i + 1)
-        try:
-            number, source, text = record["line"], record["source"], best(record)
-        except (KeyError, IndexError, TypeError) as error:
-            raise UserError(f"line {i + 1} was not written by --format=json") from error
-        if (number, source) != (i, lines[i]):
-            raise UserError(
-                f"line {i + 1} is for line {number!r}, source {source!r}, but the input has {lines[i]!r} there"
-            )
-        texts.append(str(text))
-    return Written(texts, sum(map(len, found)))
-
-
-def read_fairseq(data: bytes, lines: Sequence[str], nbest: int) -> Written:
-    """Read complete groups S .. A. If the last group has fewer than `nbest` hypotheses, its line is decoded again."""
-    texts: list[list[str]] = []  # of each group
-    sizes: list[int] = []
-    for number, line in enumerate(_whole_lines(data), 1):
-        label, _, content = _decode(line, number).partition("\t")
-        kind, _, index = label.partition("-")
-        if kind == "S":
-            if texts and not texts[-1]:
-                raise UserError(f"line {number} begins a group, but the one before it has no D- line")
-            texts.append([])
-            sizes.append(0)
-        if not texts or kind not in tuple("STHDPA") or index != str(len(texts) - 1):
-            raise UserError(f"line {number} begins with {label!r}, not with the S- T- H- D- P- A- of --format=fairseq")
-        sizes[-1] += len(line)
-        if kind == "D":
-            texts[-1].append(content.partition("\t")[2])
-    if texts and (len(texts[-1]) < nbest or kind != "A"):
-        texts, sizes = texts[:-1], sizes[:-1]
-    _check_count(len(texts), lines)
-    return Written([found[0] for found in texts], sum(sizes))
-
-
-def _whole_lines(data: bytes) -> list[bytes]:
-    return [line + b"\n" for line in data.split(b"\n")[:-1]]
-
-
-def _check_count(count: int, lines: Sequence[str]) -> None:
-    if count > len(lines):
-        raise UserError(f"it already has {count} lines, but the input has {len(lines)}")
-
-
-def _decode(line: bytes, number: int) -> str:
-    try:
-        return line.decode("utf-8").removesuffix("\n")
-    except UnicodeDecodeError as error:
-        raise UserError(f"line {number} is not UTF-8") from error
-
-
-def _record(line: bytes, number: int) -> Any:
-    try:
-        return json.loads(_decode(line, number))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"line {number} was not written by --format=json") from error
+def fairseq_texts(data: bytes) -> list[str]:
+    """Return the text of the first D- line of each result, which is the best."""
+    best: dict[str, str] = {}
+    for line in lines_of(data):
+        label, _, content = line.partition("\t")
+        if label.startswith("D-"):
+            best.setdefault(label, content.partition("\t")[2])
+    return list(best.values())
 
 
 def _one_line(content: str) -> str:
@@ -199,9 +128,9 @@ def _number(value: float) -> float | None:
 
 FORMATS: Mapping[str, Format[Result]] = MappingProxyType(
     {
-        "text": Format(text, read_text, alignments=False),
-        "scores": Format(scores, read_text, alignments=False),
-        "json": Format(json_line, read_json, alignments=True),
-        "fairseq": Format(fairseq, read_fairseq, alignments=True),
+        "text": Format(text, lines_of, alignments=False),
+        "scores": Format(scores, lines_of, alignments=False),
+        "json": Format(json_line, json_texts, alignments=True),
+        "fairseq": Format(fairseq, fairseq_texts, alignments=True),
     }
 )

@@ -2,10 +2,10 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 
-from convs2s_jax.translation.jobs.formats import Format, Written, read_records, read_text
+from convs2s_jax.translation.jobs.formats import Format, lines_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,20 +57,19 @@ def json_line(result: Labelled) -> str:
     return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def read_labels(data: bytes, lines: Sequence[str], nbest: int) -> Written:
-    """Read complete lines of text, which do not show whether they belong to these sources."""
-    written = read_text(data, lines, nbest)
-    return written._replace(texts=[line.rpartition("\t")[0] for line in written.texts])
+def text_labels(data: bytes) -> list[str]:
+    """Return the label of each line."""
+    return [line.rpartition("\t")[0] for line in lines_of(data)]
 
 
-def read_json(data: bytes, lines: Sequence[str], _nbest: int) -> Written:
-    """Read complete lines of JSON, each with its line number and source."""
-    return read_records(data, lines, lambda record: record["labels"][0]["label"])
+def json_labels(data: bytes) -> list[str]:
+    """Return the most probable label of each line of JSON."""
+    return [json.loads(line)["labels"][0]["label"] for line in lines_of(data)]
 
 
 LABEL_FORMATS: Mapping[str, Format[Labelled]] = MappingProxyType(
     {
-        "text": Format(text, read_labels, alignments=False),
-        "json": Format(json_line, read_json, alignments=False),
+        "text": Format(text, text_labels, alignments=False),
+        "json": Format(json_line, json_labels, alignments=False),
     }
 )

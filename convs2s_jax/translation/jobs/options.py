@@ -14,6 +14,8 @@ from convs2s_jax.search.config import SearchConfig, check_search, overridden
 
 TRANSLATING = MappingProxyType({"translating": True})
 """Metadata of options that do not apply to labelling."""
+READ = ("input", "prefix", "constraints", "score", "unk_dictionary", "shortlist")
+"""Options for a single file to read; --reference accepts several."""
 _SCORING = {field.name for field in dataclasses.fields(SearchConfig) if "scoring" in field.metadata}
 
 
@@ -231,8 +233,7 @@ class Options:
 
         This includes files that standard input or standard output is redirected to.
         """
-        names = ("input", "prefix", "constraints", "score", "unk_dictionary", "shortlist")
-        given = [(name, getattr(self, name)) for name in names] + [("reference", path) for path in self.reference]
+        given = [(name, getattr(self, name)) for name in READ] + [("reference", path) for path in self.reference]
         # a language model scores without an input, and --split has its own; read_work knows the model
         no_input = self.split is not None or self.score == "-"
         twice = [f"--{name}" for name, path in given if path == "-" and not (name == "input" and no_input)]

@@ -15,10 +15,8 @@ from convs2s_jax.core.places import scheme_of
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.stores import store_copy
 from convs2s_jax.translation.jobs import resuming
-from convs2s_jax.translation.jobs.options import Options
+from convs2s_jax.translation.jobs.options import READ, Options
 
-FILES = ("input", "prefix", "constraints", "score", "unk_dictionary", "shortlist")
-"""Options for a single file to read; --reference accepts several."""
 PERIOD = 15.0
 """Interval in seconds at which the whole output is written back."""
 
@@ -34,7 +32,7 @@ def localised(options: Options, tell: Tell) -> Iterator[tuple[Options, Tell]]:
         run_folder.check_not_of_run(options.output, workdir, flag)
     with contextlib.ExitStack() as stack:
         copies = _Copies(stack, tell)
-        files: dict[str, Any] = {name: copies.file(name, getattr(options, name)) for name in FILES}
+        files: dict[str, Any] = {name: copies.file(name, getattr(options, name)) for name in READ}
         found = replace(
             options,
             **files,

@@ -87,7 +87,7 @@ def test_a_validation_that_was_not_scheduled_counts_while_the_run_ends_there(tmp
         for step, loss, scheduled in saves:
             with checkpoint.manager(tmp_path, keep=1) as checkpoints:
                 scores = None if loss is None else {"loss": loss}
-                checkpoint.save(checkpoints, state(step), position(step), scores=scores, of_schedule=scheduled)
+                checkpoint.save(checkpoints, state(step), position(step), scores=scores, scheduled=scheduled)
                 checkpoint.wait(checkpoints)
         with checkpoint.manager(tmp_path, keep=1) as checkpoints:
             steps = checkpoints.all_steps()

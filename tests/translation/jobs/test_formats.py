@@ -1,11 +1,10 @@
-"""Each format against lines written by hand, and read back from every place where a write can have been torn."""
+"""Each format against lines written by hand, and its best texts read back."""
 
 import json
 import math
 
 import pytest
 
-from convs2s_jax.core.errors import UserError
 from convs2s_jax.translation.jobs.formats import FORMATS
 from convs2s_jax.translation.results import Hypothesis, Result
 
@@ -79,61 +78,15 @@ def test_fairseq_lines_are_those_of_fairseq_generate():
 SOURCES = ["one", "", "two\u2028", "three"]
 
 
-def results(nbest):
+@pytest.mark.parametrize("nbest", [1, 2])
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_best_texts_are_read_back(name, nbest):
     found = [Hypothesis(f"text {i}\r" * (i > 0), (f"t{i}", "</s>"), -i, (-i, 0.0), ((0, 0),)) for i in range(nbest)]
-    return [
+    results = [
         Result(i, source, tuple(source.split()), tuple(found) if source else EMPTY.hypotheses * nbest)
         for i, source in enumerate(SOURCES)
     ]
-
-
-@pytest.mark.parametrize("nbest", [1, 2])
-@pytest.mark.parametrize("name", FORMATS)
-def test_whole_results_are_read_back_wherever_the_file_ends(name, nbest):
-    style = FORMATS[name]
-    parts = [style.render(result).encode() for result in results(nbest)]
-    ends = [0]
-    for part in parts:
-        ends.append(ends[-1] + len(part))
-    data = b"".join(parts)
-    for size in range(len(data) + 1):
-        found = style.read(data[:size], SOURCES, nbest)
-        whole = sum(end <= size for end in ends) - 1
-        assert (len(found.texts), found.size) == (whole, ends[whole])
+    texts = FORMATS[name].texts("".join(map(FORMATS[name].render, results)).encode())
+    assert len(texts) == len(SOURCES)
     if name != "scores":
-        assert found.texts == [result.best.text for result in results(nbest)]
-
-
-def refuses(name, data, message, lines=SOURCES):
-    with pytest.raises(UserError, match=message):
-        FORMATS[name].read(data, lines, 1)
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_more_results_than_lines_are_refused(name):
-    data = "".join(FORMATS[name].render(result) for result in results(1)).encode()
-    refuses(name, data, "^it already has 4 lines, but the input has 3$", lines=SOURCES[:3])
-
-
-def test_json_of_another_input_is_refused():
-    data = "".join(FORMATS["json"].render(result) for result in results(1)).encode()
-    refuses(
-        "json", data, r"^line 3 is for line 2, source 'two\\u2028', but the input has '2' there$", ["one", "", "2", "3"]
-    )
-    refuses("json", data[data.index(b"\n") + 1 :], "^line 1 is for line 1, source '', but the input has 'one' there$")
-
-
-@pytest.mark.parametrize("line", ["ein Haus", '"x"', '{"line": 0}', '{"line": 0, "source": "one", "hypotheses": []}'])
-def test_lines_of_another_format_are_no_json(line):
-    refuses("json", f"{line}\n".encode(), "^line 1 was not written by --format=json$")
-
-
-@pytest.mark.parametrize("line", ["ein Haus", "H-0\t1\tx", "S-1\tx", "W-0\tx"])
-def test_lines_of_another_format_are_no_groups(line):
-    refuses(
-        "fairseq", f"{line}\n".encode(), "^line 1 begins with '.*', not with the S- T- H- D- P- A- of --format=fair"
-    )
-
-
-def test_bytes_that_are_no_text_are_refused():
-    refuses("text", b"one\n\xff\n", "^line 2 is not UTF-8$")
+        assert texts == [result.best.text for result in results]

@@ -167,7 +167,7 @@ def save(
     position: dict[str, Any],
     *,
     scores: Scores | None = None,
-    of_schedule: bool = True,
+    scheduled: bool = True,
 ) -> None:
     """Start saving in the background; training can continue immediately.
 
@@ -176,7 +176,7 @@ def save(
       state: its `step` names the checkpoint. An existing one is kept, unless there are now scores for it.
       position: the progress of training, as JSON.
       scores: of the validation, for choosing the best; None if there was none.
-      of_schedule: whether that validation was scheduled.
+      scheduled: whether that validation was scheduled.
 
     Raises:
       UserError: this or the previous checkpoint could not be written, for example because the disk is full.
@@ -198,11 +198,11 @@ def save(
         position,
         step=step,
         scores=scores or {},
-        scheduled=of_schedule,
+        scheduled=scheduled,
         params=state.params,
         optimizer=state.optimizer,
     )
-    checkpoints.validations[step] = Validation(record["scores"], of_schedule)
+    checkpoints.validations[step] = Validation(record["scores"], scheduled)
     checkpoints.unreadable.pop(step, None)
     checkpoints.writing = step
     with _writing(checkpoints, step):

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from convs2s_jax.core import local_copies
-from convs2s_jax.core.checksums import DamagedError
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.core.files import new_folder
@@ -87,7 +86,7 @@ def check_continues(workdir: Path) -> None:
       UserError: the newest checkpoint of the workdir is an average.
     """
     for place in [*run_folder.finished(run_folder.checkpoints(workdir)).values()][-1:]:
-        with contextlib.suppress(DamagedError, ValueError, OSError):
+        with contextlib.suppress(ValueError, OSError):
             check(
                 AVERAGED not in position_file.read(place),
                 f"--workdir={workdir} contains an average of checkpoints, from which training cannot continue: "

@@ -21,7 +21,7 @@ FORMAT = 1
 def make(
     position: Mapping[str, Any], *, step: int, scores: Scores, scheduled: bool = True, params: Tree, optimizer: Tree
 ) -> dict[str, Any]:
-    """The record of a checkpoint, as `read` returns it.
+    """The record of a checkpoint, as it is stored; `read` returns it without the checksum of the digests.
 
     Args:
       position: the progress of training, as JSON.
@@ -41,7 +41,7 @@ def read(folder: Path) -> dict[str, Any]:
     """The record of the checkpoint in `folder`.
 
     Raises:
-      DamagedError, ValueError, OSError: it is not what was saved, or cannot be read.
+      ValueError, OSError: it is not what was saved, or cannot be read.
       UserError: it is of another version of the format.
     """
     record = parsed(files.content(folder / "position" / "metadata"))
@@ -68,7 +68,7 @@ def known_splits(workdir: Path) -> Mapping[str, int | str | None]:
     Those of the last two may be missing; without such a checkpoint the result is empty.
     """
     for place in reversed(run_folder.finished(run_folder.checkpoints(workdir)).values()):
-        with contextlib.suppress(DamagedError, ValueError, OSError, UserError):
+        with contextlib.suppress(ValueError, OSError, UserError):
             record = read(place)
             if (found := record.get("data")) is not None:
                 return {"train": int(found), **record.get("held_out", {})}

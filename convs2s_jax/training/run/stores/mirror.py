@@ -42,7 +42,7 @@ def fetch(address: str, folder: Path, *, marker: str = "") -> dict[str, bytes | 
     Args:
       address: of the workdir.
       folder: of the copy. Checkpoints left by an earlier start are reused if they are the same, else removed.
-      marker: beginning of a name that is there; if it is not listed, nor is what else is there.
+      marker: prefix of an object that is known to exist; without it, the listing is incomplete.
 
     Returns:
       The checkpoints in the store with their positions; None for one that is incomplete.

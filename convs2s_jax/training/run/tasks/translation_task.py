@@ -14,6 +14,7 @@ from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.nn.types import Key
 from convs2s_jax.search import keys
+from convs2s_jax.search.buckets import DEFAULT_BATCHING
 from convs2s_jax.search.memory import check_beam
 from convs2s_jax.search.translate import translate
 from convs2s_jax.training.loss import training_loss
@@ -49,7 +50,9 @@ def check_targets(_split: Split, vocabularies: Vocabularies) -> None:
 def check_search(params: Params, cfg: Config, vocabularies: Vocabularies) -> None:
     """Refuse a beam that does not fit into memory right at the start: the first validation may be days later."""
     if cfg.training.validate_bleu:
-        check_beam((params,), (cfg.translator,), cfg.search, vocab_size=vocabularies.tgt.size, rows=64)
+        check_beam(
+            (params,), (cfg.translator,), cfg.search, vocab_size=vocabularies.tgt.size, rows=DEFAULT_BATCHING.size
+        )
 
 
 def predict(
