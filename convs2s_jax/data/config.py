@@ -198,14 +198,19 @@ class DataConfig:
         )
 
     @property
+    def corpus_kind(self) -> str:
+        """An entry of `CORPORA`."""
+        return self.corpus.partition(":")[0]
+
+    @property
     def labelled(self) -> bool:
         """Whether the targets are labels."""
-        return "tgt" not in SIDES[self.corpus.partition(":")[0]]
+        return "tgt" not in SIDES[self.corpus_kind]
 
     @property
     def one_sided(self) -> bool:
         """Whether the corpus has only a target side."""
-        return not self.src and "src" in SIDES[self.corpus.partition(":")[0]]
+        return not self.src and "src" in SIDES[self.corpus_kind]
 
 
 # The meaning of `src` and `tgt` in each kind of corpus.

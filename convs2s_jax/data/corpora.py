@@ -60,6 +60,10 @@ def _read_files(cfg: DataConfig, split: str) -> LinePairs | None:
     return LinePairs(src, tgt, tuple(files)) if pairs else None
 
 
+def _text_files(cfg: DataConfig, split: str) -> list[tuple[str, ...]]:
+    return [pair if cfg.src else pair[1:] for pair in _pairs(cfg, split)]
+
+
 def _listed(cfg: DataConfig) -> Mapping[str, tuple[tuple[str, str], ...]]:
     """Return the file pairs listed for each split."""
     listed: Mapping[str, tuple[tuple[str, str], ...]] = dataclasses.asdict(cfg.files)
@@ -158,6 +162,11 @@ def _read_tsv(cfg: DataConfig, split: str) -> LinePairs | None:
     return LinePairs(texts, labels, ((path, len(labels)),))
 
 
+def _tsv_files(cfg: DataConfig, split: str) -> list[tuple[str, ...]]:
+    path = _tsv(cfg, split)
+    return [] if path is None else [(path,)]
+
+
 def _tsv(cfg: DataConfig, split: str) -> str | None:
     """Return DIR/SPLIT.tsv, plain or gzipped, or None if it does not exist."""
     return _existing_file(_tried(cfg, f"{split}.tsv")) if _has_folder(cfg) else None
@@ -169,11 +178,10 @@ def check_places(cfg: DataConfig) -> None:
     Raises:
       UserError: such a field is set.
     """
-    kind = cfg.corpus.partition(":")[0]
     for name, given in (("dir", cfg.dir != ""), ("files", cfg.files != SplitFiles())):
         read_by = [one for one, each in KINDS.items() if name in each.places]
         check(
-            not given or kind in read_by,
+            not given or cfg.corpus_kind in read_by,
             f"data.{name} is set, but data.corpus '{cfg.corpus}' does not read it: remove it, or set data.corpus to "
             f"{' or '.join(read_by)}",
         )
@@ -184,7 +192,7 @@ def files_of(cfg: DataConfig) -> tuple[str, ...]:
     listed = _listed(cfg)
     found = [file for split in SPLITS for pair in listed[split] for file in pair]
     if cfg.dir:
-        sides = ("tsv",) if cfg.corpus == "tsv" else (cfg.src, cfg.tgt)
+        sides = ("tsv",) if cfg.corpus_kind == "tsv" else (cfg.src, cfg.tgt)
         found += [file for split in SPLITS for side in sides for file in _tried(cfg, f"{split}.{side}")]
     return tuple(found)
 
@@ -207,36 +215,23 @@ def checksums(cfg: DataConfig, split: str) -> list[list[str]] | None:
       UserError: a file exists both plain and gzipped, or the folder does not exist.
     """
     of = functools.cache(text_files.checksum_of)
-    files = _files(cfg, split)
+    files = KINDS[cfg.corpus_kind].files(cfg, split)
     if any(scheme_of(file) for pair in files for file in pair):
         return None
     try:
         found = [[of(file) for file in pair] for pair in files]
     except OSError:
         return None
-    return [*found, [cfg.src, cfg.tgt]] if found and cfg.corpus.startswith("tfds:") else found or None
+    return [*found, [cfg.src, cfg.tgt]] if found and cfg.corpus_kind == "tfds" else found or None
 
 
 def with_counts(cfg: DataConfig, split: str, counts: Sequence[int]) -> tuple[tuple[str, int], ...]:
     """Return `LinePairs.files` of a split with these line counts, one for each file. ValueError for another number."""
     if not counts:
         return ()
-    return tuple((pair[-1], int(count)) for pair, count in zip(_files(cfg, split), counts, strict=True))
-
-
-def _files(cfg: DataConfig, split: str) -> Sequence[tuple[str, ...]]:
-    """Return the files of a split: (source, target) pairs, or single files; [] if there are none."""
-    match cfg.corpus.partition(":")[0]:
-        case "files":
-            return [pair if cfg.src else pair[1:] for pair in _pairs(cfg, split)]
-        case "tsv":
-            path = _tsv(cfg, split)
-            return [] if path is None else [(path,)]
-        case "tfds":
-            from convs2s_jax.data import tfds
-
-            return [(file,) for file in tfds.files(cfg.corpus.partition(":")[2], split, folder=cfg.tfds_dir)]
-    return []
+    return tuple(
+        (pair[-1], int(count)) for pair, count in zip(KINDS[cfg.corpus_kind].files(cfg, split), counts, strict=True)
+    )
 
 
 FEW = 8
@@ -261,9 +256,18 @@ _generate_kinds = functools.lru_cache(maxsize=1)(cldr.generate_kinds)
 def _read_tfds(cfg: DataConfig, split: str) -> LinePairs | None:
     from convs2s_jax.data import tfds  # takes half a second, and few runs need it
 
-    _, _, name = cfg.corpus.partition(":")
-    sides = tfds.read(name, split, src=cfg.src or cfg.tgt, tgt=cfg.tgt, folder=cfg.tfds_dir)
+    sides = tfds.read(_tfds_name(cfg), split, src=cfg.src or cfg.tgt, tgt=cfg.tgt, folder=cfg.tfds_dir)
     return None if sides is None else LinePairs(*sides)
+
+
+def _tfds_files(cfg: DataConfig, split: str) -> list[tuple[str, ...]]:
+    from convs2s_jax.data import tfds
+
+    return [(file,) for file in tfds.files(_tfds_name(cfg), split, folder=cfg.tfds_dir)]
+
+
+def _tfds_name(cfg: DataConfig) -> str:
+    return cfg.corpus.removeprefix("tfds:")
 
 
 def _no_files(cfg: DataConfig, split: str) -> str:
@@ -306,20 +310,22 @@ class Kind(NamedTuple):
     Attributes:
       read: (cfg, split) -> the two sides of a split, or None if the corpus does not have the split.
       missing: (cfg, split) -> a message that states what is missing.
+      files: (cfg, split) -> the files of a split, (source, target) pairs or single files; [] if there are none.
       places: fields of `DataConfig` that specify its text, from "dir" and "files".
     """
 
     read: Callable[[DataConfig, str], LinePairs | None]
     missing: Callable[[DataConfig, str], str]
+    files: Callable[[DataConfig, str], Sequence[tuple[str, ...]]] = lambda *_: []
     places: tuple[str, ...] = ()
 
 
 KINDS: Mapping[str, Kind] = MappingProxyType(
     {
-        "files": Kind(_read_files, _no_files, ("dir", "files")),
-        "tsv": Kind(_read_tsv, _no_tsv, ("dir",)),
+        "files": Kind(_read_files, _no_files, _text_files, ("dir", "files")),
+        "tsv": Kind(_read_tsv, _no_tsv, _tsv_files, ("dir",)),
         "cldr": Kind(_read_cldr, _no_split),
         "cldr_kinds": Kind(_read_cldr_kinds, _no_split),
-        "tfds": Kind(_read_tfds, _no_split),
+        "tfds": Kind(_read_tfds, _no_split, _tfds_files),
     }
 )

@@ -114,7 +114,7 @@ def shared_pairs(train: ParallelText, *texts: ParallelText) -> list[int]:
 
 
 def _kind(cfg: DataConfig) -> Kind:
-    return KINDS[cfg.corpus.partition(":")[0]]
+    return KINDS[cfg.corpus_kind]
 
 
 def _text(cfg: DataConfig, split: str, sides: LinePairs | None, *, optional: bool = False) -> ParallelText:

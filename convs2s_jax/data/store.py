@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import os
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,7 +15,7 @@ import numpy as np
 import tqdm
 
 from convs2s_jax.core.checksums import DamagedError, checksum, stream
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.core.files import open_regular, replacing_locked
 from convs2s_jax.core.guard import writing_remedy
 from convs2s_jax.data.vocabulary import Vocabulary
@@ -63,10 +63,9 @@ def tokenize(
     folder: str | Path,
     name: str,
     *,
-    progress: bool = True,
-    tell: Callable[[str], None] = lambda _: None,
+    tell: Tell = lambda _: None,
 ) -> TokenStore:
-    """Encode `texts`, or open the file of an earlier call.
+    """Encode `texts`, with a progress bar if standard error is a terminal, or open the file of an earlier call.
 
     The file name contains a hash of the texts and the vocabulary. A file is verified by its checksum before use, and
     rewritten if it is damaged. Several processes may write the same file at the same time, because each replaces it
@@ -75,7 +74,6 @@ def tokenize(
     Args:
       folder: folder of the files; created if missing.
       name: readable prefix of the file name, such as "train.de".
-      progress: show a progress bar if standard error is a terminal.
       tell: called with a message about a damaged file.
 
     Raises:
@@ -91,7 +89,7 @@ def tokenize(
         pass  # missing, unreadable, or from a version without checksums
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path, key, texts, vocabulary, progress)
+        _replace(path, key, texts, vocabulary)
     except OSError as error:
         remedy = writing_remedy(error, "choose another data.cache_dir")
         raise UnwritableError(f"{path} cannot be written: {error.strerror}; {remedy}") from error
@@ -132,9 +130,9 @@ def peek(path: Path) -> TokenStore | None:
         return None
 
 
-def _replace(path: Path, key: bytes, texts: Sequence[str], vocabulary: Vocabulary, progress: bool) -> None:
+def _replace(path: Path, key: bytes, texts: Sequence[str], vocabulary: Vocabulary) -> None:
     """Write a file atomically, with a progress bar. Leftovers of killed writers are removed first."""
-    bar = tqdm.tqdm(desc=path.stem, total=len(texts), unit=" lines", disable=None if progress else True)
+    bar = tqdm.tqdm(desc=path.stem, total=len(texts), unit=" lines", disable=None)
     with replacing_locked(path) as file, bar:
         _write(file, key, texts, vocabulary, bar)
 

@@ -70,30 +70,29 @@ class Vocabularies:
         return self.src is self.tgt
 
 
-def build(
-    cfg: VocabularyConfig, text: ParallelText, seed: int, *, one_sided: bool = False, progress: bool = True
-) -> Vocabularies:
+def build(cfg: VocabularyConfig, text: ParallelText, seed: int, *, one_sided: bool = False) -> Vocabularies:
     """Learn the vocabularies of both sides. The same text and seed give the same vocabularies.
+
+    Progress bars are shown if standard error is a terminal.
 
     Args:
       seed: for the random sample of lines, if a side has more than `cfg.sample` lines.
       one_sided: the sources of this corpus are empty, and both sides use the target vocabulary.
-      progress: show a progress bar if standard error is a terminal.
 
     Raises:
       UserError: the text does not allow the requested sizes.
     """
     src, tgt = _sample(text.src, cfg.sample, seed), _sample(text.tgt, cfg.sample, seed)
     if one_sided:
-        only = _train(cfg, tgt, "tgt", cfg.tgt_size, progress)
+        only = _train(cfg, tgt, "tgt", cfg.tgt_size)
         return Vocabularies(only, only)
     if cfg.joint:
-        joint = _train(cfg, [*src, *tgt], "joint", cfg.src_size, progress)
+        joint = _train(cfg, [*src, *tgt], "joint", cfg.src_size)
         return Vocabularies(joint, joint)
     learnt, wrong = [], []
     for side, lines, size in (("src", src, cfg.src_size), ("tgt", tgt, cfg.tgt_size)):
         try:
-            learnt.append(_train(cfg, lines, side, size, progress))
+            learnt.append(_train(cfg, lines, side, size))
         except UserError as error:
             wrong.append(error)
     if wrong:  # of both sides at once: in a small text, both sizes are usually too large
@@ -101,14 +100,14 @@ def build(
     return Vocabularies(*learnt)
 
 
-def build_labelled(cfg: VocabularyConfig, text: ParallelText, seed: int, *, progress: bool = True) -> Vocabularies:
+def build_labelled(cfg: VocabularyConfig, text: ParallelText, seed: int) -> Vocabularies:
     """Learn the vocabulary of the texts, and list the labels on the target side. Arguments as in `build`.
 
     Raises:
       UserError: a joint vocabulary was requested, or there are fewer than two labels.
     """
     check(not cfg.joint, "data.vocabulary.joint is True: labels always have a separate list; remove it")
-    src = _train(cfg, _sample(text.src, cfg.sample, seed), "src", cfg.src_size, progress)
+    src = _train(cfg, _sample(text.src, cfg.sample, seed), "src", cfg.src_size)
     return Vocabularies(src, labels.learn(text.tgt))
 
 
@@ -170,8 +169,8 @@ def _sample(lines: Sequence[str], most: int, seed: int) -> Sequence[str]:
     return [lines[i] for i in np.sort(drawn)]
 
 
-def _train(cfg: VocabularyConfig, lines: Sequence[str], side: str, size: int, progress: bool) -> Vocabulary:
-    bar = tqdm.tqdm(lines, f"vocabulary {side}", unit=" lines", disable=None if progress else True)
+def _train(cfg: VocabularyConfig, lines: Sequence[str], side: str, size: int) -> Vocabulary:
+    bar = tqdm.tqdm(lines, f"vocabulary {side}", unit=" lines", disable=None)
     field = f"data.vocabulary.{'src' if side == 'joint' else side}_size"
     return _TRAINERS[cfg.kind](cfg, bar, size=size, field=field)
 

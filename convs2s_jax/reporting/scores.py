@@ -28,6 +28,10 @@ class Measured(NamedTuple):
     signature: str
 
 
+BINS = 6
+"""Maximum number of ranges of lengths."""
+
+
 class Bin(NamedTuple):
     """Sentences of about the same length.
 
@@ -86,12 +90,12 @@ def by_length(texts: Sequence[str], references: Sequence[str], bins: Sequence[Bi
     ]
 
 
-def length_bins(lengths: Sequence[int], *, most: int = 6) -> list[Bin]:
-    """At most `most` bins with about the same number of sentences. Sentences of equal length share a bin."""
+def length_bins(lengths: Sequence[int]) -> list[Bin]:
+    """At most `BINS` bins with about the same number of sentences. Sentences of equal length share a bin."""
     values = np.asarray(lengths)
     if not len(values):
         return []
-    ends = np.unique(np.quantile(values, np.linspace(0, 1, most + 1)[1:], method="higher"))
+    ends = np.unique(np.quantile(values, np.linspace(0, 1, BINS + 1)[1:], method="higher"))
     home = np.searchsorted(ends, values)
     bins = []
     for i in range(len(ends)):

@@ -1,13 +1,11 @@
 """Figures of a sweep: weak and strong scaling, memory, communication."""
 
-import importlib.util
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from convs2s_jax.core.config import check
 from convs2s_jax.core.files import replacing
 from convs2s_jax.scaling.sweep import Row
 from convs2s_jax.training.mesh import AXES
@@ -52,14 +50,6 @@ FIGURES: Mapping[str, Figure] = MappingProxyType(
         ),
     }
 )
-
-
-def check_installed() -> None:
-    """Raise UserError if matplotlib is missing, before planning, which may take hours."""
-    check(
-        importlib.util.find_spec("matplotlib") is not None,
-        "figures need matplotlib, which is not installed: pip install '.[plan]', or --nofigures",
-    )
 
 
 def draw(rows: Sequence[Row], folder: Path) -> list[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from convs2s_jax.core.config import build, check, to_dict
-from convs2s_jax.core.errors import UserError, did_you_mean, located
+from convs2s_jax.core.errors import Tell, UserError, did_you_mean, located
 from convs2s_jax.core.files import read_json, replace_file
 from convs2s_jax.scaling import plan, provenance, topology
 from convs2s_jax.scaling.topology import device_count
@@ -106,7 +106,7 @@ def run(
     wanted: Sequence[Case],
     folder: Path,
     sizes: Mapping[str, int],
-    tell: Callable[[str], None],
+    tell: Tell,
     save: Callable[[], None] = lambda: None,
 ) -> list[Row]:
     """Make the plans that the folder does not contain yet, and return the rows of all its plans, those wanted first.

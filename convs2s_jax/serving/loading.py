@@ -1,17 +1,17 @@
 """Load the model that a server's options specify."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from convs2s_jax.core import local_copies
 from convs2s_jax.core.config import check
+from convs2s_jax.core.errors import Tell
 from convs2s_jax.search.config import check_search, overridden
 from convs2s_jax.serving.engine import Engine
 from convs2s_jax.serving.options import ServeOptions
 from convs2s_jax.translation import fit, shortlists, translator
 
 
-def load(options: ServeOptions, *, tell: Callable[[str], None]) -> Engine:
+def load(options: ServeOptions, *, tell: Tell) -> Engine:
     """Load the model that the options specify.
 
     Raises:

@@ -13,7 +13,7 @@ from typing import Any
 
 import uvicorn
 
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.serving import app, loading
 from convs2s_jax.serving.limits import Bounded
 from convs2s_jax.serving.options import ServeOptions
@@ -22,7 +22,7 @@ NEWS = 10.0
 """Seconds between two log messages about compilation."""
 
 
-def serve(options: ServeOptions, *, tell: Callable[[str], None]) -> None:
+def serve(options: ServeOptions, *, tell: Tell) -> None:
     """Serve until SIGTERM or SIGINT. Requests in progress are then finished.
 
     Raises:
@@ -58,7 +58,7 @@ def serve(options: ServeOptions, *, tell: Callable[[str], None]) -> None:
         tell("stopped")
 
 
-def _progress(tell: Callable[[str], None]) -> Callable[[int, int], None]:
+def _progress(tell: Tell) -> Callable[[int, int], None]:
     """Return a callback that logs the number of compiled programs every `NEWS` seconds, and when all are compiled."""
     begun = told = time.monotonic()
 
@@ -109,7 +109,7 @@ def address_of(listener: socket.socket) -> str:
 class _Server(uvicorn.Server):
     """A server that finishes its requests on SIGTERM and then exits with status 0."""
 
-    def __init__(self, config: uvicorn.Config, tell: Callable[[str], None]) -> None:
+    def __init__(self, config: uvicorn.Config, tell: Tell) -> None:
         super().__init__(config)
         self._tell = tell
 

@@ -7,13 +7,14 @@ makes a large figure. Positions are in inches.
 import math
 import unicodedata
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from convs2s_jax.core.config import check
+from convs2s_jax.core.errors import Tell
 from convs2s_jax.core.files import replacing
 from convs2s_jax.translation.layer_attention import LayerAttention
 
@@ -80,7 +81,7 @@ def draw(
     formats: Sequence[str] = ("png", "svg"),
     *,
     layers: Sequence[str] = ("all",),
-    tell: Callable[[str], None],
+    tell: Tell,
 ) -> list[Path]:
     """Write a figure of one pair.
 

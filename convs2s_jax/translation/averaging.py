@@ -1,13 +1,13 @@
 """Write a workdir with the average of several checkpoints of a run."""
 
 import dataclasses
-from collections.abc import Callable
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 
 from convs2s_jax.core.config import check
+from convs2s_jax.core.errors import Tell
 from convs2s_jax.core.places import resolved
 from convs2s_jax.training.run.checkpoints import derived_workdir
 from convs2s_jax.training.run.programs.configured import state_of
@@ -17,7 +17,7 @@ from convs2s_jax.translation import trained
 from convs2s_jax.translation.trained import Steps
 
 
-def write_average(workdir: str, output: str, steps: Steps, tell: Callable[[str], None]) -> None:
+def write_average(workdir: str, output: str, steps: Steps, tell: Tell) -> None:
     """Write a workdir with the average of checkpoints, the same as decoding computes from these steps.
 
     Its training position is that of the newest checkpoint, with a list of all averaged steps. The optimiser state is

@@ -6,7 +6,6 @@ checksum of the rest, followed by the arrays of `search.shortlist.Shortlist` as 
 
 import itertools
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 from convs2s_jax.core import checksums, files
 from convs2s_jax.core.checksums import DamagedError
 from convs2s_jax.core.config import check
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.core.guard import writing_remedy
 from convs2s_jax.data import lexicon, parallel_text, vocabulary
 from convs2s_jax.data.store import TokenStore
@@ -43,7 +42,7 @@ def make(
     frequent: int,
     iterations: int,
     pairs: int,
-    tell: Callable[[str], None],
+    tell: Tell,
     places: trained.Places = (),
 ) -> tuple[Shortlist, Vocabularies]:
     """Learn the shortlist of a run from its training text. Return it with the vocabularies that it belongs to.

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import re
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +13,7 @@ import jax
 
 from convs2s_jax.core.checksums import checksum
 from convs2s_jax.core.config import build, check, override, to_dict
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.data import corpora, parallel_text, vocabulary
 from convs2s_jax.data.config import DataConfig
 from convs2s_jax.data.parallel_text import ParallelText
@@ -67,9 +67,7 @@ class Trained:
     splits: Mapping[str, Known]
 
 
-def restore(
-    workdir: Path, steps: Steps, dtype: Dtype | None, tell: Callable[[str], None], *, given_as: str = "--workdir"
-) -> Trained:
+def restore(workdir: Path, steps: Steps, dtype: Dtype | None, tell: Tell, *, given_as: str = "--workdir") -> Trained:
     """Load the model of a workdir. Arguments and errors are those of `translator.load`."""
     folder = run_folder.checkpoints(workdir)
     cfg = run_folder.load_config(workdir, given_as=given_as)
@@ -148,7 +146,7 @@ def read_split(
     known: Mapping[str, Known],
     workdir: str,
     *,
-    tell: Callable[[str], None],
+    tell: Tell,
     places: Places | None = None,
     remedy: str = OTHER_TEXTS,
 ) -> ParallelText:
@@ -220,7 +218,7 @@ def tokenized_training(
     text: ParallelText,
     known: Known,
     *,
-    tell: Callable[[str], None],
+    tell: Tell,
     remedy: str,
 ) -> Split:
     """Return the token ids of a run's training text from its cache, or a temporary folder if that cannot be written.

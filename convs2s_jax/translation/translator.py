@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from convs2s_jax.core.config import check
-from convs2s_jax.core.errors import UserError, located
+from convs2s_jax.core.errors import Tell, UserError, located
 from convs2s_jax.core.places import check_place
 from convs2s_jax.data.vocabulary import Vocabularies, Vocabulary
 from convs2s_jax.models import encoder_decoder, quantizing
@@ -125,7 +125,7 @@ def load(
     *,
     steps: Steps = (),
     dtype: Dtype | None = None,
-    tell: Callable[[str], None] = warnings.warn,
+    tell: Tell = warnings.warn,
     given_as: str = "workdirs",
 ) -> Translator:
     """Load the model of a workdir, or an ensemble from several.
@@ -242,7 +242,7 @@ def _prepared(params: Params, cfg: ModelConfig, int8: bool) -> Params:
     return quantizing.quantize_kernels(made) if int8 else made
 
 
-def _load(workdir: str, steps: Steps, dtype: Dtype | None, tell: Callable[[str], None], given_as: str) -> Translator:
+def _load(workdir: str, steps: Steps, dtype: Dtype | None, tell: Tell, given_as: str) -> Translator:
     with store_copy.reading(workdir, tell, flag=given_as) as (folder, told):
         found = trained.restore(folder, steps, dtype, told, given_as=given_as)
     with located(f"{given_as}={workdir}"):

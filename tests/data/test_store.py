@@ -38,7 +38,7 @@ TEXTS = ["abc", "", "x", "größer", ""]
 
 
 def tokenize(folder, texts=TEXTS, vocabulary=None, name="train.de", tell=pytest.fail):
-    return store.tokenize(texts, vocabulary or Letters(), folder, name, progress=False, tell=tell)
+    return store.tokenize(texts, vocabulary or Letters(), folder, name, tell=tell)
 
 
 def texts_of(tokens):
@@ -172,7 +172,7 @@ def test_failure_while_encoding_leaves_nothing(tmp_path):
 
 def _write(folder, barrier):
     barrier.wait()
-    tokens = store.tokenize(["ab"] * 20_000, WordList(("ab",), (1,)), folder, "x", progress=False)
+    tokens = store.tokenize(["ab"] * 20_000, WordList(("ab",), (1,)), folder, "x")
     assert len(tokens) == 20_000
     assert set(tokens.tokens.tolist()) == {4}
 

@@ -44,7 +44,7 @@ def test_what_is_missing_in_a_store_is_named(bucket):  # noqa: F811
 
 def test_vocabularies_in_a_store_are_those_of_a_folder(bucket, tmp_path):  # noqa: F811
     text = parallel_text.ParallelText(["eins zwei"] * 2, ["one two"] * 2, "train")
-    made = vocabulary.build(VocabularyConfig(kind="words"), text, 0, progress=False)
+    made = vocabulary.build(VocabularyConfig(kind="words"), text, 0)
     vocabulary.save(made, tmp_path / "vocab")
     for path in (tmp_path / "vocab").iterdir():
         stores.write(f"gs://bucket/vocab/{path.name}", path.read_bytes())

@@ -33,7 +33,7 @@ def vocabulary(request, tmp_path):
 
 
 def stored(texts, vocabulary, folder):
-    return store.tokenize(texts, vocabulary, folder, "x", progress=False)
+    return store.tokenize(texts, vocabulary, folder, "x")
 
 
 def test_the_share_is_that_of_all_tokens(vocabulary, tmp_path, monkeypatch):

@@ -20,4 +20,4 @@ CONFIGS = [
 
 
 def build(cfg, text=TEXT, seed=1):
-    return vocabulary.build(cfg, text, seed, progress=False)
+    return vocabulary.build(cfg, text, seed)

@@ -72,16 +72,13 @@ def test_a_cache_of_several_runs_gives_each_run_its_own_text(tmp_path):
     runs = {name: [f"{name} {i}"[: 3 + i] for i in range(length)] for name, length in (("first", 9), ("second", 12))}
     cfg = tiny.config(data__cache_dir=str(tmp_path / "cache"))
     for name, texts in runs.items():
-        src, tgt = (
-            store.tokenize(texts, Letters(), tmp_path / "cache", f"train.{side}", progress=False)
-            for side in ("src", "tgt")
-        )
+        src, tgt = (store.tokenize(texts, Letters(), tmp_path / "cache", f"train.{side}") for side in ("src", "tgt"))
         place = tmp_path / name / "checkpoints" / "5" / "position"
         place.mkdir(parents=True)
         record = position_file.make({"data": fingerprint(src, tgt)}, step=5, scores={}, params={}, optimizer={})
         (place / "metadata").write_text(json.dumps(record))
     for side in ("src", "tgt"):
-        store.tokenize(runs["second"], Alike(), tmp_path / "cache", f"train.{side}", progress=False)
+        store.tokenize(runs["second"], Alike(), tmp_path / "cache", f"train.{side}")
     for name, texts in runs.items():
         lengths = np.array([len(text) + 1 for text in texts])
         assert batch_plan.of_run(cfg, tmp_path / name) == batch_plan.planned(cfg, lengths, lengths)

@@ -110,9 +110,7 @@ def generate(
     return Splits(drawn, cfg, f"{src_locale}-{tgt_locale}")
 
 
-def generate_kinds(
-    locale: str, cfg: CldrConfig, *, phrases: Mapping[str, Callable[[Random], Phrase]] = PHRASES
-) -> Splits:
+def generate_kinds(locale: str, cfg: CldrConfig) -> Splits:
     """Generate a corpus of phrases with their kinds, for classification: {"train": (phrases, names of kinds), ...}.
 
     No phrase occurs twice. Otherwise as `generate`.
@@ -121,7 +119,7 @@ def generate_kinds(
       UserError: as in `generate`.
     """
     src = _locale("src", locale)
-    return Splits(((source, kind) for kind, source, _ in _unseen(src, src, cfg.seed, phrases)), cfg, locale)
+    return Splits(((source, kind) for kind, source, _ in _unseen(src, src, cfg.seed, PHRASES)), cfg, locale)
 
 
 def _unseen(

@@ -4,14 +4,14 @@ import contextlib
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 import jax
 
 from convs2s_jax.core import local_copies, stores
-from convs2s_jax.core.errors import UserError, counted
+from convs2s_jax.core.errors import Tell, UserError, counted
 from convs2s_jax.core.files import new_folder, open_regular
 from convs2s_jax.core.guard import writing_remedy
 from convs2s_jax.core.places import joined, scheme_of
@@ -46,7 +46,7 @@ class Export:
     momentum: bool = True
 
 
-def export_checkpoint(order: Export, tell: Callable[[str], None]) -> None:
+def export_checkpoint(order: Export, tell: Tell) -> None:
     """Write the checkpoint and its dictionaries; on an error, no file is written.
 
     Raises:
@@ -59,7 +59,7 @@ def export_checkpoint(order: Export, tell: Callable[[str], None]) -> None:
 
 
 @contextlib.contextmanager
-def _opened(output: str, tell: Callable[[str], None]) -> Iterator[Path]:
+def _opened(output: str, tell: Tell) -> Iterator[Path]:
     """Yield the path of the file to write: the output itself, or one that is uploaded with its dictionaries."""
     folder, _, name = output.rpartition("/")
     path = Path(output)
@@ -73,7 +73,7 @@ def _opened(output: str, tell: Callable[[str], None]) -> Iterator[Path]:
         yield copy / name
 
 
-def _export(order: Export, workdir: Path, output: Path, tell: Callable[[str], None]) -> str:
+def _export(order: Export, workdir: Path, output: Path, tell: Tell) -> str:
     """`export_checkpoint`, with the folder of the run and the file to write. Return a sentence about it."""
     cfg = run_folder.load_config(workdir)
     family = family_of_model(cfg.translator)

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +90,7 @@ class _Made:
     position: Position
 
 
-def import_checkpoints(order: Import, tell: Callable[[str], None]) -> None:
+def import_checkpoints(order: Import, tell: Tell) -> None:
     """Import checkpoints to new workdirs. On an error, no workdir is written.
 
     Args:

@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import importlib.metadata
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from safetensors.numpy import save
 
 from convs2s_jax.core import local_copies
 from convs2s_jax.core.config import check, to_dict
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.core.files import new_folder
 from convs2s_jax.core.places import scheme_of
 from convs2s_jax.interop.programs import runtime
@@ -65,7 +65,7 @@ class Export:
     platforms: Sequence[str]
 
 
-def export_programs(order: Export, tell: Callable[[str], None]) -> None:
+def export_programs(order: Export, tell: Tell) -> None:
     """Export a model to a new folder. On an error, no folder is created.
 
     Raises:
@@ -91,7 +91,7 @@ def export_programs(order: Export, tell: Callable[[str], None]) -> None:
     tell(f"{order.output}: {len(manifest['programs'])} programs, {size / 1e6:.1f} MB in total")
 
 
-def _loaded(order: Export, tell: Callable[[str], None]) -> tuple[Translator, SearchConfig]:
+def _loaded(order: Export, tell: Tell) -> tuple[Translator, SearchConfig]:
     """Load the model and return it with its search options. Raises UserError if it cannot be exported."""
     model = translator.load(order.workdir, steps=order.steps, tell=tell, given_as="--workdir")
     check(

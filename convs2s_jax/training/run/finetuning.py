@@ -1,9 +1,9 @@
 """Fine-tuning: a new run starts from the parameters and the vocabularies of another one."""
 
-from collections.abc import Callable
 from functools import partial
 
 from convs2s_jax.core.config import check, to_dict
+from convs2s_jax.core.errors import Tell
 from convs2s_jax.data import vocabulary
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.nn.types import Tree
@@ -21,7 +21,7 @@ FREE = ("dropout", "dtype", "matmul_precision", "max_length")
 """Suffixes of model fields that do not change the meaning of the parameters; neither does `execution`."""
 
 
-def vocabularies(cfg: Config, tell: Callable[[str], None]) -> Vocabularies:
+def vocabularies(cfg: Config, tell: Tell) -> Vocabularies:
     """Load the vocabularies of the run in `training.finetune_from`.
 
     Args:
@@ -41,7 +41,7 @@ def vocabularies(cfg: Config, tell: Callable[[str], None]) -> Vocabularies:
     return found
 
 
-def parameters(cfg: Config, known: Vocabularies, abstract: Tree, tell: Callable[[str], None]) -> Tree:
+def parameters(cfg: Config, known: Vocabularies, abstract: Tree, tell: Tell) -> Tree:
     """Load the parameters of the best checkpoint of the run in `training.finetune_from`.
 
     Args:

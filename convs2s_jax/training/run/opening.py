@@ -5,7 +5,6 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from jax.sharding import Mesh
 
 from convs2s_jax.core import xla_flags
 from convs2s_jax.core.config import to_dict
+from convs2s_jax.core.errors import Tell
 from convs2s_jax.core.versions import versions
 from convs2s_jax.data import vocabulary
 from convs2s_jax.nn import weight_norm
@@ -149,7 +149,7 @@ def open_run(
     return session, state, position
 
 
-def prepare_only(cfg: Config, workdir: Path, tell: Callable[[str], None]) -> None:
+def prepare_only(cfg: Config, workdir: Path, tell: Tell) -> None:
     """Build what a run needs before its first update (vocabularies, tokenised text, shapes) and cache it.
 
     Args:
@@ -193,7 +193,7 @@ def _sizes(run: Run) -> dict[str, int]:
 
 
 def _begin(
-    run: Run, mesh: Mesh, layout: TrainState, ahead: BackgroundCompiler[CompileRequest], tell: Callable[[str], None]
+    run: Run, mesh: Mesh, layout: TrainState, ahead: BackgroundCompiler[CompileRequest], tell: Tell
 ) -> tuple[TrainState, Position, list[Path]]:
     """Return a new state or that of the newest intact checkpoint, its position, and newer, damaged checkpoints."""
     sizes, programs = _sizes(run), program_key(run.cfg)

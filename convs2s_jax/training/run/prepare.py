@@ -1,13 +1,13 @@
 """From a configuration to tokenised text, vocabularies and batch shapes."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from convs2s_jax.core.config import check
-from convs2s_jax.core.errors import UserError, counted
+from convs2s_jax.core.errors import Tell, UserError, counted
 from convs2s_jax.data import corpora, parallel_text, plan, store, unknown
 from convs2s_jax.data.labels import Labels
 from convs2s_jax.data.parallel_text import ParallelText
@@ -61,7 +61,7 @@ class Run:
     held_out: Mapping[str, str | None]
 
 
-def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: bool = True) -> Run:
+def prepare(cfg: Config, workdir: Path, tell: Tell, *, learn: bool = True) -> Run:
     """Read the corpus, learn or load vocabularies, tokenise, choose shapes.
 
     Args:
@@ -122,7 +122,7 @@ def _check(cfg: Config, workdir: Path) -> None:
         _check_rate(cfg.training.schedule)
 
 
-def _check_validation(cfg: Config, valid: ParallelText, tell: Callable[[str], None]) -> None:
+def _check_validation(cfg: Config, valid: ParallelText, tell: Tell) -> None:
     """Raise UserError for settings that require a validation set if there is none; report what was held out."""
     if not len(valid):
         if isinstance(schedule := cfg.training.schedule, PlateauConfig):
@@ -143,7 +143,7 @@ def _check_validation(cfg: Config, valid: ParallelText, tell: Callable[[str], No
         tell(f"held out for validation: {len(valid)} {cfg.examples}{copies}")
 
 
-def _advise_on_scores(cfg: Config, held_out: Sequence[ParallelText], tell: Callable[[str], None]) -> None:
+def _advise_on_scores(cfg: Config, held_out: Sequence[ParallelText], tell: Tell) -> None:
     """Report a tokeniser of BLEU that does not fit the validation set, or the test set if there is no other."""
     references = next((text.tgt for text in held_out if len(text)), ())
     metrics, tokenize = cfg.training.metrics, cfg.training.bleu_tokenize
@@ -159,7 +159,7 @@ def _training_split(
     text: TrainingText,
     held_out: tuple[ParallelText, ParallelText],
     fingerprints: list[str | None],
-    tell: Callable[[str], None],
+    tell: Tell,
 ) -> Split:
     """Return the training split, from the cache of an earlier start, or read and tokenised.
 
@@ -187,7 +187,7 @@ def _training_split(
 
 
 def _first_epoch(
-    cfg: Config, train: Split, made: Vocabularies, rows: np.ndarray, tell: Callable[[str], None]
+    cfg: Config, train: Split, made: Vocabularies, rows: np.ndarray, tell: Tell
 ) -> tuple[tuple[Shape, ...], plan.Plan]:
     """The shapes of training batches, and the plan of the first epoch."""
     first = segmenting.of_epoch(cfg.data, train, made, seed=cfg.seed, epoch=1, longest=longest(cfg))
@@ -249,7 +249,7 @@ def _unknown_in(split: Split, made: Vocabularies) -> str:
     return f"unknown in {text.name}: {', '.join(shares)}" if shares else ""
 
 
-def _tell_of_cuts(cfg: Config, split: Split, tell: Callable[[str], None]) -> None:
+def _tell_of_cuts(cfg: Config, split: Split, tell: Tell) -> None:
     """Report how many pairs of a split `validation.evaluate` truncates: their loss is not that of the whole lines."""
     src, tgt = split.lengths()
     cut = int(np.sum((src > cfg.model.max_source) | (tgt > cfg.model.max_target)))
@@ -260,7 +260,7 @@ def _tell_of_cuts(cfg: Config, split: Split, tell: Callable[[str], None]) -> Non
         )
 
 
-def tokenize(cfg: Config, workdir: Path, made: Vocabularies, text: ParallelText, tell: Callable[[str], None]) -> Split:
+def tokenize(cfg: Config, workdir: Path, made: Vocabularies, text: ParallelText, tell: Tell) -> Split:
     """Return the token ids of a split, from the cache if an earlier run left them there intact."""
     folder = run_folder.cache(workdir, cfg.data.cache_dir)
     split = Split(

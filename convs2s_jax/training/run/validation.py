@@ -46,7 +46,7 @@ class Evaluation(NamedTuple):
 
 @shared
 def evaluator(
-    cfg: AnyModel, mesh: Mesh, rules: tuple[ShardingRule, ...] = (), parallel: Parallel = "jit"
+    cfg: AnyModel, mesh: Mesh, rules: tuple[ShardingRule, ...], parallel: Parallel
 ) -> Callable[[Tree, Batch], LossSums]:
     """The jitted loss of one batch, without dropout and smoothing. With pmap parameters are whole and stay so."""
     loss = loss_of(cfg, shards=row_shards(mesh))

@@ -1,13 +1,12 @@
 """The vocabularies of a run: those of its workdir, given ones, those of another run, or learned from its text."""
 
 import json
-from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
 from convs2s_jax.core.checksums import checksum
 from convs2s_jax.core.config import check, to_dict
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.data import vocabulary
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.models.config import ModelConfig
@@ -18,7 +17,7 @@ from convs2s_jax.training.run.inputs.training_text import TrainingText
 from convs2s_jax.training.run.tasks.task_table import task_of
 
 
-def of_run(cfg: Config, workdir: Path, text: TrainingText, tell: Callable[[str], None], *, learn: bool) -> Vocabularies:
+def of_run(cfg: Config, workdir: Path, text: TrainingText, tell: Tell, *, learn: bool) -> Vocabularies:
     """Load, copy or learn the vocabularies of a run. Before its first checkpoint they are in its cache.
 
     Args:
@@ -39,9 +38,7 @@ def of_run(cfg: Config, workdir: Path, text: TrainingText, tell: Callable[[str],
     return made
 
 
-def _of_run(
-    cfg: Config, workdir: Path, text: TrainingText, tell: Callable[[str], None], *, learn: bool
-) -> Vocabularies:
+def _of_run(cfg: Config, workdir: Path, text: TrainingText, tell: Tell, *, learn: bool) -> Vocabularies:
     folder = run_folder.vocabulary(workdir)
     if run_folder.has_checkpoint(workdir):
         if not folder.is_dir():

@@ -1,8 +1,8 @@
 """Read files parallel to the source (prefixes, constraints, translations to score) and dictionaries."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from convs2s_jax.core.errors import UserError, counted
+from convs2s_jax.core.errors import Tell, UserError, counted
 from convs2s_jax.data.parallel_text import ParallelText
 from convs2s_jax.data.text_files import name_of, read_lines
 from convs2s_jax.translation import trained
@@ -30,7 +30,7 @@ def read_parallel(path: str, lines: Sequence[str], *, name: str, what: str) -> l
     return found
 
 
-def read_split(options: Options, model: LoadedModel | Trained, tell: Callable[[str], None]) -> ParallelText:
+def read_split(options: Options, model: LoadedModel | Trained, tell: Tell) -> ParallelText:
     """Read the requested split of the first run's corpus (`trained.read_split`)."""
     assert options.split is not None
     return trained.read_split(

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-import jax
 import numpy as np
 
 from convs2s_jax.core.config import check
@@ -66,7 +65,6 @@ def label(
     *,
     first: int = 0,
     batching: Batching = DEFAULT_BATCHING,
-    devices: Sequence[jax.Device] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[Labelled]:
     """Return all labels of each line with their probabilities, the most probable first; one result per line, in order.
@@ -75,13 +73,11 @@ def label(
       classifier: from `from_trained`.
       lines: text; an empty line gets labels too.
       first: number of the first line.
-      batching, devices, progress: as in `lines.translate`.
+      batching, progress: as in `lines.translate`.
     """
     texts = classifier.vocabularies.src
     sources = encode(texts, lines)
-    found = classify(
-        classifier.params, classifier.model, sources, batching=batching, devices=devices, progress=progress
-    )
+    found = classify(classifier.params, classifier.model, sources, batching=batching, progress=progress)
     names, room = classifier.labels, classifier.model.max_source - 1
 
     def choices(probabilities: np.ndarray) -> tuple[Choice, ...]:

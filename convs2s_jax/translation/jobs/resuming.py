@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from convs2s_jax.core import checksums, files
 from convs2s_jax.core.checksums import DamagedError
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import Tell, UserError
 
 SUFFIX = ".resume.json"
 VERSION = 1
@@ -95,7 +95,7 @@ def read(output: str, dependencies: Dependencies, total: int) -> FinishedPart:
 
 
 def recorder(
-    output: str, dependencies: Dependencies, begun: FinishedPart, tell: Callable[[str], None]
+    output: str, dependencies: Dependencies, begun: FinishedPart, tell: Tell
 ) -> Callable[[Sequence[bytes]], None]:
     """Return a function that records results, one per line, once they are in the output file.
 

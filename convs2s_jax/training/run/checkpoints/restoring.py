@@ -11,7 +11,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.sharding import SingleDeviceSharding
 
-from convs2s_jax.core.errors import UserError, first_line
+from convs2s_jax.core.errors import Tell, UserError, first_line
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training.run.checkpoints import position_file
@@ -61,7 +61,7 @@ def restore(
     abstract: TrainState,
     *,
     check: Callable[[dict[str, Any]], None],
-    tell: Callable[[str], None],
+    tell: Tell,
 ) -> Restored | None:
     """Read the newest intact checkpoint; None if there are no checkpoints.
 
@@ -95,7 +95,7 @@ def restore_params(
     step: int | None,
     metric: str,
     check: Callable[[dict[str, Any]], None],
-    tell: Callable[[str], None],
+    tell: Tell,
 ) -> tuple[Tree, dict[str, Any]]:
     """Read parameters for decoding, and their position. `abstract` has their shapes; the rest is as in `restore_items`.
 
@@ -113,7 +113,7 @@ def restore_items(
     step: int | None,
     metric: str,
     check: Callable[[dict[str, Any]], None],
-    tell: Callable[[str], None],
+    tell: Tell,
 ) -> tuple[dict[str, Tree], dict[str, Any]]:
     """Read items of one checkpoint, and its position, even while a training replaces its checkpoints.
 
@@ -163,7 +163,7 @@ def _first_intact(
     items: Mapping[str, Tree],
     metric: str,
     check: Callable[[dict[str, Any]], None],
-    tell: Callable[[str], None],
+    tell: Tell,
 ) -> tuple[dict[str, Tree], dict[str, Any]] | None:
     """Items of the best checkpoint, or of the newest of the others that is intact; None if none is.
 

@@ -1,10 +1,8 @@
 """Which training pairs are used, and the shapes of their batches."""
 
-from collections.abc import Callable
-
 import numpy as np
 
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.data import plan, shapes
 from convs2s_jax.data.shapes import Shape
 from convs2s_jax.training.run.config import Config
@@ -42,7 +40,7 @@ def batch_shapes(cfg: Config, src: np.ndarray, tgt: np.ndarray) -> tuple[tuple[S
     )
 
 
-def usable_rows(cfg: Config, train: Split, tell: Callable[[str], None]) -> np.ndarray:
+def usable_rows(cfg: Config, train: Split, tell: Tell) -> np.ndarray:
     """Return the indices of the examples that are neither empty nor too long: [n]. Report how many are skipped.
 
     Raises:

@@ -1,11 +1,10 @@
 """The languages of a run whose vocabularies another run uses: reversed or different ones would go unnoticed."""
 
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from convs2s_jax.core.config import check
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.core.places import scheme_of
 from convs2s_jax.data.config import DataConfig
 from convs2s_jax.training.run import run_folder
@@ -20,7 +19,7 @@ def of_vocabularies(folder: str) -> DataConfig | None:
     return None
 
 
-def compare(there: DataConfig, here: DataConfig, given: str, *, joint: bool, tell: Callable[[str], None]) -> None:
+def compare(there: DataConfig, here: DataConfig, given: str, *, joint: bool, tell: Tell) -> None:
     """Check that the sides of another run are not reversed; report different names.
 
     Args:

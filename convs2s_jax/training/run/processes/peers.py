@@ -14,13 +14,13 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
 from typing import NoReturn, TextIO
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from convs2s_jax.core.errors import Tell
 from convs2s_jax.core.guard import user_message
 from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.processes.distributed import LINGER
@@ -58,7 +58,7 @@ class Peers:
         self._silence = silence
         self._links: dict[int, socket.socket] = {}
         self._heard: dict[int, float] = {}
-        self._stop: Callable[[str], None] = lambda _: None
+        self._stop: Tell = lambda _: None
         self._over, self._stopping = threading.Event(), threading.Event()
         self._once = threading.Lock()
 
@@ -69,7 +69,7 @@ class Peers:
         self._links[process] = link
         threading.Thread(target=self._listen, args=(process, lines), name=f"process {process}", daemon=True).start()
 
-    def on_stop(self, action: Callable[[str], None]) -> None:
+    def on_stop(self, action: Tell) -> None:
         """Set the function that a thread calls with the name of the signal that one of the processes received."""
         self._stop = action
 

@@ -1,11 +1,11 @@
 """A trace of a few updates by JAX's profiler (`training.profile`)."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from convs2s_jax.core.errors import Tell
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training.run.config import Traced
 from convs2s_jax.training.run.reports.wall_clock import WallClock
@@ -17,9 +17,7 @@ FOLDER = "profile"
 class Profile:
     """Context manager that traces the requested updates on the devices of this process."""
 
-    def __init__(
-        self, asked: Traced | None, folder: Path, *, step: int, tell: Callable[[str], None], clock: WallClock
-    ) -> None:
+    def __init__(self, asked: Traced | None, folder: Path, *, step: int, tell: Tell, clock: WallClock) -> None:
         """Begin after `step` updates.
 
         Args:

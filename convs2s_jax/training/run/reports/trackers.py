@@ -5,7 +5,6 @@ file. Their environment variables, such as WANDB_MODE and MLFLOW_TRACKING_URI, w
 """
 
 import hashlib
-import importlib.util
 import os
 import re
 import secrets
@@ -17,7 +16,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
-from convs2s_jax.core.errors import UserError, first_line
+from convs2s_jax.core import extras
+from convs2s_jax.core.errors import Tell, first_line
 from convs2s_jax.core.files import replace_file
 
 PROJECT = "convs2s_jax"
@@ -161,8 +161,7 @@ def check_installed(names: Sequence[str]) -> None:
       UserError: one is not; the message says how to install it.
     """
     for name in names:
-        if importlib.util.find_spec(TRACKERS[name].package) is None:
-            raise UserError(f"training.trackers contains '{name}', which is not installed: pip install '.[{name}]'")
+        extras.check_installed(f"'{name}' in training.trackers", [TRACKERS[name].package], name)
 
 
 class Trackers:
@@ -174,7 +173,7 @@ class Trackers:
         workdir: Path,
         address: str,
         config: Mapping[str, Any],
-        tell: Callable[[str], None],
+        tell: Tell,
         *,
         step: int,
     ) -> None:

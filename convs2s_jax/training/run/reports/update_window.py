@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.training.run.reports.wall_clock import WallClock
 from convs2s_jax.training.step import StepSums
 
@@ -43,7 +43,7 @@ class Window:
         names: Sequence[str],
         skip: int,
         remedy: Callable[[], str],
-        tell: Callable[[str], None],
+        tell: Tell,
         clock: WallClock,
         peak: float | None = None,
         skipped: int = 0,
