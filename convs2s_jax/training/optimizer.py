@@ -101,7 +101,8 @@ def _check_decay(weight_decay: float) -> None:
 def _nesterov(cfg: NesterovConfig) -> optax.GradientTransformation:
     """u <- g + m u;  direction = g + m u.
 
-    With b = -lr u this is fairseq's NAG with its buffer b, the correction at a change of the rate included.
+    With b = -lr u this is fairseq's NAG with its buffer b, the correction at a change of the rate included. After an
+    update with rate 0, which no schedule here has, u remains while b is 0.
     """
     return optax.trace(decay=cfg.momentum, nesterov=True)
 

@@ -52,7 +52,10 @@ def _layers(name: str, value: Any) -> list[tuple[int, ...]]:
     """A list of layers, or a string that spells one. The string is parsed as a literal, never evaluated."""
     found = values.spelled(value)
     if not isinstance(found, list | tuple) or not 1 <= len(found) <= _MOST_LAYERS:
-        raise UserError(f"{name} is {shown(value)}; expected a list of 1 to {_MOST_LAYERS} layers")
+        raise UserError(
+            f"{name} is {shown(value)}; expected a list of 1 to {_MOST_LAYERS} layers, spelled with numbers, + and *, "
+            "as in [(512, 3)] * 20"
+        )
     for i, layer in enumerate(found):
         if not isinstance(layer, list | tuple) or len(layer) not in (2, 3):
             raise UserError(
@@ -212,7 +215,7 @@ def _attention_layers(attention: Any, count: int) -> list[int] | None:
     """Numbers of the layers that attend, from 1; None for all of them."""
     if isinstance(attention, bool):
         attention = [attention] * count
-    right = isinstance(attention, list | tuple) and all(isinstance(yes, bool) for yes in attention)
+    right = isinstance(attention, list | tuple) and all(isinstance(yes, int) and yes in (0, 1) for yes in attention)
     if not right or len(attention) != count:
         raise UserError(
             f"decoder_attention is {shown(attention)}; expected True, False, or a list of them, one for each of the "

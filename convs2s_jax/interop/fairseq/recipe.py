@@ -29,7 +29,8 @@ RULES: dict[str, Rule] = {
     "clip_norm": values.number(-1e6, 1e6),
     "adam_betas": values.pair(_SHARE),
     "weight_decay": _RATE,
-    "sentence_avg": values.flag,
+    **dict.fromkeys(("sentence_avg", "left_pad_target"), values.flag),
+    "ignore_prefix_size": _COUNT,
     "seed": values.whole(-values.MOST_STEPS, values.MOST_STEPS),
     "distributed_world_size": values.whole(-1, 2**20),
     "update_freq": values.items(values.whole(1, 2**20)),
@@ -76,8 +77,18 @@ def recipe(args: Mapping[str, Any], rate: float | None, epoch: int) -> Recipe:
     training: dict[str, Any] = {"schedule": _schedule(args, rate, lost)}
     if "clip_norm" in args:
         training["clip"] = max(0, args["clip_norm"])  # fairseq clips if it is above 0
-    if args.get("criterion") == "label_smoothed_cross_entropy":
+    criterion = args.get("criterion", "cross_entropy")
+    if criterion == "label_smoothed_cross_entropy":
         training["label_smoothing"] = args.get("label_smoothing", 0.0)
+    elif criterion != "cross_entropy":
+        lost.append(f"the criterion '{criterion}' is not supported; training would use cross_entropy")
+    if args.get("ignore_prefix_size", 0) > 0:
+        lost.append(
+            f"the loss left out the first {args['ignore_prefix_size']} tokens of each target (ignore_prefix_size); "
+            "here it counts them"
+        )
+    if args.get("left_pad_target"):
+        lost.append("targets were padded on the left (left_pad_target); here they are padded on the right")
     optimizer = args.get("optimizer", "nag")
     if optimizer == "nag":
         training["optimizer"] = {"kind": "nesterov", "momentum": args.get("momentum", 0.99)}
@@ -93,7 +104,8 @@ def recipe(args: Mapping[str, Any], rate: float | None, epoch: int) -> Recipe:
     if args.get("sentence_avg"):
         lost.append("gradients were averaged over sentences; here they are averaged over tokens")
     metric = args.get("best_checkpoint_metric", "loss")
-    same = metric == "loss" and not training.get("label_smoothing") and not args.get("sentence_avg")
+    smooth = criterion != "cross_entropy" and training.get("label_smoothing") != 0
+    same = metric == "loss" and not smooth and not args.get("sentence_avg")
     plain = same or metric == "nll_loss"
     if training["schedule"]["kind"] == "plateau" and not plain:
         what = f"metric '{metric}'" if metric != "loss" else "loss, smoothed or per sentence"
@@ -139,6 +151,10 @@ def _schedule(args: Mapping[str, Any], rate: float | None, lost: list[str]) -> d
     warmup = max(0, args.get("warmup_updates", 0))
     initial = args.get("warmup_init_lr", -1)
     warming = {"rate": rates[0], "warmup": warmup, "initial": max(0.0, initial)}
+    top = (args.get("max_lr") if kind == "cosine" else 0) or rates[0]
+    if kind in ("inverse_sqrt", "cosine") and warmup and initial > top:
+        warming["initial"] = top
+        lost.append(f"warmup_init_lr {initial:g} is above lr {top:g}; here the learning rate would start at {top:g}")
     if kind == "inverse_sqrt" and warmup:
         return {"kind": "inverse_sqrt", **warming}
     period, grows, last = args.get("lr_period_updates") or 0, args.get("t_mult", 1), args.get("max_update", 0)
@@ -177,7 +193,13 @@ def _schedule(args: Mapping[str, Any], rate: float | None, lost: list[str]) -> d
         patience = max(0, args.get("lr_patience", 0)) + 1
         minimum = least if least > 0 else _NEVER
         return {"kind": "plateau", "rate": rates[0], "shrink": shrink, "patience": patience, "minimum": minimum}
-    lost.append(f"the schedule '{kind}' is not supported; the learning rate would stay at {rate or rates[0]:g}")
+    without = ""
+    if kind in ("inverse_sqrt", "cosine"):
+        missing = "warmup_updates" if not warmup else "lr_period_updates or max_update" if period <= 0 else ""
+        without = f" without {missing}" if missing else f" with t_mult {grows:g}"
+    lost.append(
+        f"the schedule '{kind}'{without} is not supported; the learning rate would stay at {rate or rates[0]:g}"
+    )
     return {"kind": "fixed", "rates": [rate or rates[0]]}
 
 

@@ -62,12 +62,17 @@ def test_another_architecture_is_refused(arch):
     [
         ("decoder_layers", 6, "decoder_layers is 6; expected a list of 1 to 1000 layers"),
         ("decoder_attention", "[True, True]", "one for each of the 20 decoder layers"),
-        ("decoder_attention", "[1] * 20", "expected True, False, or a list of them"),
+        ("decoder_attention", "[2] * 20", "expected True, False, or a list of them"),
     ],
 )
 def test_odd_arguments_are_named(name, value, sentence):
     with pytest.raises(UserError, match=sentence):
         arguments.config_from_args({"arch": "fconv", name: value})
+
+
+def test_numbers_say_which_layers_attend_too():
+    args = {"arch": "fconv", "decoder_layers": "[(8, 3)] * 3", "decoder_attention": "[1, 0, 1]"}
+    assert arguments.config_from_args(args).decoder.attention_layers == (1, 3)
 
 
 def test_models_that_fairseq_cannot_hold_are_refused():
@@ -176,6 +181,52 @@ def test_what_cannot_be_kept_is_said():
     assert "max_sentences 32 has no counterpart" in recipe.recipe({"max_sentences": 32}, None, 1).lost[0]
 
 
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (
+            {"criterion": "label_smoothed_cross_entropy_with_alignment", "label_smoothing": 0.1},
+            "the criterion 'label_smoothed_cross_entropy_with_alignment' is not supported; training would use "
+            "cross_entropy",
+        ),
+        (
+            {"ignore_prefix_size": 2},
+            "the loss left out the first 2 tokens of each target (ignore_prefix_size); here it counts them",
+        ),
+        (
+            {"left_pad_target": True},
+            "targets were padded on the left (left_pad_target); here they are padded on the right",
+        ),
+        (
+            {"lr_scheduler": "inverse_sqrt", "lr": [0.1], "warmup_updates": 9, "warmup_init_lr": 0.3},
+            "warmup_init_lr 0.3 is above lr 0.1; here the learning rate would start at 0.1",
+        ),
+        (
+            {"lr_scheduler": "inverse_sqrt", "lr": [0.1]},
+            "the schedule 'inverse_sqrt' without warmup_updates is not supported; the learning rate would stay at 0.1",
+        ),
+        (
+            {"lr_scheduler": "cosine", "lr": [0.1], "lr_period_updates": 90},
+            "the schedule 'cosine' without warmup_updates is not supported; the learning rate would stay at 0.1",
+        ),
+        (
+            {"lr_scheduler": "cosine", "lr": [0.1], "warmup_updates": 9},
+            "the schedule 'cosine' without lr_period_updates or max_update is not supported; the learning rate would "
+            "stay at 0.1",
+        ),
+    ],
+)
+def test_each_loss_is_one_sentence(args, told):
+    found = recipe.recipe(args, None, 1)
+    assert told in found.lost
+    build(Config, tiny.values() | {"training": found.training})
+
+
+def test_the_best_of_another_criterion_is_not_kept():
+    args = {"lr_scheduler": "reduce_lr_on_plateau", "lr": [0.5], "criterion": "adaptive_loss"}
+    assert not recipe.recipe(args, None, 1).keeps_best
+
+
 def test_a_cosine_of_older_versions_goes_down_from_max_lr_to_lr():
     args = {"lr_scheduler": "cosine", "warmup_updates": 10, "lr_period_updates": 90, "min_lr": 1e-9}
     expected = {"kind": "cosine", "warmup": 10, "steps": 100, "initial": 1e-9, "rate": 1e-3, "minimum": 1e-9}
@@ -191,7 +242,7 @@ def test_the_restarts_of_a_cosine_are_lost_unless_training_ends_before():
     assert recipe.recipe(args | {"lr_shrink": 0.5, "max_update": 101}, None, 1).lost == [told]
     assert recipe.recipe(args | {"lr_shrink": 0.5, "t_mult": 1e6}, None, 1).lost == [told]
     assert recipe.recipe(args | {"lr_shrink": 0.5, "max_update": 100}, None, 1).lost == []
-    assert "'cosine' is not supported" in recipe.recipe(args | {"t_mult": 2}, None, 1).lost[-1]
+    assert "'cosine' with t_mult 2 is not supported" in recipe.recipe(args | {"t_mult": 2}, None, 1).lost[-1]
 
 
 def test_a_cosine_without_a_period_ends_with_the_training():
