@@ -114,9 +114,9 @@ def _tangent(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tup
 
 def add_bias(y: Array, b: Array) -> Array:
     """Add y + b over the last axis: [..., D] and [D] -> [..., D], in the dtype of y."""
-    return add_broadcast(y, bias(b, y.ndim))
+    return add_broadcast(y, expand_leading(b, y.ndim))
 
 
-def bias(b: Array, ndim: int) -> Array:
-    """Give a bias [D] leading axes of length 1, so that it can be added to an array with `ndim` axes."""
-    return jax.lax.expand_dims(b, range(ndim - 1))
+def expand_leading(x: Array, ndim: int) -> Array:
+    """Give a vector [D] leading axes of length 1, so that it fits to the last axis of an array with `ndim` axes."""
+    return jax.lax.expand_dims(x, range(ndim - 1))

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from convs2s_jax.nn import struct
-from convs2s_jax.nn.affine import bias
+from convs2s_jax.nn.affine import expand_leading
 from convs2s_jax.nn.gradient import materialise_on_cpu
 from convs2s_jax.nn.types import Array, accumulation_dtype
 
@@ -38,7 +38,7 @@ def normalise(params: LayerNorm, x: Array) -> Array:
     Computed in float32 or better and returned in the dtype of x.
     """
     z = x.astype(accumulation_dtype(x.dtype))
-    scale, shift = (bias(p.astype(z.dtype), z.ndim) for p in (params.scale, params.bias))
+    scale, shift = (expand_leading(p.astype(z.dtype), z.ndim) for p in (params.scale, params.bias))
     return _normalised(z, scale, shift).astype(x.dtype)
 
 

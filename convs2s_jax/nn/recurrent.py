@@ -107,9 +107,20 @@ def init(key: Key, kind: CellKind, inputs: int, units: int, *, keep: float = 1.0
     )
 
 
+@jax.custom_batching.sequential_vmap
+def _qr(x: Array) -> tuple[Array, Array]:
+    """Factorise a matrix [U, U]; several ones, under `vmap`, one after another.
+
+    jaxlib's kernel for several matrices waits for threads of the pool that it runs in, so several of these kernels may
+    wait forever on CPUs (jax 0.10.2; benchmarks/upstream/batched_qr.py).
+    """
+    q, r = jnp.linalg.qr(x)
+    return q, r
+
+
 def _orthogonal(key: Key, count: int, units: int) -> Array:
     """Sample uniform orthogonal matrices [count, U, U] (Mezzadri 2007), the same as `jax.random.orthogonal`."""
-    q, r = jnp.linalg.qr(draws.normal(key, (count, units, units)))
+    q, r = jax.vmap(_qr)(draws.normal(key, (count, units, units)))
     return q * jnp.sign(jnp.diagonal(r, axis1=-2, axis2=-1))[:, None, :]
 
 

@@ -2,7 +2,7 @@
 
 from convs2s_jax.reporting.log import RateChange
 from convs2s_jax.reporting.runs import Run
-from convs2s_jax.training.schedule import CosineConfig, FixedConfig, InverseSqrtConfig, PlateauConfig
+from convs2s_jax.training.schedule import AnySchedule, CosineConfig, FixedConfig, InverseSqrtConfig
 
 
 def sentences(run: Run) -> str:
@@ -18,7 +18,7 @@ def sentences(run: Run) -> str:
     return said.strip() or nothing
 
 
-def by_update(cfg: PlateauConfig | FixedConfig | InverseSqrtConfig | CosineConfig) -> str:
+def by_update(cfg: AnySchedule) -> str:
     """Describe what a schedule changes at every update, which is not logged; "" if it changes nothing."""
     every = f"The {cfg.kind} schedule changes the learning rate at every update: it rises to"
     match cfg:

@@ -10,7 +10,7 @@ from convs2s_jax.core.config import check, record
 from convs2s_jax.core.errors import UserError
 
 Stop = Literal["exact", "fairseq"]
-LengthPenalty = Literal["power", "gnmt"]
+LengthPenaltyKind = Literal["power", "gnmt"]
 SCORING = MappingProxyType({"scoring": True})
 """Metadata of fields that affect the score of a given translation; the others only affect the search."""
 BOUNDS: Mapping[str, tuple[float, float]] = MappingProxyType(
@@ -80,7 +80,7 @@ class SearchConfig:
 
     beam_size: int = 5
     length_penalty: float = dataclasses.field(default=1.0, metadata=SCORING)
-    length_penalty_kind: LengthPenalty = dataclasses.field(default="power", metadata=SCORING)
+    length_penalty_kind: LengthPenaltyKind = dataclasses.field(default="power", metadata=SCORING)
     normalize: bool = dataclasses.field(default=True, metadata=SCORING)
     coverage_penalty: float = dataclasses.field(default=0.0, metadata=SCORING)
     min_length: int = 1

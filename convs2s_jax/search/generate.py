@@ -21,7 +21,7 @@ from convs2s_jax.nn import struct
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.types import accumulation_dtype
 from convs2s_jax.search import rules
-from convs2s_jax.search.beam import search
+from convs2s_jax.search.beam import StepFunction, search
 from convs2s_jax.search.finished import normalised
 from convs2s_jax.search.hypotheses import Hypotheses
 from convs2s_jax.search.numbers import Numbers
@@ -86,19 +86,21 @@ def generate(
 
     def local(shared: _Shared, src: Array, rows: _Asked) -> tuple[Hypotheses, Array | None]:
         request, selection = rows
-        members = shared[0]
+        members, numbers = shared
         if structure.beam_size == 1:
             members = tuple(model.for_one_hypothesis(p, c) for p, c in zip(members, cfgs, strict=True))
         params, memory = _encoded(members, cfgs, src)
         cache = _start(params, cfgs, structure, memory, src)
-        more: dict[str, Any] = {"structure": structure, "limit": limit, "coverage": _coverage}
+        inputs: tuple[Any, ...] = memory
         if selection is None:
             step = _step(params, cfgs, structure)
-            found = search(step, strategy, shared[1], memory, cache, request, **more)
         else:
-            words = selection.words[0]
+            words, inputs = selection.words[0], (*memory, selection.allowed)
             step = _restrict_step(_step(params, cfgs, structure, words), words)
-            found = search(step, strategy, shared[1], (*memory, selection.allowed), cache, request, **more)
+        found = search(
+            step, strategy, numbers, inputs, cache, request, structure=structure, limit=limit, coverage=_coverage
+        )
+        if selection is not None:
             found = dataclasses.replace(found, tokens=words[found.tokens])
         if not attention:
             return found, None
@@ -173,7 +175,9 @@ def coverage_penalty(coverage: Array, mask: Array) -> Array:
     return jnp.sum(jnp.where(mask, jnp.log(jnp.clip(coverage, FLOOR, 1.0)), 0.0), axis=-1).astype(jnp.float32)
 
 
-_Shared = tuple[tuple[Params, ...], Numbers]
+_Members = tuple[Params, ...]
+"""Parameters of the members of an ensemble."""
+_Shared = tuple[_Members, Numbers]
 """What is replicated on all devices: parameters and the numbers of the search."""
 _Asked = tuple[Request, Selection | None]
 """The requests for the sentences, and the words that they may use."""
@@ -206,14 +210,16 @@ def _spread(local: _Local[_Rows, _Results], mesh: Mesh | None) -> _Local[_Rows, 
     return spread
 
 
-def _encoded(params: Any, cfgs: Any, src: Array) -> tuple[Any, Any]:
+def _encoded(params: _Members, cfgs: tuple[ModelConfig, ...], src: Array) -> tuple[_Members, tuple[Any, ...]]:
     """Return the parameters in the dtype of each member, and the encoded source as its decoder reads it."""
     params = tuple(model.cast(p, c) for p, c in zip(params, cfgs, strict=True))
     memory = (model.prepare(p, c, model.encode(p, c, src)) for p, c in zip(params, cfgs, strict=True))
     return params, tuple(memory)
 
 
-def _start(params: Any, cfgs: Any, structure: Structure, memory: Any, src: Array) -> EnsembleCache:
+def _start(
+    params: _Members, cfgs: tuple[ModelConfig, ...], structure: Structure, memory: tuple[Any, ...], src: Array
+) -> EnsembleCache:
     """Return empty caches of N = B * W rows."""
     rows = src.shape[0] * structure.beam_size
     members = tuple(model.init_cache(p, c, m, rows) for p, c, m in zip(params, cfgs, memory, strict=True))
@@ -222,7 +228,9 @@ def _start(params: Any, cfgs: Any, structure: Structure, memory: Any, src: Array
     return EnsembleCache(members, coverage)
 
 
-def _step(params: Any, cfgs: Any, structure: Structure, words: Array | None = None) -> Any:
+def _step(
+    params: _Members, cfgs: tuple[ModelConfig, ...], structure: Structure, words: Array | None = None
+) -> StepFunction:
     """Return the step function of all members, as `search` expects it; with `words` [U], it scores those only."""
     layers: list[Affine | None] = [None] * len(params)
     if words is not None:
@@ -245,7 +253,7 @@ def _step(params: Any, cfgs: Any, structure: Structure, words: Array | None = No
     return step
 
 
-def _restrict_step(step: Any, words: Array) -> Any:
+def _restrict_step(step: StepFunction, words: Array) -> StepFunction:
     """Wrap a step so that it reads and scores indices into `words`; `allowed` is the last entry of its memory.
 
     Args:
@@ -286,7 +294,9 @@ def _coverage(memory: Any, cache: EnsembleCache) -> Array:
     return coverage_penalty(cache.coverage, jnp.repeat(mask, cache.coverage.shape[0] // mask.shape[0], axis=0))
 
 
-def _read(params: Any, cfgs: Any, memory: Any, tokens: Array) -> tuple[list[Array], list[Array]]:
+def _read(
+    params: _Members, cfgs: tuple[ModelConfig, ...], memory: tuple[Any, ...], tokens: Array
+) -> tuple[list[Array], list[Array]]:
     """Return each member's features at all positions of targets [N, L], and its attention [N, L, S]."""
     inputs = model.decoder_inputs(tokens)
     features, weights = [], []

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from convs2s_jax.core.config import check, record
@@ -127,8 +127,11 @@ class ScheduleState:
     stopped: str = ""
 
 
+AnySchedule = PlateauConfig | FixedConfig | InverseSqrtConfig | CosineConfig
+
+
 class Schedule(NamedTuple):
-    """A kind of schedule.
+    """A kind of schedule. Its functions are called with the config of this kind.
 
     Attributes:
       initial: cfg -> rate at the start.
@@ -185,7 +188,7 @@ def _keep_best(_cfg: Any, state: ScheduleState, loss: float) -> tuple[ScheduleSt
     return dataclasses.replace(state, best=min(state.best, loss)), ""
 
 
-SCHEDULES = {
+SCHEDULES: Mapping[str, Schedule] = {
     "plateau": Schedule(lambda cfg: cfg.rate, _state_rate, _plateau_validated),
     "fixed": Schedule(lambda cfg: cfg.rates[0], _fixed_rate, _keep_best),
     "inverse_sqrt": Schedule(lambda cfg: cfg.initial, _inverse_sqrt_rate, _keep_best),
@@ -193,16 +196,16 @@ SCHEDULES = {
 }
 
 
-def start(cfg: Any) -> ScheduleState:
+def start(cfg: AnySchedule) -> ScheduleState:
     """The state before the first step."""
     return ScheduleState(rate=SCHEDULES[cfg.kind].initial(cfg))
 
 
-def rate(cfg: Any, state: ScheduleState, *, step: int, epoch: int) -> float:
+def rate(cfg: AnySchedule, state: ScheduleState, *, step: int, epoch: int) -> float:
     """Learning rate of an update; steps and epochs count from 1."""
     return SCHEDULES[cfg.kind].rate(cfg, state, step, epoch)
 
 
-def validated(cfg: Any, state: ScheduleState, loss: float) -> tuple[ScheduleState, str]:
+def validated(cfg: AnySchedule, state: ScheduleState, loss: float) -> tuple[ScheduleState, str]:
     """State after a validation with this loss (nats per token), and a sentence for the log or ""."""
     return SCHEDULES[cfg.kind].validated(cfg, state, loss)

@@ -25,8 +25,14 @@ from convs2s_jax.training import rings
 
 
 class Options(NamedTuple):
-    """Static arguments: label smoothing, number of shards of the rows, maximum rows of a chunk on a device, and JAX's
-    name for the precision of products."""
+    """Static arguments.
+
+    Attributes:
+      smoothing: label smoothing.
+      shards: number of shards of the rows.
+      rows: maximum rows of a chunk on a device.
+      precision: JAX's name for the precision of products; None for its default.
+    """
 
     smoothing: float
     shards: int

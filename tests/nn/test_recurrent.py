@@ -10,7 +10,7 @@ import pytest
 
 from convs2s_jax.nn import recurrent
 from convs2s_jax.nn.recurrent import CELLS
-from tests.helpers import array, drills_but
+from tests.helpers import array, drills_but, operations
 
 B, T, C, U = 3, 5, 4, 6
 REAL = {"right": [range(5), range(3), range(1)], "left": [range(5), range(2, 5), range(4, 5)]}
@@ -144,3 +144,13 @@ def test_a_fresh_cell_keeps_lengths_and_an_lstm_remembers(name):
     forget = {"gru": [0, 0, 0], "lstm": [0, 1, 0, 0]}[name]
     np.testing.assert_array_equal(cell.input.b, np.repeat(forget, 16))
     np.testing.assert_array_equal(cell.state.b, 0.0)
+
+
+@pytest.mark.parametrize("models", [None, 2])
+def test_no_kernel_factorises_several_matrices(models):
+    """On CPUs such kernels may wait for each other forever."""
+    init = partial(recurrent.init, kind=CELLS["gru"], inputs=C, units=U)
+    keys = jax.random.split(jax.random.key(0), models or 1)
+    traced = jax.make_jaxpr(jax.vmap(init) if models else init)(keys if models else keys[0])
+    found = [one.invars[0].aval.ndim for one in operations(traced.jaxpr) if one.primitive.name in ("geqrf", "qr")]
+    assert set(found) == {2}

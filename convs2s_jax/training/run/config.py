@@ -17,7 +17,7 @@ from convs2s_jax.training.mesh import MeshConfig, Parallel
 from convs2s_jax.training.optimizer import AnyOptimizer, NesterovConfig
 from convs2s_jax.training.run.reports.trackers import TRACKERS
 from convs2s_jax.training.run.selection import LOSS
-from convs2s_jax.training.schedule import CosineConfig, FixedConfig, InverseSqrtConfig, PlateauConfig
+from convs2s_jax.training.schedule import AnySchedule, PlateauConfig
 
 AnyModel = ModelConfig | ClassifierConfig
 """The config of any kind of model, identified by `kind`, which also determines its task (`run.tasks.task_table`)."""
@@ -78,7 +78,7 @@ class TrainingConfig:
     """
 
     optimizer: AnyOptimizer = NesterovConfig()
-    schedule: PlateauConfig | FixedConfig | InverseSqrtConfig | CosineConfig = PlateauConfig()
+    schedule: AnySchedule = PlateauConfig()
     clip: float = 0.1
     sum_dtype: SumDtype = "auto"
     label_smoothing: float = 0.0
