@@ -192,22 +192,7 @@ def _spread(local: _Local[_Rows, _Results], mesh: Mesh | None) -> _Local[_Rows, 
     """Shard a function over the sentences: each device runs it on its own shard, with the replicated inputs."""
     if mesh is None:
         return local
-
-    def spread(shared: _Shared, src: Array, rows: _Rows) -> _Results:
-        leaves, structure = jax.tree.flatten(rows)
-
-        def on_device(shared: _Shared, src: Array, filled: list[Array]) -> _Results:
-            rest = iter(filled)
-            own = [next(rest) if x.size else jnp.zeros((len(src), *x.shape[1:]), x.dtype) for x in leaves]
-            return local(shared, src, jax.tree.unflatten(structure, own))
-
-        # without empty arrays: jaxlib 0.11.2 crashes while it compiles a shard_map that reads one
-        filled = [x for x in leaves if x.size]
-        specs = (P(), P(AXIS), P(AXIS))
-        mapped = jax.shard_map(on_device, mesh=mesh, in_specs=specs, out_specs=P(AXIS), check_vma=False)
-        return mapped(shared, src, filled)
-
-    return spread
+    return jax.shard_map(local, mesh=mesh, in_specs=(P(), P(AXIS), P(AXIS)), out_specs=P(AXIS), check_vma=False)
 
 
 def _encoded(params: _Members, cfgs: tuple[ModelConfig, ...], src: Array) -> tuple[_Members, tuple[Any, ...]]:
