@@ -6,6 +6,7 @@ from convs2s_jax.core.config import check, record
 from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
 from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
 from convs2s_jax.models.execution import ExecutionConfig, MatmulPrecision
+from convs2s_jax.models.protocols import check_rate
 from convs2s_jax.models.table import AnyDecoder, AnyEncoder
 
 
@@ -42,7 +43,7 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         check(self.embedding_dim >= 1, f"embedding_dim is {self.embedding_dim}: use 1 or more")
-        check(0.0 <= self.dropout < 1.0, f"dropout is {self.dropout}: expected a probability below 1; use 0.0 to 0.9")
+        check_rate("dropout", self.dropout)
         self.encoder.check_dim(self.embedding_dim)
         self.decoder.check_dim(self.embedding_dim)
         reads = self.decoder.reads_memory

@@ -13,6 +13,7 @@ from typing import ClassVar, Protocol, TypeVar
 
 from jax.typing import DTypeLike
 
+from convs2s_jax.core.config import check
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.nn.affine import Affine
@@ -22,6 +23,24 @@ from convs2s_jax.nn.types import Array, Key
 def fields_after(reaches: Iterable[int]) -> tuple[int, ...]:
     """Return the receptive field after each layer, in positions, given how many positions each layer adds."""
     return tuple(itertools.accumulate(reaches, initial=1))[1:]
+
+
+def check_rate(name: str, rate: float) -> None:
+    """Reject a dropout rate that is not a probability below 1."""
+    check(0.0 <= rate < 1.0, f"{name} is {rate}: expected a probability below 1; use 0.0 to 0.9")
+
+
+def check_positions(rows: int) -> None:
+    """Reject a position table without room for a word and its end symbol."""
+    check(rows >= 4, f"max_positions is {rows}: two rows are reserved; use 4 or more")
+
+
+def check_tied(out_dim: int, dim: int) -> None:
+    """Reject a softmax that uses the embedding table, if O is not E = dim."""
+    check(
+        out_dim == dim,
+        f"decoder.out_dim is {out_dim} with tied_output: the embedding table has {dim} columns; make the two equal",
+    )
 
 
 class EncoderConfig:

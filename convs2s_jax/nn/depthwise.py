@@ -52,6 +52,8 @@ def depthwise(
         y = jnp.sum(taps, axis=1).astype(w.dtype)
     else:
         chosen = ("products" if K >= WIDE else "shifts") if form == "auto" else form
+        if chosen not in DEPTHWISE_FORMS:
+            raise ValueError(f"form is {form!r}: use one of auto, {', '.join(DEPTHWISE_FORMS)}")
         y = DEPTHWISE_FORMS[chosen](w, x, dilation, padding)
     return reshape(y, (B, T, C))
 

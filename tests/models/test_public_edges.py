@@ -31,6 +31,7 @@ from convs2s_jax.models.receptive_field import receptive_fields
 from convs2s_jax.models.recurrent.decoder import RecurrentDecoderConfig
 from convs2s_jax.models.recurrent.encoder import RecurrentEncoderConfig
 from convs2s_jax.nn import convolution, multihead
+from convs2s_jax.nn.depthwise import depthwise
 from convs2s_jax.nn.positions import sinusoidal
 from convs2s_jax.nn.sharded_params import gather
 from convs2s_jax.search.config import SearchConfig
@@ -316,6 +317,10 @@ WRONG = {
     "a form that no convolution has": (
         lambda made: convolution.dense(made.params.encoder.blocks[0].conv, jnp.zeros((1, 9, 8)), "fft"),
         "^form is 'fft': use one of xla, products, winograd$",
+    ),
+    "a form that no depthwise convolution has": (
+        lambda _: depthwise(jnp.zeros((3, 4)), jnp.zeros((1, 5, 8)), form="shift"),
+        "^form is 'shift': use one of auto, shifts, products$",
     ),
     "heads that do not divide the channels": (
         lambda _: multihead.map_source(multihead.init(jax.random.key(0), 6), 4, *[jnp.zeros((1, 2, 6))] * 2),

@@ -20,7 +20,7 @@ from convs2s_jax.models.classifier.kim import KimConfig
 from convs2s_jax.models.classifier.pooled import PooledConfig
 from convs2s_jax.models.encoder_decoder import cast
 from convs2s_jax.models.execution import ExecutionConfig, MatmulPrecision, matmul_precision_context
-from convs2s_jax.models.protocols import Features, FeaturesConfigT, ParamsT
+from convs2s_jax.models.protocols import Features, FeaturesConfigT, ParamsT, check_rate
 from convs2s_jax.nn import affine, draws, struct, weight_norm
 from convs2s_jax.nn.affine import Affine, add_bias
 from convs2s_jax.nn.dropout import dropout, split_key, typed
@@ -64,7 +64,7 @@ class ClassifierConfig:
 
     def __post_init__(self) -> None:
         check(self.embedding_dim >= 1, f"embedding_dim is {self.embedding_dim}: use 1 or more")
-        check(0.0 <= self.dropout < 1.0, f"dropout is {self.dropout}: expected a probability below 1; use 0.0 to 0.9")
+        check_rate("dropout", self.dropout)
         self.features.check_dim(self.embedding_dim)
 
     @property

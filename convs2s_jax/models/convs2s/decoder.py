@@ -27,7 +27,7 @@ from convs2s_jax.models.convs2s.layers import (
 from convs2s_jax.models.convs2s.stack import apply_layers
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.memory import Memory
-from convs2s_jax.models.protocols import DecoderConfig
+from convs2s_jax.models.protocols import DecoderConfig, check_positions, check_tied
 from convs2s_jax.nn import affine, attention, convolution, embedding, struct
 from convs2s_jax.nn.activation_sharding import all_gather_channels, replicate_channels, shard_channels
 from convs2s_jax.nn.affine import Affine, linear
@@ -68,7 +68,7 @@ class ConvDecoderConfig(DecoderConfig):
     def __post_init__(self) -> None:
         check_layers(self.layers, self.convolution)
         check(self.out_dim >= 1, f"out_dim is {self.out_dim}: use 1 or more")
-        check(self.max_positions >= 4, f"max_positions is {self.max_positions}: two rows are reserved; use 4 or more")
+        check_positions(self.max_positions)
         if self.attention_layers is not None:
             for number in self.attention_layers:
                 check(
@@ -85,11 +85,8 @@ class ConvDecoderConfig(DecoderConfig):
 
     def check_dim(self, dim: int) -> None:
         """Reject a tied output whose O is not E = dim."""
-        check(
-            not self.tied_output or self.out_dim == dim,
-            f"decoder.out_dim is {self.out_dim} with tied_output: the embedding table has {dim} columns; make the two "
-            "equal",
-        )
+        if self.tied_output:
+            check_tied(self.out_dim, dim)
 
     def attends(self, index: int) -> bool:
         """Whether the layer with this index, counted from 0, attends."""

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 import jax
 import jax.numpy as jnp
 
-from convs2s_jax.core.config import check, record
+from convs2s_jax.core.config import record
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models.convs2s.convolutions import CONVOLUTIONS, ConvolutionConfig, DenseConfig
 from convs2s_jax.models.convs2s.layers import (
@@ -22,7 +22,7 @@ from convs2s_jax.models.convs2s.layers import (
 from convs2s_jax.models.convs2s.stack import apply_layers
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.memory import Memory
-from convs2s_jax.models.protocols import EncoderConfig
+from convs2s_jax.models.protocols import EncoderConfig, check_positions
 from convs2s_jax.nn import affine, convolution, embedding, struct
 from convs2s_jax.nn.activation_sharding import all_gather_channels, replicate_channels, shard_channels
 from convs2s_jax.nn.affine import Affine, linear
@@ -56,11 +56,7 @@ class ConvEncoderConfig(EncoderConfig):
 
     def __post_init__(self) -> None:
         check_layers(self.layers, self.convolution)
-        check(
-            self.max_positions >= 4,
-            f"max_positions is {self.max_positions}: two rows are reserved, and a word and its end symbol need two "
-            "more; use 4 or more",
-        )
+        check_positions(self.max_positions)
 
     @property
     def max_length(self) -> int:

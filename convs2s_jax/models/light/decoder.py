@@ -12,7 +12,7 @@ from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.light import layers
 from convs2s_jax.models.light.layers import FeedForward, LightConfig, LightConvolution, residual
 from convs2s_jax.models.memory import Memory
-from convs2s_jax.models.protocols import DecoderConfig
+from convs2s_jax.models.protocols import DecoderConfig, check_rate
 from convs2s_jax.nn import convolution, draws, layer_norm, multihead, struct
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.depthwise import depthwise
@@ -42,8 +42,7 @@ class LightDecoderConfig(LightConfig, DecoderConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        rule = f"attention_dropout is {self.attention_dropout}: expected a probability below 1; use 0.0 to 0.9"
-        check(0.0 <= self.attention_dropout < 1.0, rule)
+        check_rate("attention_dropout", self.attention_dropout)
 
     def check_dim(self, dim: int) -> None:
         """Reject an E that does not suit the positions or the number of attention heads."""

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from convs2s_jax.core.config import check, record
-from convs2s_jax.models.protocols import fields_after
+from convs2s_jax.models.protocols import check_positions, check_rate, fields_after
 from convs2s_jax.nn import affine, embedding, layer_norm, struct
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.dropout import dropout, split_key
@@ -66,10 +66,9 @@ class LightConfig:
             self.conv_dim % self.heads == 0,
             f"heads is {self.heads}: heads split the {self.conv_dim} channels of conv_dim evenly; use a divisor",
         )
-        check(self.max_positions >= 4, f"max_positions is {self.max_positions}: two rows are reserved; use 4 or more")
+        check_positions(self.max_positions)
         for name in ("input_dropout", "relu_dropout", "weight_dropout"):
-            rate = getattr(self, name)
-            check(0.0 <= rate < 1.0, f"{name} is {rate}: expected a probability below 1; use 0.0 to 0.9")
+            check_rate(name, getattr(self, name))
 
     @property
     def max_length(self) -> int:

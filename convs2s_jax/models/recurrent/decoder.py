@@ -14,7 +14,7 @@ from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import output
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.memory import Memory
-from convs2s_jax.models.protocols import DecoderConfig
+from convs2s_jax.models.protocols import DecoderConfig, check_tied
 from convs2s_jax.models.recurrent.encoder import check_stack
 from convs2s_jax.models.recurrent.wirings import WIRINGS, RecurrentDecoderCache, RecurrentLayers, TargetWords
 from convs2s_jax.nn import affine, embedding, recurrent, struct
@@ -63,11 +63,8 @@ class RecurrentDecoderConfig(DecoderConfig):
 
     def check_dim(self, dim: int) -> None:
         """Reject sizes that must equal E = dim but do not."""
-        check(
-            not self.tied_output or self.out_dim == dim,
-            f"decoder.out_dim is {self.out_dim} with tied_output: the embedding table has {dim} columns; make the two "
-            "equal",
-        )
+        if self.tied_output:
+            check_tied(self.out_dim, dim)
         check(
             self.attention != "dot" or self.units == dim,
             f"decoder.units is {self.units} with attention 'dot': a memory of embedding_dim {dim} is compared with "

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from convs2s_jax.core.config import ITEMS, check, record
 from convs2s_jax.core.tokens import PAD
+from convs2s_jax.models.protocols import check_positions
 from convs2s_jax.nn import convolution, factored, layer_norm, struct
 from convs2s_jax.nn.attention import context
 from convs2s_jax.nn.embedding import position_rows, rows
@@ -59,7 +60,7 @@ class SliceNetConfig:
         for name in ("kernels", "dilations"):
             for number in getattr(self, name):
                 check(number >= 1, f"{name} contains {number}: use 1 or more")
-        check(self.max_positions >= 4, f"max_positions is {self.max_positions}: two rows are reserved; use 4 or more")
+        check_positions(self.max_positions)
 
     @property
     def shapes(self) -> Shapes:

@@ -131,5 +131,5 @@ def test_fresh_parameters_follow_section_3_5_as_fairseq_reads_it():
 
 
 def test_too_few_positions_are_refused():
-    with pytest.raises(UserError, match=r"^model\.encoder\.max_positions is 3: two rows are reserved, .*use 4 or more"):
+    with pytest.raises(UserError, match=r"^model\.encoder\.max_positions is 3: two rows are reserved; use 4 or more"):
         build(ModelConfig, {"encoder": {"max_positions": 3}}, "model")
