@@ -89,7 +89,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     check_overrides(overrides)
     cfg = read_config(options.config, overrides)
     if options.figures:  # before planning, which may take hours
-        extras.check_installed("--figures (leave them out with --nofigures)", ["matplotlib"], "plan")
+        extras.check_installed("drawing figures (or use --nofigures)", ["matplotlib"], "plan")
     with ended_by_signals():
         from convs2s_jax.scaling import figures, plan, sweep, topology
 

@@ -114,10 +114,12 @@ def _check_shapes(
     expected = {path: leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(made)}
     given = dict(found)
     for path in (*expected, *given):
-        has, needs = given.get(path), expected.get(path)
-        if has == needs or (has and needs and len(has) > len(needs) and math.prod(has) == math.prod(needs)):
-            continue
-        has, needs = ("no array" if shape is None else f"shape {shape}" for shape in (has, needs))
+        if path in expected and path in given:
+            has_shape, shape = given[path], expected[path]
+            split = len(has_shape) > len(shape) and math.prod(has_shape) == math.prod(shape)
+            if has_shape == shape or split:
+                continue
+        has, needs = (f"shape {of[path]}" if path in of else "no array" for of in (given, expected))
         raise ValueError(f"{name} has {has} at {path_of(path)} and cfg needs {needs}: use the cfg passed to `init`")
 
 

@@ -108,6 +108,8 @@ def with_shared_table(params: Params, cfg: ModelConfig) -> Params:
     """
     if isinstance(params, PrecomputedParams) or not cfg.reads_source:  # `precompute` has done it
         return params
+    if not cfg.share_embeddings and not jax.tree.leaves(params.encoder):  # an encoder of one's own without parameters
+        return params
     own = params.encoder.embedding.table
     if (own is None) != cfg.share_embeddings:
         raise ValueError(

@@ -155,7 +155,7 @@ def _records(workdir: Path, problems: list[str]) -> list[dict[str, Any]]:
     """Read intact reports. A last line that is still being written is skipped silently."""
     path = workdir / metrics_file.NAME
     try:
-        data = metrics_file.data(workdir)
+        data = metrics_file.content_of(workdir)
     except OSError as error:
         problems.append(f"{path} cannot be read ({error.strerror}), so there are no curves")
         return []

@@ -59,9 +59,9 @@ def beam_search(
       Hypotheses, best first.
 
     Raises:
-      ValueError: shapes do not fit, there is no sentence, prefixes or phrases are outside the vocabulary or longer than
-        a result (checked only if they are not traced), `coverage` or keys are missing, or `search` does not use one of
-        the `numbers`.
+      ValueError: shapes do not fit, there is no sentence, prefixes or phrases are outside the vocabulary, a prefix is
+        longer than a result (both are only checked if they are not traced), `coverage` or keys are missing, or `search`
+        does not use one of the `numbers`.
     """
     check_config(search, SearchConfig, name="search")
     if not isinstance(strategy, Strategy | None):

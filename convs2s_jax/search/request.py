@@ -62,7 +62,7 @@ def request(
 
     Raises:
       ValueError, TypeError: there is not one of each per sentence, lengths and tokens are not integers, or a length is
-        negative.
+        negative or does not fit into 32 bits.
     """
     if not np.ndim(max_lengths):
         raise ValueError(f"max_lengths is {max_lengths}: expected one length per sentence")
@@ -78,8 +78,8 @@ def request(
             raise ValueError(f"{name} has shape {array.shape}: expected {rank} axes with one row per sentence, {count}")
         if array.size and not jnp.issubdtype(array.dtype, jnp.integer):
             raise TypeError(f"{name} has dtype {array.dtype}: expected integers, such as int32")
-    if isinstance(lengths, np.ndarray) and lengths.size and not 0 <= lengths.min() <= lengths.max() < 2**31:
-        raise ValueError(f"max_lengths is {shown(max_lengths)}: use numbers of tokens from 0 to 2^31 - 1")
+    if isinstance(lengths, np.ndarray):
+        check_lengths(lengths)
     drawn = None if keys is None else checked(keys, count)
     # device_put without a compilation, unlike jnp.asarray
     lengths, prefix_rows, phrase_rows = jax.device_put((lengths.astype(np.int32), prefix_rows, phrase_rows))
@@ -160,7 +160,7 @@ def check_required_ids(prefixes: Sequence[Tokens], phrases: Sequence[Sequence[To
 def check_request(request: Request, vocabulary: int, limit: int) -> None:
     """`check_required_ids` for those arrays of a request that are not traced. Padding is allowed at the end only.
 
-    If none is traced, also reject prefixes and phrases that do not fit into a result of `limit` symbols.
+    Also reject maximum lengths below 0, and a prefix that does not fit into a result of `limit` symbols.
     """
     rows = len(request.max_lengths)
     prefixes, phrases = (
@@ -168,16 +168,23 @@ def check_request(request: Request, vocabulary: int, limit: int) -> None:
         for array in (request.prefixes, request.phrases)
     )
     check_required_ids(_unpadded(prefixes), [_unpadded(each) for each in phrases], vocabulary)
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(request)):
+    if isinstance(request.max_lengths, jax.core.Tracer):
         return
-    needed = np.sum(prefixes != PAD, axis=-1) + np.sum(phrases != PAD, axis=(-2, -1))
-    room = np.minimum(np.asarray(request.max_lengths), limit - 1)
+    lengths, needed = np.asarray(request.max_lengths), np.sum(prefixes != PAD, axis=-1)
+    check_lengths(lengths)
+    room = np.minimum(lengths, limit - 1)
     if (needed > room).any():
         i = int(np.argmax(needed > room))
         raise ValueError(
-            f"sentence {i}: prefix and phrases have {needed[i]} tokens, but its result has at most {room[i]} before "
-            "the end symbol"
+            f"sentence {i}: its prefix has {needed[i]} tokens, but its result has at most {room[i]} before the end "
+            "symbol"
         )
+
+
+def check_lengths(lengths: np.ndarray) -> None:
+    """Reject maximum lengths that are negative or do not fit into 32 bits."""
+    if lengths.size and not 0 <= lengths.min() <= lengths.max() < 2**31:
+        raise ValueError(f"max_lengths is {shown(lengths.tolist())}: use numbers of tokens from 0 to 2^31 - 1")
 
 
 def _unpadded(rows: np.ndarray) -> list[np.ndarray]:

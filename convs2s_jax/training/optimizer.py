@@ -102,7 +102,7 @@ def _nesterov(cfg: NesterovConfig) -> optax.GradientTransformation:
     """u <- g + m u;  direction = g + m u.
 
     With b = -lr u this is fairseq's NAG with its buffer b, the correction at a change of the rate included. After an
-    update with rate 0, which no schedule here has, u remains while b is 0.
+    update with rate 0, as after the end of a cosine whose minimum is 0, u remains while b is 0.
     """
     return optax.trace(decay=cfg.momentum, nesterov=True)
 

@@ -315,12 +315,12 @@ def test_a_step_that_closes_over_arrays_of_rows_is_refused(part, message):
         ),
         ({"max_lengths": []}, "^max_lengths is empty: a search needs at least one sentence$"),
         (
-            {"prefixes": [[4], [4, 5]], "phrases": [[], [[6], [7]]]},
-            "^sentence 1: prefix and phrases have 4 tokens, but its result has at most 3 before the end symbol$",
+            {"max_lengths": jnp.array([3, -1])},
+            r"^max_lengths is \[3, -1\]: use numbers of tokens from 0 to 2\^31 - 1$",
         ),
         (
             {"max_lengths": [9, 9], "prefixes": [[4, 5, 6, 7], []]},
-            "^sentence 0: prefix and phrases have 4 tokens, but its result has at most 3 before the end symbol$",
+            "^sentence 0: its prefix has 4 tokens, but its result has at most 3 before the end symbol$",
         ),
     ],
     ids=str,

@@ -29,13 +29,16 @@ RULES: dict[str, Rule] = {
     "clip_norm": values.number(-1e6, 1e6),
     "adam_betas": values.pair(_SHARE),
     "weight_decay": _RATE,
-    **dict.fromkeys(("sentence_avg", "left_pad_target"), values.flag),
+    "sentence_avg": values.flag,
+    "left_pad_target": lambda name, value: values.flag(name, values.spelled(value)),  # 'False' in some versions
     "ignore_prefix_size": _COUNT,
     "seed": values.whole(-values.MOST_STEPS, values.MOST_STEPS),
     "distributed_world_size": values.whole(-1, 2**20),
     "update_freq": values.items(values.whole(1, 2**20)),
 }
 """The training arguments that are used. In many of them, -1 stands for none."""
+CRITERIA = ("cross_entropy", "label_smoothed_cross_entropy")
+"""The losses that are converted."""
 _NEVER = 1e-300
 """A learning rate that takes hundreds of reductions to reach. Without `stop_min_lr`, fairseq does not stop."""
 _FLAT = 1e6
@@ -80,7 +83,7 @@ def recipe(args: Mapping[str, Any], rate: float | None, epoch: int) -> Recipe:
     criterion = args.get("criterion", "cross_entropy")
     if criterion == "label_smoothed_cross_entropy":
         training["label_smoothing"] = args.get("label_smoothing", 0.0)
-    elif criterion != "cross_entropy":
+    if criterion not in CRITERIA:
         lost.append(f"the criterion '{criterion}' is not supported; training would use cross_entropy")
     if args.get("ignore_prefix_size", 0) > 0:
         lost.append(
@@ -106,9 +109,11 @@ def recipe(args: Mapping[str, Any], rate: float | None, epoch: int) -> Recipe:
     metric = args.get("best_checkpoint_metric", "loss")
     smooth = criterion != "cross_entropy" and training.get("label_smoothing") != 0
     same = metric == "loss" and not smooth and not args.get("sentence_avg")
-    plain = same or metric == "nll_loss"
+    plain = (same or metric == "nll_loss") and args.get("ignore_prefix_size", 0) <= 0
     if training["schedule"]["kind"] == "plateau" and not plain:
-        what = f"metric '{metric}'" if metric != "loss" else "loss, smoothed or per sentence"
+        own = criterion not in CRITERIA or args.get("ignore_prefix_size", 0) > 0
+        loss = "loss of another kind" if own else "loss, smoothed or per sentence"
+        what = loss if metric == "loss" else f"metric '{metric}'"
         lost.append(f"the learning rate followed the validation {what}; here it follows the loss without smoothing")
     return Recipe(training, _batch(args, epoch, lost), abs(args.get("seed") or 1), plain, lost)
 
@@ -151,12 +156,8 @@ def _schedule(args: Mapping[str, Any], rate: float | None, lost: list[str]) -> d
     warmup = max(0, args.get("warmup_updates", 0))
     initial = args.get("warmup_init_lr", -1)
     warming = {"rate": rates[0], "warmup": warmup, "initial": max(0.0, initial)}
-    top = (args.get("max_lr") if kind == "cosine" else 0) or rates[0]
-    if kind in ("inverse_sqrt", "cosine") and warmup and initial > top:
-        warming["initial"] = top
-        lost.append(f"warmup_init_lr {initial:g} is above lr {top:g}; here the learning rate would start at {top:g}")
     if kind == "inverse_sqrt" and warmup:
-        return {"kind": "inverse_sqrt", **warming}
+        return {"kind": "inverse_sqrt", **_bounded(warming, "lr", lost)}
     period, grows, last = args.get("lr_period_updates") or 0, args.get("t_mult", 1), args.get("max_update", 0)
     if period <= 0:
         period = last - warmup
@@ -166,6 +167,7 @@ def _schedule(args: Mapping[str, Any], rate: float | None, lost: list[str]) -> d
             warming["rate"], minimum = args["max_lr"], rates[0]
         if initial < 0:
             warming["initial"] = minimum
+        warming = _bounded(warming, "max_lr" if args.get("max_lr") else "lr", lost)
         steps, again = warmup + round(period), warming["rate"] * shrink
         stays = grows == _FLAT and math.isclose(again, minimum)
         if not stays and not 0 < last <= steps:
@@ -195,12 +197,23 @@ def _schedule(args: Mapping[str, Any], rate: float | None, lost: list[str]) -> d
         return {"kind": "plateau", "rate": rates[0], "shrink": shrink, "patience": patience, "minimum": minimum}
     without = ""
     if kind in ("inverse_sqrt", "cosine"):
-        missing = "warmup_updates" if not warmup else "lr_period_updates or max_update" if period <= 0 else ""
+        period_given = "lr_period_updates, or a max_update above warmup_updates,"
+        missing = "warmup_updates" if not warmup else period_given if period <= 0 else ""
         without = f" without {missing}" if missing else f" with t_mult {grows:g}"
     lost.append(
         f"the schedule '{kind}'{without} is not supported; the learning rate would stay at {rate or rates[0]:g}"
     )
     return {"kind": "fixed", "rates": [rate or rates[0]]}
+
+
+def _bounded(warming: dict[str, Any], name: str, lost: list[str]) -> dict[str, Any]:
+    """A warm-up that does not begin above its end, the argument `name`."""
+    rate, initial = warming["rate"], warming["initial"]
+    if initial > rate:
+        lost.append(
+            f"warmup_init_lr {initial:g} is above {name} {rate:g}; here the learning rate would start at {rate:g}"
+        )
+    return {**warming, "initial": min(initial, rate)}
 
 
 def _batch(args: Mapping[str, Any], epoch: int, lost: list[str]) -> dict[str, Any]:

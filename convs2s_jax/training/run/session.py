@@ -63,7 +63,7 @@ class Position:
     @property
     def last_epoch(self) -> int:
         """The epoch of the last update; the next one may not have begun."""
-        return self.epoch - (self.batch == 0 < self.step)
+        return max(1, self.epoch - (self.batch == 0 < self.step))  # imports may have done steps in epoch 1
 
     @property
     def where(self) -> str:

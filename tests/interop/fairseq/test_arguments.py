@@ -210,21 +210,38 @@ def test_what_cannot_be_kept_is_said():
             "the schedule 'cosine' without warmup_updates is not supported; the learning rate would stay at 0.1",
         ),
         (
-            {"lr_scheduler": "cosine", "lr": [0.1], "warmup_updates": 9},
-            "the schedule 'cosine' without lr_period_updates or max_update is not supported; the learning rate would "
-            "stay at 0.1",
+            {"lr_scheduler": "cosine", "lr": [0.1], "lr_period_updates": 90, "max_update": 99}
+            | {"warmup_updates": 9, "warmup_init_lr": 0.3, "max_lr": 0.2},
+            "warmup_init_lr 0.3 is above max_lr 0.2; here the learning rate would start at 0.2",
         ),
     ],
 )
 def test_each_loss_is_one_sentence(args, told):
     found = recipe.recipe(args, None, 1)
-    assert told in found.lost
+    assert found.lost == [told]
     build(Config, tiny.values() | {"training": found.training})
 
 
-def test_the_best_of_another_criterion_is_not_kept():
-    args = {"lr_scheduler": "reduce_lr_on_plateau", "lr": [0.5], "criterion": "adaptive_loss"}
-    assert not recipe.recipe(args, None, 1).keeps_best
+def test_a_cosine_without_a_period_says_what_it_needs():
+    args = {"lr_scheduler": "cosine", "lr": [0.1], "warmup_updates": 9, "warmup_init_lr": 0.3, "max_update": 9}
+    told = "the schedule 'cosine' without lr_period_updates, or a max_update above warmup_updates, is not supported; "
+    found = recipe.recipe(args, None, 1).lost
+    assert found == [
+        "warmup_updates 9 has no counterpart in this schedule",
+        f"{told}the learning rate would stay at 0.1",
+    ]
+
+
+@pytest.mark.parametrize("more", [{"criterion": "adaptive_loss"}, {"ignore_prefix_size": 1}])
+def test_the_best_loss_of_another_kind_is_not_kept(more):
+    found = recipe.recipe({"lr_scheduler": "reduce_lr_on_plateau", "lr": [0.5], **more}, None, 1)
+    assert not found.keeps_best
+    assert "the learning rate followed the validation loss of another kind; here it follows the" in found.lost[-1]
+
+
+@pytest.mark.parametrize(("spelled", "count"), [("False", 0), (False, 0), ("True", 1), (True, 1)])
+def test_left_padding_is_a_text_in_some_versions(spelled, count):
+    assert len(recipe.recipe({"left_pad_target": spelled}, None, 1).lost) == count
 
 
 def test_a_cosine_of_older_versions_goes_down_from_max_lr_to_lr():

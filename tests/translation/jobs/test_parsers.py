@@ -1,4 +1,4 @@
-"""Parsers of outside bytes in decoding: any bytes are a result or one sentence, and what was written is read back."""
+"""Parsers in decoding: any bytes are a dictionary or one sentence, and what was written is read back."""
 
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st

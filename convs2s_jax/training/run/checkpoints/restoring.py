@@ -201,7 +201,12 @@ def _attempt(read: Callable[[], T]) -> tuple[T | None, str]:
 
 
 def _everywhere(read: Callable[[], T]) -> T:
-    """Call `read` on each process. If one fails, all raise ValueError, since the next steps need all of them."""
+    """Call `read` on each process. If one fails, all raise, since the next steps need all of them.
+
+    Raises:
+      ValueError: the checkpoint is damaged on one of them.
+      UserError, MemoryError, jax.errors.JaxRuntimeError: one of them could not read it for another reason.
+    """
     found, why = None, ""
     refused: Exception | None = None
     try:
@@ -210,8 +215,10 @@ def _everywhere(read: Callable[[], T]) -> T:
         refused = error
     except Exception as error:  # a damaged file; libraries raise all kinds of errors
         why = first_line(error)
+    if not distributed.true_on_all(refused is None):
+        raise refused or UserError("another process could not read the checkpoint; see its message")
     if not distributed.true_on_all(found is not None):
-        raise refused or ValueError(why or "another process cannot read its shards")
+        raise ValueError(why or "another process cannot read its shards")
     assert found is not None
     return found
 

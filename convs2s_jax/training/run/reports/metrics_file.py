@@ -20,7 +20,7 @@ def line(record: Mapping[str, Any]) -> str:
     return json.dumps(seal(record)) + "\n"
 
 
-def data(workdir: Path) -> bytes:
+def content_of(workdir: Path) -> bytes:
     """The content of the file of a workdir, b"" if there is none."""
     path = workdir / NAME
     return content(path, most=sys.maxsize - 1) if path.exists() else b""
@@ -52,7 +52,7 @@ def keep_up_to(workdir: Path, step: int, *, validated: bool = True) -> list[str]
       A sentence for the user if lines are damaged.
     """
     path = workdir / NAME
-    intact, damaged = parse(data(workdir))
+    intact, damaged = parse(content_of(workdir))
     if damaged:
         with (workdir / DAMAGED).open("ab") as aside:
             aside.writelines(text + b"\n" for text in damaged)

@@ -233,6 +233,14 @@ def test_memory_that_runs_out_is_no_damage(folder, monkeypatch, error):
         restoring.restore_params(folder, ABSTRACT.params, step=None, metric="loss", check=ACCEPT, tell=pytest.fail)
 
 
+def test_memory_that_runs_out_elsewhere_is_no_damage_here(folder, monkeypatch):
+    """The first thing that processes tell each other about an item is whether one of them ran out of memory."""
+    answers = iter([True, True, False])  # the position is read, an item is not
+    monkeypatch.setattr(restoring.distributed, "true_on_all", lambda mine: mine and next(answers))
+    with pytest.raises(UserError, match=r"^another process could not read the checkpoint; see its message$"):
+        restoring.restore(folder, ABSTRACT, check=ACCEPT, tell=pytest.fail)
+
+
 def test_decoding_without_a_checkpoint_says_what_there_is(folder, tmp_path):
     def ask(where, step=None):
         restoring.restore_params(where, ABSTRACT.params, step=step, metric="loss", check=ACCEPT, tell=pytest.fail)
