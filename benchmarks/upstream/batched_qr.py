@@ -2,9 +2,9 @@
 
 On CPUs, in jax 0.10.2. For a bug report to JAX; it only needs jax. jaxlib's LAPACK kernels split a batch of matrices
 into tasks for XLA's pool of threads, and wait for them in a thread of the same pool. If as many of these kernels wait
-at the same time as the pool has threads, the tasks never begin. On 2 cores each of three runs of 400 calls hung, and
-none with a single matrix per kernel, which needs no tasks, nor with jax 0.11.2 (28 November 2026). The exit status is 1
-if a call takes longer than 20 s.
+at the same time as the pool has threads, the tasks never begin. On 2 cores each of four runs of 400 calls hung, and
+none with a single matrix per kernel, which needs no tasks, nor two runs each with jax 0.11.2 and 0.12.0.1 (28 November
+2026). The exit status is 1 if a call takes longer than 20 s.
 """
 
 import argparse
