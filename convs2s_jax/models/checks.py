@@ -114,13 +114,15 @@ def _check_shapes(
     expected = {path: leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(made)}
     given = dict(found)
     for path in (*expected, *given):
-        if path in expected and path in given:
-            has_shape, shape = given[path], expected[path]
-            split = len(has_shape) > len(shape) and math.prod(has_shape) == math.prod(shape)
-            if has_shape == shape or split:
-                continue
+        if path in expected and path in given and _fits(given[path], expected[path]):
+            continue
         has, needs = (f"shape {of[path]}" if path in of else "no array" for of in (given, expected))
         raise ValueError(f"{name} has {has} at {path_of(path)} and cfg needs {needs}: use the cfg passed to `init`")
+
+
+def _fits(given: tuple[int, ...], expected: tuple[int, ...]) -> bool:
+    """Whether a shape is the expected one, or has more axes and the same size."""
+    return given == expected or (len(given) > len(expected) and math.prod(given) == math.prod(expected))
 
 
 def check_tokens(name: str, tokens: Any) -> None:

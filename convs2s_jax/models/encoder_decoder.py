@@ -106,9 +106,9 @@ def with_shared_table(params: Params, cfg: ModelConfig) -> Params:
     Raises:
       ValueError: the encoder has a table although cfg shares one, or the reverse.
     """
-    if isinstance(params, PrecomputedParams) or not cfg.reads_source:  # `precompute` has done it
+    if isinstance(params, PrecomputedParams):  # `precompute` has done it
         return params
-    if not cfg.share_embeddings and not jax.tree.leaves(params.encoder):  # an encoder of one's own without parameters
+    if not cfg.share_embeddings and not jax.tree.leaves(params.encoder):  # of a language model, for example
         return params
     own = params.encoder.embedding.table
     if (own is None) != cfg.share_embeddings:

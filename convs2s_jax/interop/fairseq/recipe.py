@@ -85,10 +85,10 @@ def recipe(args: Mapping[str, Any], rate: float | None, epoch: int) -> Recipe:
         training["label_smoothing"] = args.get("label_smoothing", 0.0)
     if criterion not in CRITERIA:
         lost.append(f"the criterion '{criterion}' is not supported; training would use cross_entropy")
-    if args.get("ignore_prefix_size", 0) > 0:
+    ignored = args.get("ignore_prefix_size", 0)
+    if ignored > 0:
         lost.append(
-            f"the loss left out the first {args['ignore_prefix_size']} tokens of each target (ignore_prefix_size); "
-            "here it counts them"
+            f"the loss left out the first {ignored} tokens of each target (ignore_prefix_size); here it counts them"
         )
     if args.get("left_pad_target"):
         lost.append("targets were padded on the left (left_pad_target); here they are padded on the right")
@@ -107,12 +107,12 @@ def recipe(args: Mapping[str, Any], rate: float | None, epoch: int) -> Recipe:
     if args.get("sentence_avg"):
         lost.append("gradients were averaged over sentences; here they are averaged over tokens")
     metric = args.get("best_checkpoint_metric", "loss")
-    smooth = criterion != "cross_entropy" and training.get("label_smoothing") != 0
-    same = metric == "loss" and not smooth and not args.get("sentence_avg")
-    plain = (same or metric == "nll_loss") and args.get("ignore_prefix_size", 0) <= 0
+    unsmoothed = criterion in CRITERIA and not training.get("label_smoothing")
+    same = metric == "loss" and unsmoothed and not args.get("sentence_avg")
+    plain = (same or metric == "nll_loss") and ignored <= 0
     if training["schedule"]["kind"] == "plateau" and not plain:
-        own = criterion not in CRITERIA or args.get("ignore_prefix_size", 0) > 0
-        loss = "loss of another kind" if own else "loss, smoothed or per sentence"
+        known = criterion in CRITERIA and ignored <= 0
+        loss = "loss, smoothed or per sentence" if known else "loss of another kind"
         what = loss if metric == "loss" else f"metric '{metric}'"
         lost.append(f"the learning rate followed the validation {what}; here it follows the loss without smoothing")
     return Recipe(training, _batch(args, epoch, lost), abs(args.get("seed") or 1), plain, lost)

@@ -26,6 +26,11 @@ def content_of(workdir: Path) -> bytes:
     return content(path, most=sys.maxsize - 1) if path.exists() else b""
 
 
+def read(workdir: Path) -> tuple[list[tuple[bytes, dict[str, Any]]], list[bytes]]:
+    """`parse` the content of the file of a workdir."""
+    return parse(content_of(workdir))
+
+
 def parse(data: bytes) -> tuple[list[tuple[bytes, dict[str, Any]]], list[bytes]]:
     """The intact lines, each with its record without the checksum, and the damaged lines."""
     intact, damaged = [], []
@@ -52,7 +57,7 @@ def keep_up_to(workdir: Path, step: int, *, validated: bool = True) -> list[str]
       A sentence for the user if lines are damaged.
     """
     path = workdir / NAME
-    intact, damaged = parse(content_of(workdir))
+    intact, damaged = read(workdir)
     if damaged:
         with (workdir / DAMAGED).open("ab") as aside:
             aside.writelines(text + b"\n" for text in damaged)

@@ -124,7 +124,7 @@ class Reports:
 
     def has(self, *, split: str, step: int) -> bool:
         """Whether metrics.jsonl has an intact line of this split and step."""
-        intact, _ = metrics_file.parse(metrics_file.content_of(self._workdir))
+        intact, _ = metrics_file.read(self._workdir)
         return any((record["split"], record["step"]) == (split, step) for _, record in intact)
 
     def expect(self, total: int | None) -> None:

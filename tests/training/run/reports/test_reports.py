@@ -169,12 +169,12 @@ def test_no_flipped_bit_gives_another_number(tmp_path):
         flipped = bytearray(whole)
         flipped[bit // 8] ^= 1 << bit % 8
         path.write_bytes(flipped)
-        found = [record for _, record in metrics_file.parse(metrics_file.content_of(tmp_path))[0]]
+        found = [record for _, record in metrics_file.read(tmp_path)[0]]
         named = [{name: record.get(name) for name in right[0]} for record in found]  # a damaged name is another field
         assert all(record in right for record in named), f"bit {bit}"
         told = metrics_file.keep_up_to(tmp_path, 20)
         assert len(told) == (len(found) < 2)
-        assert [record for _, record in metrics_file.parse(metrics_file.content_of(tmp_path))[0]] == found
+        assert [record for _, record in metrics_file.read(tmp_path)[0]] == found
 
 
 @pytest.mark.parametrize(
