@@ -122,12 +122,12 @@ def _text(cfg: DataConfig, split: str, sides: LinePairs | None, *, optional: boo
     if sides is None:
         if optional:
             return ParallelText((), (), split)
-        way = (
+        remedy = (
             "; set data.hold_out=0.05 to hold out a part of train, or data.hold_out=0 to train without validation"
             if split == "valid"
             else ""
         )
-        raise UserError(_kind(cfg).missing(cfg, split) + way)
+        raise UserError(_kind(cfg).missing(cfg, split) + remedy)
     if len(sides.tgt) == 0:
         raise UserError(f"the {split} split of the corpus is empty: it needs at least one line")
     src = [""] * len(sides.tgt) if cfg.one_sided else sides.src

@@ -99,9 +99,9 @@ def translate(run: Run, model: Trained, options: ReportOptions, folder: Path, te
     Raises:
       UserError: the split cannot be read, it has changed since the run, or the search does not fit the model.
     """
-    way = OTHER_LINES[options.split]
+    remedy = OTHER_LINES[options.split]
     text = trained.read_split(
-        model.cfg, model.vocabularies, options.split, model.splits, run.place, tell=tell, remedy=way
+        model.cfg, model.vocabularies, options.split, model.splits, run.place, tell=tell, remedy=remedy
     )
     search = search_of(run, options)
     numbers = spread(len(text), options.lines)

@@ -46,12 +46,12 @@ def reduced_gradients(
       exchange: the dtype of the gradient reduction, and when kernels are gathered.
       rules: of `sharding.shardings`.
     """
-    ways = exchanges.param_collectives(merged, mesh, exchange, rules=rules)
-    specs = exchanges.specs(ways)
+    collectives = exchanges.param_collectives(merged, mesh, exchange, rules=rules)
+    specs = exchanges.specs(collectives)
 
     def local(merged: Tree, batch: BatchT, key: Key | None, first: Array) -> tuple[Tree, SumsT]:
         def sharded_loss(params: Tree, batch: BatchT, key: Key | None) -> SumsT:
-            return loss(exchanges.as_sharded_params(params, ways), batch, key)
+            return loss(exchanges.as_sharded_params(params, collectives), batch, key)
 
         grads, sums = merged_gradients(sharded_loss, merged, batch, first=first[0], key=key)
         return grads, lax.psum(sums, ROWS)
@@ -60,8 +60,8 @@ def reduced_gradients(
     each = jax.shard_map(
         local, mesh=mesh, axis_names=_named(mesh), in_specs=places, out_specs=(specs, P()), check_vma=False
     )
-    grads, sums = each(exchanges.grouped(merged, ways), batch, key, _first_rows(batch, mesh))
-    return exchanges.joined(grads, ways), sums
+    grads, sums = each(exchanges.grouped(merged, collectives), batch, key, _first_rows(batch, mesh))
+    return exchanges.joined(grads, collectives), sums
 
 
 def unreduced_gradients(
@@ -78,14 +78,14 @@ def unreduced_gradients(
     Gradients are `exchanges.grouped`, so that they are sharded over `tensor` and over `fsdp` alike.
     """
     at_once = tuple(axis for axis in ROWS if axis != DEFERRED_AXIS)
-    ways = exchanges.param_collectives(merged, mesh, exchange, at_once, rules=rules)
-    specs = exchanges.specs(ways)
+    collectives = exchanges.param_collectives(merged, mesh, exchange, at_once, rules=rules)
+    specs = exchanges.specs(collectives)
 
     def local(merged: Tree, batch: BatchT, key: Key | None, first: Array) -> tuple[Tree, SumsT]:
         def sharded_loss(slots: Tree, batch: BatchT, key: Key | None) -> SumsT:
-            return loss(exchanges.as_sharded_params_with_slots(merged, slots, ways), batch, key)
+            return loss(exchanges.as_sharded_params_with_slots(merged, slots, collectives), batch, key)
 
-        slots = exchanges.slots(merged, ways)
+        slots = exchanges.slots(merged, collectives)
         grads, sums = merged_gradients(sharded_loss, slots, batch, first=first[0], key=key)
         expanded: tuple[Tree, SumsT] = jax.tree.map(lambda x: x[None], (grads, lax.psum(sums, at_once)))
         return expanded
@@ -98,7 +98,7 @@ def unreduced_gradients(
         out_specs=(_unreduced_specs(specs, mesh), P(DEFERRED_AXIS)),
         check_vma=False,
     )
-    found: tuple[Tree, SumsT] = each(exchanges.grouped(merged, ways), batch, key, _first_rows(batch, mesh))
+    found: tuple[Tree, SumsT] = each(exchanges.grouped(merged, collectives), batch, key, _first_rows(batch, mesh))
     return found
 
 
@@ -106,12 +106,13 @@ def reduce_over_data(
     total: tuple[Tree, SumsT], merged: Tree, mesh: Mesh, exchange: Exchange, rules: Sequence[ShardingRule] = ()
 ) -> tuple[Tree, SumsT]:
     """Sum over `data` what `unreduced_gradients` returned, or a total of such results; `merged` gives the shapes."""
-    ways = exchanges.param_collectives(merged, mesh, exchange, (DEFERRED_AXIS,), rules=rules)
-    specs = exchanges.specs(ways)
+    collectives = exchanges.param_collectives(merged, mesh, exchange, (DEFERRED_AXIS,), rules=rules)
+    specs = exchanges.specs(collectives)
 
     def local(total: tuple[Tree, SumsT]) -> tuple[Tree, SumsT]:
         grads, sums = jax.tree.map(lambda x: x[0], total)
-        return jax.tree.map(lambda way, grad: way.scatter_grouped(grad), ways, grads), lax.psum(sums, DEFERRED_AXIS)
+        grads = jax.tree.map(lambda own, grad: own.scatter_grouped(grad), collectives, grads)
+        return grads, lax.psum(sums, DEFERRED_AXIS)
 
     each = jax.shard_map(
         local,
@@ -122,7 +123,7 @@ def reduce_over_data(
         check_vma=False,
     )
     grads, sums = each(total)
-    return exchanges.joined(grads, ways), sums
+    return exchanges.joined(grads, collectives), sums
 
 
 def _unreduced_specs(specs: Tree, mesh: Mesh) -> Tree:

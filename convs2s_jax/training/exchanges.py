@@ -163,78 +163,78 @@ def param_collectives(
     """
     axis, early = sharding.state_axis(mesh), is_early(mesh, exchange)
 
-    def way(path: tuple[Any, ...], value: Array) -> ParamCollectives:
+    def of_param(path: tuple[Any, ...], value: Array) -> ParamCollectives:
         name = path_of(path)
-        use, own = (sharding.spec(name, value.shape, mesh, cut=cut, rules=rules) for cut in (None, axis))
-        places = [dim for dim, entry in enumerate(own) if axis in sharding.axes_of(entry)]
+        whole, own = (sharding.spec(name, value.shape, mesh, cut=cut, rules=rules) for cut in (None, axis))
+        sharded = [dim for dim, entry in enumerate(own) if axis in sharding.axes_of(entry)]
         halves = mesh if sharding.in_halves(name, value.shape, mesh, rules) else None
-        lies = use if mesh.shape["tensor"] > 1 else None
-        promoted = lies is not None and mesh.devices.flat[0].platform == "cpu"
-        dim = places[0] if places else None
+        use = whole if mesh.shape["tensor"] > 1 else None
+        promoted = use is not None and mesh.devices.flat[0].platform == "cpu"
+        dim = sharded[0] if sharded else None
         both = dim is not None and halves is None and "tensor" in sharding.axes_of(own[dim])
         groups = mesh.shape["tensor"] if both else 1
-        return ParamCollectives(axis, dim, exchange.dtype, over, lies, halves, early, groups, promoted)
+        return ParamCollectives(axis, dim, exchange.dtype, over, use, halves, early, groups, promoted)
 
-    return jax.tree_util.tree_map_with_path(way, merged)
-
-
-def grouped(params: Tree, ways: Tree) -> Tree:
-    """Merged parameters as they are passed to the `shard_map`; `ways` as `param_collectives` returns them."""
-    return jax.tree.map(lambda way, value: way.grouped(value), ways, params)
+    return jax.tree_util.tree_map_with_path(of_param, merged)
 
 
-def joined(grads: Tree, ways: Tree) -> Tree:
+def grouped(params: Tree, collectives: Tree) -> Tree:
+    """Merged parameters as they are passed to the `shard_map`; `collectives` as `param_collectives` returns them."""
+    return jax.tree.map(lambda own, value: own.grouped(value), collectives, params)
+
+
+def joined(grads: Tree, collectives: Tree) -> Tree:
     """Gradients of merged parameters, from those that are `grouped`."""
-    return jax.tree.map(lambda way, value: way.joined(value), ways, grads)
+    return jax.tree.map(lambda own, value: own.joined(value), collectives, grads)
 
 
-def specs(ways: Tree) -> Tree:
+def specs(collectives: Tree) -> Tree:
     """How the axis of rows that shards the state shards `grouped` parameters."""
-    return jax.tree.map(lambda way: way.spec, ways)
+    return jax.tree.map(lambda own: own.spec, collectives)
 
 
-def as_sharded_params(params: Tree, ways: Tree) -> Tree:
+def as_sharded_params(params: Tree, collectives: Tree) -> Tree:
     """Grouped parameters as `ShardedParam`s."""
 
-    def sharded(value: Array, way: ParamCollectives) -> ShardedParam:
-        return ShardedParam(value, way.for_layers(lambda own: own), value.dtype, way.early)
+    def sharded(value: Array, own: ParamCollectives) -> ShardedParam:
+        return ShardedParam(value, own.for_layers(lambda shard: shard), value.dtype, own.early)
 
-    return jax.tree.map(sharded, params, ways)
+    return jax.tree.map(sharded, params, collectives)
 
 
-def as_sharded_params_with_slots(params: Tree, slots: Tree, ways: Tree) -> Tree:
+def as_sharded_params_with_slots(params: Tree, slots: Tree, collectives: Tree) -> Tree:
     """As `as_sharded_params`, with gradients in the slots, which `slots` creates."""
 
-    def sharded(value: Array, slot: Array, way: ParamCollectives) -> ShardedParam:
-        return ShardedParam((value, slot), way.for_layers(IntoSlot), value.dtype, way.early)
+    def sharded(value: Array, slot: Array, own: ParamCollectives) -> ShardedParam:
+        return ShardedParam((value, slot), own.for_layers(IntoSlot), value.dtype, own.early)
 
-    return jax.tree.map(sharded, params, slots, ways)
+    return jax.tree.map(sharded, params, slots, collectives)
 
 
-def slots(params: Tree, ways: Tree) -> Tree:
-    """Zeros in the shapes of gradients that are summed over the axes `over` of these ways only."""
+def slots(params: Tree, collectives: Tree) -> Tree:
+    """Zeros in the shapes of gradients that are summed over the axes `over` of these collectives only."""
 
-    def zeros(value: Array, way: ParamCollectives) -> Array:
+    def zeros(value: Array, own: ParamCollectives) -> Array:
         shape = list(value.shape)
-        if way.grouped_dim is not None and way.axis not in way.over:
-            shape[way.grouped_dim] *= lax.axis_size(way.axis)
+        if own.grouped_dim is not None and own.axis not in own.over:
+            shape[own.grouped_dim] *= lax.axis_size(own.axis)
         return jnp.zeros(shape, value.dtype)
 
-    return jax.tree.map(zeros, params, ways)
+    return jax.tree.map(zeros, params, collectives)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def _gather_with_slot(value: Array, slot: Array, way: ParamCollectives, dtype: Any) -> Array:
+def _gather_with_slot(value: Array, slot: Array, own: ParamCollectives, dtype: Any) -> Array:
     del slot  # takes the gradient
-    return way.gather(value.astype(dtype))
+    return own.gather(value.astype(dtype))
 
 
-def _gather_with_slot_fwd(value: Array, slot: Array, way: ParamCollectives, dtype: Any) -> tuple[Array, Array]:
-    return _gather_with_slot(value, slot, way, dtype), jnp.zeros((0,), slot.dtype)
+def _gather_with_slot_fwd(value: Array, slot: Array, own: ParamCollectives, dtype: Any) -> tuple[Array, Array]:
+    return _gather_with_slot(value, slot, own, dtype), jnp.zeros((0,), slot.dtype)
 
 
-def _gather_with_slot_bwd(way: ParamCollectives, _dtype: Any, like: Array, gradient: Array) -> tuple[None, Array]:
-    return None, way.scatter(gradient.astype(accumulation_dtype(gradient.dtype))).astype(like.dtype)
+def _gather_with_slot_bwd(own: ParamCollectives, _dtype: Any, like: Array, gradient: Array) -> tuple[None, Array]:
+    return None, own.scatter(gradient.astype(accumulation_dtype(gradient.dtype))).astype(like.dtype)
 
 
 _gather_with_slot.defvjp(_gather_with_slot_fwd, _gather_with_slot_bwd)

@@ -45,7 +45,7 @@ class Exchange(NamedTuple):
 
 
 EACH_BATCH = Exchange()
-"""Reduce for each batch, in the default dtype of each way in `training.parallel`."""
+"""Reduce for each batch, in the default dtype of each mode in `training.parallel`."""
 NARROW = 32
 """Shards with fewer columns are gathered along a separate axis. In place, XLA's TPU compiler would sum whole arrays
 padded to tiles, which sends several times the bytes."""
@@ -156,10 +156,10 @@ def constrained(params: Tree, mesh: Mesh, rules: Sequence[ShardingRule] = (), ex
             return ShardedParam(value, Paired(mesh, placed(whole, own)), value.dtype, early)
         last = value.ndim - 1
         narrow = value.ndim > 1 and own[last] == cut and value.shape[last] < NARROW * mesh.shape[cut]
-        way = placed(whole, own, last if narrow else None)
+        collective = placed(whole, own, last if narrow else None)
         by_columns = own in (P(None, cut), P("tensor", cut))
         looked_up = name.endswith("embedding/table") and by_columns and not narrow
-        return ShardedParam(value, way, value.dtype, early, ConstrainedRows(way) if looked_up else None)
+        return ShardedParam(value, collective, value.dtype, early, ConstrainedRows(collective) if looked_up else None)
 
     def placed(whole: P, own: P, narrow: int | None = None) -> Constrained:
         return Constrained(NamedSharding(mesh, whole), NamedSharding(mesh, own), narrow)

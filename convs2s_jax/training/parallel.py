@@ -1,4 +1,4 @@
-"""An update on any mesh, compiled in one of four ways.
+"""An update on any mesh, compiled in one of four modes.
 
 `jit`: the program is written for the whole batch, and XLA partitions it by the shardings of its arguments.
 `explicit`: types of arrays state how `data` and `fsdp` shard them, and JAX derives the collectives.
@@ -47,7 +47,7 @@ def compile_steps(
     parallel: Parallel = "jit",
     clip: float = 0.0,
     skip_bad_steps: bool = False,
-    takes_parts: bool = False,
+    gathers_params: bool = False,
     exchange: Exchange = EACH_BATCH,
     rules: Sequence[ShardingRule] = (),
 ) -> Step[BatchT, SumsT]:
@@ -60,25 +60,25 @@ def compile_steps(
       parallel: "jit", "explicit", "shard_map" or "pmap".
       clip: maximum gradient norm; larger gradients are scaled down to it. 0 for no clipping.
       skip_bad_steps: whether to leave the state unchanged when the loss or the gradient is not finite.
-      takes_parts: whether the loss gathers parameters that are `nn.sharded_params.ShardedParam`s, as the losses of this
-        package do. Others get full parameters on a mesh too, all gathered at once.
+      gathers_params: whether the loss gathers parameters that are `nn.sharded_params.ShardedParam`s, as the losses of
+        this package do. Others get full parameters on a mesh too, all gathered at once.
       exchange: how gradients are reduced over devices.
       rules: how parameters are sharded, before `sharding.RULES`; `sharding.check_rules` checks them against parameters.
 
     Raises:
       UserError: a mesh with axes that `parallel` cannot use.
-      ValueError: `parallel` is not one of these ways, or `clip` is negative.
+      ValueError: `parallel` is not one of these modes, or `clip` is negative.
     """
-    if parallel not in _WAYS:
-        raise ValueError(f"parallel is {parallel!r}: use {', '.join(map(repr, _WAYS))}")
+    if parallel not in _MODES:
+        raise ValueError(f"parallel is {parallel!r}: use {', '.join(map(repr, _MODES))}")
     if clip < 0:
         raise ValueError(f"clip is {clip}: use a maximum gradient norm above 0, or 0 for no clipping")
-    loss = loss if takes_parts else _of_gathered(loss)
+    loss = loss if gathers_params else _of_gathered(loss)
 
     def finish(state: TrainState, total: tuple[Tree, SumsT], rate: Array | None) -> tuple[TrainState, StepSums[SumsT]]:
         return apply_gradients(state, optimizer, *total, rate, clip=clip, skip_bad_steps=skip_bad_steps)
 
-    return _WAYS[parallel](loss, finish, mesh, exchange, rules)
+    return _MODES[parallel](loss, finish, mesh, exchange, rules)
 
 
 def loss_shards(mesh: Mesh, parallel: Parallel, exchange: Exchange = EACH_BATCH) -> int:
@@ -241,8 +241,8 @@ def _compiled(
     )
 
 
-Way = Callable[[Loss[Any, Any], Finish[Any], Mesh | None, Exchange, Sequence[ShardingRule]], Step[Any, Any]]
-_WAYS: dict[str, Way] = {
+Mode = Callable[[Loss[Any, Any], Finish[Any], Mesh | None, Exchange, Sequence[ShardingRule]], Step[Any, Any]]
+_MODES: dict[str, Mode] = {
     "jit": _jit,
     "explicit": _explicit,
     "shard_map": _shard_map,

@@ -59,10 +59,10 @@ def laid_out(way, sizes, exchange):
     optimizer = optax.sgd(0.1, momentum=0.9)
     state = init_state(params(), optimizer)
     if sizes is None:
-        return state, compile_steps(loss, optimizer, takes_parts=True), batches()
+        return state, compile_steps(loss, optimizer, gathers_params=True), batches()
     mesh = mesh_of(sizes)
     state = jax.device_put(state, sharding.shardings(state, mesh, way))
-    steps = compile_steps(loss, optimizer, mesh, parallel=way, takes_parts=True, exchange=exchange)
+    steps = compile_steps(loss, optimizer, mesh, parallel=way, gathers_params=True, exchange=exchange)
     return state, steps, jax.device_put(batches(), sharding.batch_sharding(mesh))
 
 

@@ -270,8 +270,8 @@ def _read_arrays(folder: Path, placed: dict[str, jax.ShapeDtypeStruct]) -> Tree:
     handler = ocp.StandardCheckpointHandler()
     with finishing():
         folder = folder.absolute()  # Orbax requires an absolute path
-        lies = handler.metadata(folder).tree
-        item = jax.tree_util.tree_map_with_path(lambda path, _: placed[path_of(path)], lies)
+        saved = handler.metadata(folder).tree
+        item = jax.tree_util.tree_map_with_path(lambda path, _: placed[path_of(path)], saved)
         return handler.restore(folder, args=ocp.args.StandardRestore(item))
 
 

@@ -102,7 +102,7 @@ def compile_configured(
         parallel=parallel,
         clip=training.clip,
         skip_bad_steps=training.skip_bad_steps > 0,
-        takes_parts=True,
+        gathers_params=True,
         exchange=exchange,
         rules=rules,
     )
