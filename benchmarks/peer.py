@@ -3,20 +3,23 @@
 DIR is a folder with train, valid and test of de and en, plain or gzipped. PYTHON is a Python interpreter with fairseq
 and torch; benchmarks/peer.md explains how to set it up. Both programs are loaded and warmed up, then measured in turn
 on one machine: fairseq, ours, fairseq, ours. Both read the same sentences split into the same sub-words, so their
-softmax layers have the same size. Creating batches is not timed on either side. Programs compiled here are kept in
-WORKDIR/compiled.
+softmax layers have the same size. Creating batches is not timed on either side. Each case has its own processes, with
+the allocator settings of `convs2s train` or `convs2s decode`. Programs compiled here are kept in WORKDIR/compiled.
 """
 
 import argparse
 import dataclasses
 import gzip
 import json
+import multiprocessing
 import os
 import statistics
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import jax
 import numpy as np
@@ -33,6 +36,7 @@ from convs2s_jax.search.translate import translate
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.prepare import Run, prepare
 
+T = TypeVar("T")
 HERE = Path(__file__).parent
 CONFIGS = HERE.parent / "configs"
 SYMBOLS = 16
@@ -119,20 +123,25 @@ def main() -> None:
     parser.add_argument("--repeats", type=positive, default=3)
     parser.add_argument("--threads", type=positive, default=os.cpu_count(), help="threads of torch")
     arguments = parser.parse_args()
-    keep_freed_memory()  # as the command `train` does
-    jax.config.update("jax_compilation_cache_dir", str(arguments.workdir / "compiled"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    print(describe(), flush=True)
-    rows = []
-    for name in arguments.cases:
-        rows.append(measure(CASES[name], arguments))
-        jax.clear_caches()
+    print(in_new_process(describe), flush=True)
+    rows = [in_new_process(measure, CASES[name], arguments) for name in arguments.cases]
     print("\n| what | fairseq, min / median / max | ours | ours / fairseq | product, torch / XLA, GFLOP/s |")
     print("|---|---|---|---|---|", *rows, sep="\n")
 
 
+def in_new_process(work: Callable[..., T], *arguments: object) -> T:
+    """Return the result of `work` in a process without the heap and the compiled programs of earlier cases."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
+        return process.submit(work, *arguments).result()
+
+
 def measure(case: Case, arguments: argparse.Namespace) -> str:
     """Measure both programs in turn and return a row of the table."""
+    decodes = case.work["task"] == "decode"
+    if not decodes:
+        keep_freed_memory()  # as the command `train` does
+    jax.config.update("jax_compilation_cache_dir", str(arguments.workdir / "compiled"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     overrides = {"data.dir": arguments.data, **DATA, **case.overrides}
     cfg = read_config(str(CONFIGS / f"fairseq_{case.model}.py"), list(overrides.items()))
     folder = arguments.workdir / case.model
@@ -140,7 +149,6 @@ def measure(case: Case, arguments: argparse.Namespace) -> str:
     run = prepare(cfg, folder, lambda _: None)
     test = run.vocabularies.src.encode(parallel_text.read(cfg.data, "test").src)
     write(folder, run, test)
-    decodes = case.work["task"] == "decode"
     repeat = decoding(cfg, run, test, case) if decodes else training(cfg, run, case.count)
     repeat()  # the first is slower
     work = json.dumps({"model": case.model, "threads": arguments.threads, **case.work})
