@@ -93,13 +93,32 @@ def test_other_devices_dtypes_and_choices_have_xlas_convolution(cfg, platform):
     assert program.count("conv_general_dilated") >= 6
 
 
-@pytest.mark.parametrize("fast", [True, False])
-def test_in_bfloat16_cpus_have_products_where_those_are_fast(fast, monkeypatch):
+@pytest.mark.parametrize(("fast", "form"), [(True, "products"), (False, "winograd")])
+def test_in_bfloat16_cpus_have_products_where_those_are_fast_and_fewer_of_them_elsewhere(fast, form, monkeypatch):
     monkeypatch.setattr(execution_module, "has_fast_bfloat16_products", lambda: fast)
-    step = compile_configured(model(dtype="bfloat16"), TrainingConfig(), platform="cpu")
-    program = str(jax.make_jaxpr(step.first)(params_of(model()), batch(), jax.random.key(1)))
-    assert "dot_general" in program
-    assert ("conv_general_dilated" in program) is not fast
+
+    def program(cfg):
+        step = compile_configured(cfg, TrainingConfig(), platform="cpu")
+        return str(jax.make_jaxpr(step.first)(params_of(model()), batch(), jax.random.key(1)))
+
+    assert program(model(dtype="bfloat16")) == program(model(dtype="bfloat16", convolution=form))
+
+
+def test_fewer_products_in_bfloat16_are_as_accurate_as_xlas_convolution():
+    """They are computed in float32, so only inputs and results are rounded."""
+    params = params_of(model())
+
+    def gradient(**kinds):
+        step = compile_configured(model(**kinds), TrainingConfig())
+        return jax.tree.leaves(step.first(params, batch(), jax.random.key(1))[0])
+
+    exact = gradient(convolution="xla")
+
+    def error(form):
+        found = gradient(dtype="bfloat16", convolution=form)
+        return sum(float(jnp.sum((a - b) ** 2)) for a, b in zip(found, exact, strict=True))
+
+    assert error("winograd") == pytest.approx(error("xla"), rel=0.05)
 
 
 def test_products_in_bfloat16_are_fast_from_jax_0_11_on():
