@@ -38,7 +38,7 @@ class ServeOptions:
       max_body: maximum number of bytes per request.
       max_waiting: maximum number of waiting lines; further requests are answered with 429.
       timeout: seconds within which a request must arrive (else 408), and within which it is answered (else 504).
-      drain: seconds that requests in progress have to finish after SIGTERM or Ctrl-C.
+      drain: seconds that requests in progress have to finish after SIGTERM or Ctrl-C; rounded, at least 1.
       search: fields of `SearchConfig` that override those of the run.
     """
 

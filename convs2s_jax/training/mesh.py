@@ -53,9 +53,9 @@ class MeshConfig:
     """Number of devices along each mesh axis. One axis may be -1, for all remaining devices.
 
     Attributes:
-      data: devices along the data axis, over which each batch is split. Within a step, each device has all parameters.
-        Between steps, they shard parameters and optimiser state if `fsdp` is 1 (ZeRO, Rajbhandari et al. 2020). Only
-        `data` spans TPU slices; if `fsdp` is 1, the devices within a slice form the `fsdp` axis.
+      data: devices along the data axis, over which each batch is split. If `fsdp` is 1, they shard parameters and
+        optimiser state between steps (ZeRO, Rajbhandari et al. 2020), and within a step each has all parameters of its
+        `tensor` shard. Only `data` spans TPU slices; if `fsdp` is 1, the devices within a slice form the `fsdp` axis.
       fsdp: devices that split the batch like `data` and shard parameters, gradients and optimiser state (fully sharded
         data parallelism, Zhao et al. 2023). The kernels of a layer are gathered to compute it.
       tensor: devices over which the outputs of each layer and the vocabulary are sharded.

@@ -45,7 +45,8 @@ class TrainingConfig:
       clip: maximum gradient norm; larger gradients are scaled down to it. 0 disables clipping.
       sum_dtype: dtype of the gradient reduction over devices: "float32", or "bfloat16", which sends half the bytes.
         "auto" is float32 with `parallel` "shard_map" and "pmap", and the dtype of the model with "jit" and "explicit".
-        If "jit" reduces the gradients of several batches at once, "auto" is float32 too (docs/distributed.md).
+        If "jit" reduces the gradients of several batches at once, "auto" is float32 too (docs/distributed.md). With
+        "explicit" only "auto" is possible.
       label_smoothing: share of the target distribution that is spread over the vocabulary.
       max_steps: maximum number of updates; None for no limit.
       max_epochs: maximum number of epochs; None for no limit.
