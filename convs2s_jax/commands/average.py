@@ -15,7 +15,7 @@ from convs2s_jax.core.places import check_no_comma
 ABOUT = """
 Average several checkpoints of a run into a new workdir with a single checkpoint:
 
-  {program} --workdir=DIR --checkpoint=last:5 --output=NEW
+  {program} --workdir=DIR --checkpoint=last:2 --output=NEW
 
 Decoding, serving, exporting and reporting use it like any other workdir. To start a new run from it, set
 --config.training.finetune_from=NEW (docs/decoding.md).
@@ -41,7 +41,7 @@ class AverageOptions:
         for name in ("workdir", "output"):
             check(
                 getattr(self, name) != "",
-                f"--{name} is missing, as in --workdir=runs/demo --checkpoint=last:5 --output=runs/mean",
+                f"--{name} is missing, as in --workdir=runs/demo --checkpoint=last:2 --output=runs/mean",
             )
         check_no_comma("--output", self.output)
 

@@ -19,8 +19,8 @@ class ModelConfig:
       embedding_dim: embedding size E, the same on both sides.
       dropout: dropout rate, the same everywhere.
       dtype: dtype of products and activations; parameters, softmax and norms stay in float32.
-        On CPUs, bfloat16 is not faster with jax 0.10. From 0.11 on it is faster on some processors and slower on others
-        (docs/performance.md).
+        On CPUs, bfloat16 gains little with jax 0.10. From 0.11 on it is almost twice as fast on processors with
+        AMX, and faster on some others (docs/performance.md).
       matmul_precision: precision of products of float32 arrays. "highest" is float32 on every device. "default" keeps
         JAX's setting, which is TF32 on recent NVIDIA GPUs and bfloat16 on TPUs unless you change it. "high" is between
         them. On CPU all three are float32 (docs/reproducibility.md).

@@ -111,7 +111,7 @@ def reduce_over_data(
 
     def local(total: tuple[Tree, SumsT]) -> tuple[Tree, SumsT]:
         grads, sums = jax.tree.map(lambda x: x[0], total)
-        grads = jax.tree.map(lambda own, grad: own.scatter_grouped(grad), collectives, grads)
+        grads = jax.tree.map(lambda collective, grad: collective.scatter_grouped(grad), collectives, grads)
         return grads, lax.psum(sums, DEFERRED_AXIS)
 
     each = jax.shard_map(

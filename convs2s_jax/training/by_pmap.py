@@ -48,8 +48,8 @@ def steps(
         return gradients(loss, params, batch, first=begin, key=key)
 
     def reduced(total: tuple[Tree, SumsT]) -> tuple[Tree, SumsT]:
-        collectives = ParamCollectives("data", None, exchange.dtype, ("data",))
-        return jax.tree.map(collectives.scatter, total[0]), lax.psum(total[1], "data")
+        collective = ParamCollectives("data", None, exchange.dtype, ("data",))
+        return jax.tree.map(collective.scatter, total[0]), lax.psum(total[1], "data")
 
     cut_compiled, finish_compiled = dispatch.jit(cut), dispatch.jit(finish, donate_argnums=0)  # the same everywhere
     if exchange.reduce_once_per_update:

@@ -180,24 +180,24 @@ def param_collectives(
 
 def grouped(params: Tree, collectives: Tree) -> Tree:
     """Merged parameters as they are passed to the `shard_map`; `collectives` as `param_collectives` returns them."""
-    return jax.tree.map(lambda own, value: own.grouped(value), collectives, params)
+    return jax.tree.map(lambda collective, value: collective.grouped(value), collectives, params)
 
 
 def joined(grads: Tree, collectives: Tree) -> Tree:
     """Gradients of merged parameters, from those that are `grouped`."""
-    return jax.tree.map(lambda own, value: own.joined(value), collectives, grads)
+    return jax.tree.map(lambda collective, value: collective.joined(value), collectives, grads)
 
 
 def specs(collectives: Tree) -> Tree:
     """How the axis of rows that shards the state shards `grouped` parameters."""
-    return jax.tree.map(lambda own: own.spec, collectives)
+    return jax.tree.map(lambda collective: collective.spec, collectives)
 
 
 def as_sharded_params(params: Tree, collectives: Tree) -> Tree:
     """Grouped parameters as `ShardedParam`s."""
 
-    def sharded(value: Array, own: ParamCollectives) -> ShardedParam:
-        return ShardedParam(value, own.for_layers(lambda shard: shard), value.dtype, own.early)
+    def sharded(value: Array, collective: ParamCollectives) -> ShardedParam:
+        return ShardedParam(value, collective.for_layers(lambda shard: shard), value.dtype, collective.early)
 
     return jax.tree.map(sharded, params, collectives)
 
@@ -205,8 +205,8 @@ def as_sharded_params(params: Tree, collectives: Tree) -> Tree:
 def as_sharded_params_with_slots(params: Tree, slots: Tree, collectives: Tree) -> Tree:
     """As `as_sharded_params`, with gradients in the slots, which `slots` creates."""
 
-    def sharded(value: Array, slot: Array, own: ParamCollectives) -> ShardedParam:
-        return ShardedParam((value, slot), own.for_layers(IntoSlot), value.dtype, own.early)
+    def sharded(value: Array, slot: Array, collective: ParamCollectives) -> ShardedParam:
+        return ShardedParam((value, slot), collective.for_layers(IntoSlot), value.dtype, collective.early)
 
     return jax.tree.map(sharded, params, slots, collectives)
 
@@ -214,27 +214,29 @@ def as_sharded_params_with_slots(params: Tree, slots: Tree, collectives: Tree) -
 def slots(params: Tree, collectives: Tree) -> Tree:
     """Zeros in the shapes of gradients that are summed over the axes `over` of these collectives only."""
 
-    def zeros(value: Array, own: ParamCollectives) -> Array:
+    def zeros(value: Array, collective: ParamCollectives) -> Array:
         shape = list(value.shape)
-        if own.grouped_dim is not None and own.axis not in own.over:
-            shape[own.grouped_dim] *= lax.axis_size(own.axis)
+        if collective.grouped_dim is not None and collective.axis not in collective.over:
+            shape[collective.grouped_dim] *= lax.axis_size(collective.axis)
         return jnp.zeros(shape, value.dtype)
 
     return jax.tree.map(zeros, params, collectives)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def _gather_with_slot(value: Array, slot: Array, own: ParamCollectives, dtype: Any) -> Array:
+def _gather_with_slot(value: Array, slot: Array, collective: ParamCollectives, dtype: Any) -> Array:
     del slot  # takes the gradient
-    return own.gather(value.astype(dtype))
+    return collective.gather(value.astype(dtype))
 
 
-def _gather_with_slot_fwd(value: Array, slot: Array, own: ParamCollectives, dtype: Any) -> tuple[Array, Array]:
-    return _gather_with_slot(value, slot, own, dtype), jnp.zeros((0,), slot.dtype)
+def _gather_with_slot_fwd(value: Array, slot: Array, collective: ParamCollectives, dtype: Any) -> tuple[Array, Array]:
+    return _gather_with_slot(value, slot, collective, dtype), jnp.zeros((0,), slot.dtype)
 
 
-def _gather_with_slot_bwd(own: ParamCollectives, _dtype: Any, like: Array, gradient: Array) -> tuple[None, Array]:
-    return None, own.scatter(gradient.astype(accumulation_dtype(gradient.dtype))).astype(like.dtype)
+def _gather_with_slot_bwd(
+    collective: ParamCollectives, _dtype: Any, like: Array, gradient: Array
+) -> tuple[None, Array]:
+    return None, collective.scatter(gradient.astype(accumulation_dtype(gradient.dtype))).astype(like.dtype)
 
 
 _gather_with_slot.defvjp(_gather_with_slot_fwd, _gather_with_slot_bwd)

@@ -140,7 +140,7 @@ def test_workdirs_may_lie_in_a_store(trained, mean, bucket, requests, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--output=new"], "--workdir is missing, as in --workdir=runs/demo --checkpoint=last:5 --output=runs/mean"),
+        (["--output=new"], "--workdir is missing, as in --workdir=runs/demo --checkpoint=last:2 --output=runs/mean"),
         (["--workdir=RUN"], "--output is missing, as in --workdir=runs/demo"),
         (["--workdir=no", "--output=new"], "--workdir=no: there is no such folder"),
         (["--workdir=RUN", "--output=RUN/../run"], "is the folder of --workdir; choose a new folder; nothing was writ"),

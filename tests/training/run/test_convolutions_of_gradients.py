@@ -104,6 +104,13 @@ def test_in_bfloat16_cpus_have_products_where_those_are_fast_and_fewer_of_them_e
     assert program(model(dtype="bfloat16")) == program(model(dtype="bfloat16", convolution=form))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_cpus_have_plain_sums_where_fewer_products_would_round_or_communicate_more(dtype, monkeypatch):
+    monkeypatch.setattr(execution_module, "has_fast_bfloat16_products", lambda: False)
+    assert ExecutionConfig().for_gradients("cpu", dtype).convolution == "winograd"
+    assert ExecutionConfig().for_gradients("cpu", dtype, plain=True).convolution == "auto"
+
+
 def test_fewer_products_in_bfloat16_are_as_accurate_as_xlas_convolution():
     """They are computed in float32, so only inputs and results are rounded."""
     params = params_of(model())
