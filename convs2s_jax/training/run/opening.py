@@ -241,10 +241,15 @@ def _measured_otherwise(run: Run) -> bool:
 
 
 def _commit(run: Run, damaged: list[Path]) -> None:
-    """Write what has passed the checks: the configuration and new vocabularies. Rename damaged checkpoints."""
+    """Write what has passed the checks: the configuration and new vocabularies. Rename damaged checkpoints.
+
+    Learned vocabularies stay in the cache until there is a checkpoint, so a run that ends before it need not learn them
+    again.
+    """
     run_folder.write_config(run.workdir, run_folder.with_origin(run.workdir, run.cfg))
     if not run_folder.has_checkpoint(run.workdir):
         vocabulary.save(run.vocabularies, run_folder.vocabulary(run.workdir))
+    else:
         shutil.rmtree(run_folder.learned_vocabularies(run.workdir), ignore_errors=True)
     for place in damaged:
         step = place.name.removesuffix(run_folder.BEFORE)

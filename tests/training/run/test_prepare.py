@@ -3,6 +3,7 @@
 import gc
 import os
 import re
+import shutil
 import signal
 import weakref
 
@@ -261,6 +262,21 @@ def test_vocabularies_that_an_earlier_start_has_learned_are_used_again(folder, t
         path.write_text(path.read_text().replace("w", "z", 1))
     assert said() == (first[0], [True, False, True])
     assert said() == (first[0], [False, True, False])
+
+
+def test_learned_vocabularies_are_kept_until_a_run_continues_from_a_checkpoint(folder, tmp_path):
+    """A run that is killed before its first checkpoint does not learn them again."""
+    workdir = tmp_path / "run"
+
+    def run(steps):
+        train(tiny.config(**options(folder, data__hold_out=0.1, training__max_steps=steps)), workdir)
+        return (workdir / "train.log").read_text().count("learning the vocabularies")
+
+    assert run(1) == 1
+    shutil.rmtree(workdir / "checkpoints")  # as if it had been killed
+    assert run(1) == 1
+    assert run(2) == 1
+    assert not (workdir / "cache" / "vocab").exists()
 
 
 @pytest.mark.parametrize("multiples", [{}, {"data__batch__row_multiple": 3, "data__batch__length_multiple": 8}])
