@@ -84,7 +84,7 @@ def cache(workdir: Path, cache_dir: str = "") -> Path:
 
 
 def learned_vocabularies(workdir: Path) -> Path:
-    """Folder of the vocabularies learned before the first checkpoint, in subfolders; a start copies one to the workdir."""
+    """Folder of the vocabularies learned before the first checkpoint, in subfolders. A start copies one."""
     return cache(workdir) / "vocab"
 
 
