@@ -17,6 +17,8 @@ MADE = { $(BIN)/python $(NEW_ENOUGH) && $(PIP) --version; } >/dev/null 2>&1 || {
 INSTALL := $(PIP) install --quiet --no-compile
 # If this is set, each of the tests' hundreds of processes compiles all its imports, which takes 4 s instead of 1 s.
 unexport PYTHONDONTWRITEBYTECODE
+# launch/gcloud_tpu.sh reads this name too, and is tested.
+unexport PYTHON
 
 .PHONY: browser demo docs links test drills lint types floors install clean
 
