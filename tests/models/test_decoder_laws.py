@@ -15,7 +15,7 @@ from convs2s_jax.models.memory import Memory
 from convs2s_jax.nn.dropout import row_keys
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.translate import translate
-from tests.helpers import array, drills_but, padded, same
+from tests.helpers import array, close, drills_but, padded, same
 from tests.models.kinds import DECODERS, LANGUAGE_MODELS
 from tests.models.laws import SOURCE, TARGET, E, S, config, fresh, near_to, parameters, with_table
 
@@ -73,7 +73,8 @@ def test_any_cut_of_the_target_gives_the_same_features_attentions_and_cache(deco
             *part, cache = advance_in_layers(p, cfg, m, cache, TOKENS[:, at : at + cut])
             made.append(tuple(part))
             at += cut
-        same(jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), *made), whole[:2])
+        # sums round relative to their largest terms: 2.4e-6 of them with jax 0.12 on a processor with AMX
+        close(jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), *made), whole[:2], 5e-6)
         if p is params:
             same(cache, whole[2])
 
