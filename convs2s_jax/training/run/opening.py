@@ -247,10 +247,10 @@ def _commit(run: Run, damaged: list[Path]) -> None:
     again.
     """
     run_folder.write_config(run.workdir, run_folder.with_origin(run.workdir, run.cfg))
-    if not run_folder.has_checkpoint(run.workdir):
-        vocabulary.save(run.vocabularies, run_folder.vocabulary(run.workdir))
-    else:
+    if run_folder.has_checkpoint(run.workdir):
         shutil.rmtree(run_folder.learned_vocabularies(run.workdir), ignore_errors=True)
+    else:
+        vocabulary.save(run.vocabularies, run_folder.vocabulary(run.workdir))
     for place in damaged:
         step = place.name.removesuffix(run_folder.BEFORE)
         checkpoint.put_aside(place, f"{step}{run_folder.DAMAGED}")
