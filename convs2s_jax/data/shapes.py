@@ -23,6 +23,10 @@ class Shape(NamedTuple):
     tgt: int
     rows: int
 
+    def __str__(self) -> str:
+        """Rows x (source, target) lengths: 64 x (32, 32)."""
+        return f"{self.rows} x ({self.src}, {self.tgt})"
+
     def fits_in(self, other: "Shape") -> bool:
         """Whether every pair of this shape also fits into the other."""
         return self.src <= other.src and self.tgt <= other.tgt

@@ -68,10 +68,7 @@ def _plan(plan: BatchPlan | None, names: list[str], run: Run) -> Section:
             "runs": names,
             "note": f"The tokenised text of the run, which determines its batches, was not found.{logged}",
         }
-    rows = [
-        [f"{row.shape.rows} x ({row.shape.src}, {row.shape.tgt})", row.batches, row.pairs, 100 * row.padding]
-        for row in plan.rows
-    ]
+    rows = [[str(row.shape), row.batches, row.pairs, 100 * row.padding] for row in plan.rows]
     batches = sum(row.batches for row in plan.rows)
     note = f"The first epoch has {batches:,} batches; {100 * plan.padding:.1f} % of their cells are padding."
     counted, sides = ("texts", ("text", "label")) if run.cfg.classifies else ("pairs", ("source", "target"))

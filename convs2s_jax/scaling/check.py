@@ -114,14 +114,14 @@ def measure(
         given = float(_bytes_here((state.params, batch)))
         found.append(
             Measured(
-                f"arguments of gradients {shape.rows} x ({shape.src}, {shape.tgt})",
+                f"arguments of gradients {shape}",
                 "B",
                 gradients[0].memory.arguments,
                 (given,),
             )
         )
         state, taken = _timed(gradients, update, state, batch, steps + WARM_UP)
-        name = f"step {shape.rows} x ({shape.src}, {shape.tgt})"
+        name = f"step {shape}"
         found.append(Measured(name, "s", bound.seconds, tuple(taken[WARM_UP:])))
     peak = float(device_memory(mesh.local_devices).get("memory_peak", 0))
     return [*found, Measured("peak memory", "B", plan.resident, (peak,))] if peak else found

@@ -43,7 +43,7 @@ def of_check(found: Sequence[Measured], steps: int) -> str:
 
 def _batch(shape: Shape, rows: int) -> str:
     padding = f" with {counted(shape.rows - rows, 'row')} of padding" if rows < shape.rows else ""
-    return f"{shape.rows} x ({shape.src}, {shape.tgt}){padding}"
+    return f"{shape}{padding}"
 
 
 def _memory(plan: Plan) -> list[str]:
@@ -121,7 +121,7 @@ def _steps(plan: Plan) -> list[str]:
         times.remove("host")
     rows = [
         [
-            f"{shape.rows} x ({shape.src}, {shape.tgt})",
+            str(shape),
             *(_seconds(getattr(step, name)) for name in times),
             f"{step.tokens_per_second:,.0f}",
             f"{100 * step.mfu:.1f} %",

@@ -38,7 +38,7 @@ class ServeOptions:
       max_body: maximum number of bytes per request.
       max_waiting: maximum number of waiting lines; further requests are answered with 429.
       timeout: seconds within which a request must arrive (else 408), and within which it is answered (else 504).
-      drain: seconds that requests in progress have to finish after SIGTERM or Ctrl-C; rounded, at least 1.
+      drain: seconds that requests in progress have to finish after SIGTERM or Ctrl-C.
       search: fields of `SearchConfig` that override those of the run.
     """
 
@@ -58,7 +58,7 @@ class ServeOptions:
     max_body: int = 1 << 20
     max_waiting: int = 1024
     timeout: float = 30.0
-    drain: float = 30.0
+    drain: int = 30
     search: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -76,8 +76,8 @@ class ServeOptions:
             f"--max_tokens is {self.max_tokens}; use 2 or more, since a word and the end symbol are 2 tokens",
         )
         check(0 <= self.wait_ms <= 1000, f"--wait_ms is {self.wait_ms}; use a value between 0 and 1000")
-        for name in ("timeout", "drain"):
-            check(0.1 <= getattr(self, name) <= 3600, f"--{name} is {getattr(self, name)}; use 0.1 to 3600 seconds")
+        check(0.1 <= self.timeout <= 3600, f"--timeout is {self.timeout}; use 0.1 to 3600 seconds")
+        check(1 <= self.drain <= 3600, f"--drain is {self.drain}; use 1 to 3600 seconds")
         sizes = ",".join(map(str, self.beam_sizes))
         check(all(size >= 1 for size in self.beam_sizes), f"--beam_sizes={sizes}; each must be 1 or more")
         own = self.search.get("beam_size")

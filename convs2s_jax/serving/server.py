@@ -45,7 +45,7 @@ def serve(options: ServeOptions, *, tell: Tell) -> None:
             log_level="error",
             access_log=False,
             server_header=False,
-            timeout_graceful_shutdown=max(1, round(options.drain)),
+            timeout_graceful_shutdown=options.drain,
         )
         server = _Server(config, tell)
         with server.handling_signals():

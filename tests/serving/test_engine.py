@@ -252,6 +252,7 @@ def test_samples_are_compiled_beforehand_and_drawn_freely(drawing):
         ({"port": 70000}, "--port=70000 is invalid; use 1 to 65535"),
         ({"max_lines": 2000}, "raise --max_waiting"),
         ({"timeout": 0.0}, "use 0.1 to 3600 seconds"),
+        ({"drain": 0}, "--drain is 0; use 1 to 3600 seconds"),
     ],
 )
 def test_options_that_no_server_can_have_are_refused(workdir, more, sentence):

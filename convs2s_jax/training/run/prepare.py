@@ -214,7 +214,7 @@ def _first_epoch(
 def _listed(cfg: Config, shapes: Sequence[Shape]) -> str:
     """List shapes after the meaning of their numbers, as in "lines x tokens: 64 x 9, 32 x 17"."""
     if cfg.examples == "pairs":
-        return "pairs x (source, target) tokens: " + ", ".join(f"{s.rows} x ({s.src}, {s.tgt})" for s in shapes)
+        return "pairs x (source, target) tokens: " + ", ".join(map(str, shapes))
     lengths = [(s.rows, *by_side(cfg, s.src, s.tgt).values()) for s in shapes]
     return f"{cfg.examples} x tokens: " + ", ".join(f"{rows} x {length}" for rows, length in lengths)
 

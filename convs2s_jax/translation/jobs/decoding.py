@@ -17,7 +17,7 @@ from convs2s_jax.search import keys
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.translation import fit, shortlists
-from convs2s_jax.translation.jobs import labelling, output, resuming
+from convs2s_jax.translation.jobs import inputs, labelling, output, resuming
 from convs2s_jax.translation.jobs.formats import FORMATS, Format
 from convs2s_jax.translation.jobs.job import Job, MakeJob, batching
 from convs2s_jax.translation.jobs.options import Options
@@ -104,6 +104,7 @@ def translator_of(options: Options, tell: Tell) -> Translator:
     """Load the model or ensemble, and the language model, given by the options, ready for decoding."""
     workdirs = [Path(workdir) for workdir in options.workdir]
     options.resolve(run_folder.load_config(workdirs[0]).search)  # so that a mistake is reported before the model loads
+    inputs.check_present(options)
     translator = load(workdirs, steps=options.checkpoint, dtype=options.dtype, tell=tell, given_as="--workdir")
     if options.lm:
         lm = load(Path(options.lm), dtype=options.dtype, tell=tell, given_as="--lm")

@@ -1,14 +1,31 @@
-"""Read files parallel to the source (prefixes, constraints, translations to score) and dictionaries."""
+"""Check and read files beside the source: prefixes, constraints, translations to score, references, dictionaries."""
 
+import os
 from collections.abc import Sequence
 
 from convs2s_jax.core.errors import Tell, UserError, counted
+from convs2s_jax.core.places import scheme_of
 from convs2s_jax.data.parallel_text import ParallelText
 from convs2s_jax.data.text_files import name_of, read_lines
 from convs2s_jax.translation import trained
-from convs2s_jax.translation.jobs.options import Options
+from convs2s_jax.translation.jobs.options import READ, Options
 from convs2s_jax.translation.loaded import LoadedModel
 from convs2s_jax.translation.trained import Trained
+
+
+def check_present(options: Options) -> None:
+    """Reject missing files before the model is loaded. Addresses in object stores are not checked.
+
+    Raises:
+      UserError: a file cannot be found.
+    """
+    for path in (*(getattr(options, name) for name in READ), *options.reference):
+        if path not in ("", "-") and not scheme_of(path):
+            try:
+                os.stat(path)
+            except (OSError, ValueError) as error:
+                why = error.strerror if isinstance(error, OSError) else str(error)
+                raise UserError(f"{path} cannot be read: {why}; choose another file") from error
 
 
 def read_parallel(path: str, lines: Sequence[str], *, name: str, what: str) -> list[str]:

@@ -51,7 +51,7 @@ def interact(options: Options, *, tell: Tell) -> None:
     prompt.compile()
     tell("ready: type one sentence per line; Ctrl-D ends" if sys.stdin.isatty() else "ready")
     try:
-        for number, line in enumerate(typed_lines()):
+        for number, line in enumerate(typed_lines(tell)):
             result = prompt.answer(number, line)
             _print(prompt.style.render(result))
             prompt.warn([result])
@@ -111,15 +111,20 @@ PROMPTS: Mapping[str, MakePrompt] = MappingProxyType(
 """The job factory for each kind of model."""
 
 
-def typed_lines() -> Iterator[str]:
-    """Yield lines as they arrive, without a byte order mark. A terminal shows a prompt, with readline if available."""
+def typed_lines(tell: Tell) -> Iterator[str]:
+    """Yield lines as they arrive, without a byte order mark. A terminal shows a prompt, with readline if available.
+
+    A line of a terminal that is not UTF-8 is reported and left out; in a file it is an error.
+    """
     for number in itertools.count(1):
         try:
             line = (_prompted() if sys.stdin.isatty() else sys.stdin.buffer.readline()).decode("utf-8")
         except UnicodeDecodeError as error:
-            byte = f"0x{error.object[error.start]:02x}"
-            remedy = "convert it, or set LANG" if sys.stdin.isatty() else "convert it, for example with iconv -t utf-8"
-            raise UserError(f"standard input, line {number}: byte {byte} is not UTF-8; {remedy}") from error
+            what = f"standard input, line {number}: byte 0x{error.object[error.start]:02x} is not UTF-8"
+            if not sys.stdin.isatty():
+                raise UserError(f"{what}; convert it, for example with iconv -t utf-8") from error
+            tell(f"{what}; type the sentence again, or set LANG to the encoding of the terminal")
+            continue
         except OSError as error:  # nohup makes it unreadable, for example
             raise UserError(f"standard input cannot be read: {error.strerror}; redirect a file to it") from error
         if not line:

@@ -97,6 +97,7 @@ def job(options: Options, tell: Tell) -> Job[Labelled]:
       UserError: options that apply to translation only, or files that cannot be read.
     """
     _check(options)
+    inputs.check_present(options)
     run = trained.restore(Path(options.workdir[0]), options.checkpoint, options.dtype, tell)
     classifier = from_trained(run)
     if options.split:

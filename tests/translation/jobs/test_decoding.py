@@ -183,6 +183,13 @@ def test_a_wrong_search_is_reported_before_the_model_is_loaded(desk, monkeypatch
         desk.decode(search={"top_k": 3})
 
 
+@pytest.mark.parametrize("name", ["input", "prefix", "constraints", "score", "shortlist"])
+def test_a_missing_file_is_reported_before_the_model_is_loaded(desk, monkeypatch, name):
+    monkeypatch.setattr(decoding, "load", lambda *_, **__: pytest.fail("loaded"))
+    with pytest.raises(UserError, match=r"^/no/such cannot be read: No such file or directory; choose another file$"):
+        desk.decode(**{name: "/no/such"})
+
+
 @pytest.mark.parametrize(
     ("name", "what"),
     [("reference", "reference"), ("prefix", "prefix"), ("score", "translation"), ("constraints", "const")],

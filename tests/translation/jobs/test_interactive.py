@@ -127,7 +127,7 @@ def test_samples_are_those_of_a_file(talk, translator):
 
 def test_bytes_that_are_no_text_are_named(trained, monkeypatch):
     monkeypatch.setattr("sys.stdin", Typist([b"a\n", b"b\xff\n"], lambda: None))
-    lines = interactive.typed_lines()
+    lines = interactive.typed_lines(pytest.fail)
     assert next(lines) == "a"
     with pytest.raises(UserError, match=r"^standard input, line 2: byte 0xff is not UTF-8; convert it, for .* utf-8$"):
         next(lines)
@@ -150,24 +150,26 @@ class Terminal(io.StringIO):
 def test_the_prompt_never_mixes_with_redirected_answers(monkeypatch, capsys):
     """The keyboard is a terminal, the output a file: the prompt goes to standard error."""
     monkeypatch.setattr("sys.stdin", Terminal("a\nb\n"))
-    assert list(interactive.typed_lines()) == ["a", "b"]
+    assert list(interactive.typed_lines(pytest.fail)) == ["a", "b"]
     assert capsys.readouterr() == ("", interactive.PROMPT * 3)
 
 
 def test_a_byte_order_mark_is_dropped_as_from_a_file(monkeypatch):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\ufeffNorway\r\n\ufeffSpain".encode())))
-    assert list(interactive.typed_lines()) == ["Norway", "\ufeffSpain"]
+    assert list(interactive.typed_lines(pytest.fail)) == ["Norway", "\ufeffSpain"]
 
 
 @pytest.mark.parametrize("shown", [False, True], ids=["redirected answers", "readline"])
-def test_typed_bytes_that_are_no_text_are_named_in_the_locale_c(monkeypatch, shown):
+def test_typed_bytes_that_are_no_text_are_named_in_the_locale_c_and_the_next_line_is_read(monkeypatch, shown):
     """There, Python reads them as surrogates, which no vocabulary can encode."""
-    monkeypatch.setattr("sys.stdin", Terminal("a\nNo\udcffrway\n"))
+    monkeypatch.setattr("sys.stdin", Terminal("a\nNo\udcffrway\nb\n"))
     monkeypatch.setattr("sys.stdout", Terminal() if shown else io.StringIO())
-    lines = interactive.typed_lines()
-    assert next(lines) == "a"
-    with pytest.raises(UserError, match=r"^standard input, line 2: byte 0xff is not UTF-8; convert it, or set LANG$"):
-        next(lines)
+    told = []
+    assert list(interactive.typed_lines(told.append)) == ["a", "b"]
+    assert told == [
+        "standard input, line 2: byte 0xff is not UTF-8; type the sentence again, or set LANG to the encoding of the "
+        "terminal"
+    ]
 
 
 def test_standard_input_that_cannot_be_read_is_named(monkeypatch):
@@ -176,7 +178,7 @@ def test_standard_input_that_cannot_be_read_is_named(monkeypatch):
 
     monkeypatch.setattr("sys.stdin", Typist([], fail))
     with pytest.raises(UserError, match=r"^standard input cannot be read: Bad file descriptor; redirect a file to it$"):
-        next(interactive.typed_lines())
+        next(interactive.typed_lines(pytest.fail))
 
 
 @pytest.mark.parametrize(
