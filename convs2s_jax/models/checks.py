@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from convs2s_jax.core.tokens import PAD
+from convs2s_jax.core.tokens import SPECIAL
 from convs2s_jax.nn.embedding import Embedding
 from convs2s_jax.nn.quantized import is_quantized
 from convs2s_jax.nn.sharded_params import any_sharded, is_sharded
@@ -149,10 +149,12 @@ def check_axes(name: str, array: Any) -> None:
 
 
 def check_vocabulary(name: str, entries: Any) -> None:
-    """Reject anything but a vocabulary size: an integer that leaves room for the padding id."""
+    """Reject anything but a vocabulary size: an integer that leaves room for the special ids."""
     check_static(name, entries)
-    if not isinstance(entries, numbers.Integral) or entries <= PAD:
-        raise ValueError(f"{name} is {entries!r}: expected an integer above {PAD}, the id of padding")
+    if not isinstance(entries, numbers.Integral) or entries < len(SPECIAL):
+        raise ValueError(
+            f"{name} is {entries!r}: expected an integer of at least {len(SPECIAL)}, the number of special ids"
+        )
 
 
 def check_labels(labels: Any) -> None:

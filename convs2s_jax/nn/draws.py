@@ -18,6 +18,7 @@ import numpy as np
 from jax.extend.core import get_opaque_trace_state
 
 from convs2s_jax.core.compiler_options import fast_compile_options, is_traced, unless_set
+from convs2s_jax.nn.dropout import THREEFRY
 from convs2s_jax.nn.types import Array, Key
 
 T = TypeVar("T")
@@ -112,7 +113,7 @@ def _is_plain(key: Key) -> bool:
     """Whether programs of this key are compiled, for one device, and sample with JAX's default generator."""
     config: Any = jax.config
     elsewhere = config.jax_disable_jit or not jax.sharding.get_abstract_mesh().empty
-    return not elsewhere and jax.random.key_impl(key) == "threefry2x32" and len(key.sharding.device_set) == 1
+    return not elsewhere and jax.random.key_impl(key) == THREEFRY and len(key.sharding.device_set) == 1
 
 
 @functools.lru_cache(maxsize=64)

@@ -8,6 +8,8 @@ import numpy as np
 
 from convs2s_jax.nn.types import Array, Key
 
+THREEFRY = "threefry2x32"
+"""JAX's default generator. Its numbers depend on nothing but the key, also under `vmap`."""
 LEVELS = 2**16
 """Probabilities are multiples of 1 / LEVELS, so 32 random bits, the main cost of dropout, suffice for two elements."""
 GOLDEN = np.uint32(0x9E3779B9)
@@ -30,7 +32,7 @@ def dropout(x: Array, rate: float, key: Key | None) -> Array:
         return x
     if not 0.0 < rate < 1.0:
         raise ValueError(f"rate is {rate}: use 0 or more and less than 1")
-    key = typed(key)
+    key = threefry(key)
     if key.ndim and key.shape != x.shape[:1]:
         raise ValueError(f"keys have shape {key.shape} for {len(x)} rows: pass one key, or one per row (`row_keys`)")
     kept = min(max(round((1.0 - rate) * LEVELS), 1), LEVELS - 1)
@@ -44,7 +46,7 @@ def row_keys(key: Key, count: int, first: Array | int = 0) -> Key:
 
     With these keys, a batch that is sharded over devices drops the same elements as on one device.
     """
-    key = typed(key)
+    key = threefry(key)
     numbers = jnp.arange(count, dtype=jnp.uint32) + jnp.asarray(first, jnp.uint32)
     return jax.vmap(jax.random.fold_in, (None, 0))(key, numbers)
 
@@ -53,7 +55,7 @@ def split_key(key: Key | None, count: int) -> list[Key | None]:
     """Split a key, or each of the keys [B], into `count`; without a key, return None `count` times."""
     if key is None:
         return [None] * count
-    key = typed(key)
+    key = threefry(key)
     if key.ndim == 0:
         return list(jax.random.split(key, count))
     return list(jax.vmap(lambda k: jax.random.split(k, count), out_axes=1)(key))
@@ -70,7 +72,31 @@ def check_key(key: Key) -> None:
 def typed(key: Key) -> Key:
     """Return a typed key [...], as `jax.random.key` does. Wraps raw keys (`jax.random.PRNGKey`, uint32 [..., 2])."""
     check_key(key)
-    return key if jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
+    if jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key):
+        return key
+    return jax.random.wrap_key_data(key, impl=THREEFRY if key.shape[-1:] == (2,) else None)
+
+
+def threefry(key: Key) -> Key:
+    """Return a typed key [...] of JAX's default generator; a key of another one is hashed.
+
+    Under `vmap` over keys, the generators "rbg" and "unsafe_rbg" use only the first key (documentation of
+    `jax.random`), so that a row would depend on its neighbours.
+    """
+    key = typed(key)
+    if jax.random.key_impl(key) == THREEFRY:
+        return key
+    words = jax.random.key_data(key)
+    fold = jnp.vectorize(_folded, signature="(k),()->(k)")
+    found = words[..., :2]
+    for i in range(2, words.shape[-1]):
+        found = fold(found, words[..., i])
+    return jax.random.wrap_key_data(found, impl=THREEFRY)
+
+
+def _folded(words: Array, number: Array) -> Array:
+    key = jax.random.wrap_key_data(words, impl=THREEFRY)
+    return jax.random.key_data(jax.random.fold_in(key, number))
 
 
 @partial(jax.jit, static_argnums=1)

@@ -67,6 +67,8 @@ def embed(params: Embedding, tokens: Array, start: Array) -> Array:
 
 def rows(table: Array | ShardedParam, indices: Array) -> Array:
     """Return table[indices]. If types include shardings, the result has the sharding of the indices."""
+    if indices.dtype.itemsize < 4:  # JAX clips them to the number of rows, which may not fit
+        indices = indices.astype(jnp.int32)
     if isinstance(table, ShardedParam):
         if table.look_up is not None:
             return table.look_up(table.value, indices, table.dtype)

@@ -271,6 +271,8 @@ def _check(
         what = f"{len(result)} values" if isinstance(result, tuple | list) else f"a {type(result).__name__}"
         raise ValueError(f"the step returns {what}: expected two values, (logits [N, V], cache)")
     logits, after = result
+    if structure.language_model and not isinstance(logits, Fused):
+        raise ValueError("lm_weight is above 0, but the step returns no logits of a language model: return Fused(...)")
     V = _check_result(N, cache, logits, after)
     check_request(request, V, limit)
     return V

@@ -43,11 +43,10 @@ class Translation:
         return self.candidates[0]
 
 
-NOTHING = Candidate(np.zeros(0, np.int32), 0.0, np.zeros(0, np.float32), np.zeros((0, 0), np.float32))
-"""The candidate of an empty source."""
-
-UNSCORED = Candidate(NOTHING.tokens, float("-inf"), NOTHING.token_scores)
-"""The candidate if the model's scores are not finite, or if it has no positions for a target."""
+def without_tokens(score: float, *, attention: bool) -> Candidate:
+    """Return the candidate of an empty source, with score 0, or of a sentence that cannot be scored, with -inf."""
+    none = np.zeros(0, np.float32)
+    return Candidate(np.zeros(0, np.int32), score, none, none.reshape(0, 0) if attention else None)
 
 
 def candidates_of(
@@ -74,4 +73,4 @@ def candidates_of(
         )
         for w, n in finished[:nbest]
     ]
-    return tuple(candidates) or (UNSCORED,)
+    return tuple(candidates) or (without_tokens(float("-inf"), attention=weights is not None),)

@@ -15,6 +15,7 @@ from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.request import as_ids, check_ids
+from convs2s_jax.search.shortlist import Shortlist
 
 Models = Params | Sequence[Params]
 ModelConfigs = ModelConfig | Sequence[ModelConfig]
@@ -61,7 +62,10 @@ def check_untraced(params: Any, *sequences: Any) -> None:
       TypeError: parameters, sequences of ids, or an array of all of them are traced.
     """
     wholes = (*jax.tree.leaves(params), *sequences)  # checked first, so that no tracer is iterated over
-    if any(isinstance(x, jax.core.Tracer) for x in chain(wholes, chain.from_iterable(sequences))):
+    if any(
+        isinstance(x, jax.core.Tracer)
+        for x in chain(wholes, chain.from_iterable(x for x in sequences if hasattr(x, "__len__")))
+    ):
         raise TypeError(
             "translate and score need concrete values, but params or sequences are traced by jit, grad or vmap: use "
             "beam_search there, and loss or force for scores that have gradients"
@@ -71,7 +75,7 @@ def check_untraced(params: Any, *sequences: Any) -> None:
 def checked_sources(
     sources: Sequence[Tokens], members: tuple[Params, ...], cfgs: tuple[ModelConfig, ...]
 ) -> list[np.ndarray]:
-    """Return the sources as arrays, after checking that their ids are in the source vocabulary and not BOS, EOS or PAD.
+    """Return the sources as arrays, after checking that their ids are in all source vocabularies, not BOS, EOS or PAD.
 
     The parameters are not checked if there are no tokens. A language model reads no source.
 
@@ -79,12 +83,44 @@ def checked_sources(
       ValueError, TypeError: see `as_ids`, `check_ids` and `check_params`.
     """
     found = as_ids("its source", sources)
-    reading = [(params, cfg) for params, cfg in zip(members, cfgs, strict=True) if cfg.reads_source]
-    if reading and any(map(len, found)):
-        params, cfg = reading[0]
-        check_params(params, Params)
-        table = encoder_decoder.with_shared_table(params, cfg).encoder.embedding.table
-        check_ids("its source", found, len(table), refused=(BOS, PAD, EOS))
+    if any(cfg.reads_source for cfg in cfgs) and any(map(len, found)):
+        check_ids("its source", found, min(source_sizes(members, cfgs)), refused=(BOS, PAD, EOS))
+    return found
+
+
+def check_shortlist(
+    shortlist: Shortlist, members: Sequence[Params], cfgs: Sequence[ModelConfig], target_words: int
+) -> None:
+    """Reject a shortlist of another vocabulary.
+
+    Raises:
+      ValueError: its vocabularies do not have the sizes of those of the models.
+      TypeError: see `check_params`.
+    """
+    if shortlist.size != target_words:
+        raise ValueError(
+            f"the shortlist is for {shortlist.size} target words, but the models have {target_words}: use one for "
+            "their vocabulary"
+        )
+    words = len(shortlist.offsets) - 1
+    if len(shortlist.words) and any(size != words for size in source_sizes(members, cfgs)):
+        raise ValueError(
+            f"the shortlist is for {words} source words, but the models have {source_sizes(members, cfgs)}: use one "
+            "for their vocabulary"
+        )
+
+
+def source_sizes(members: Sequence[Params], cfgs: Sequence[ModelConfig]) -> list[int]:
+    """Return the number of source words of each model that reads a source.
+
+    Raises:
+      TypeError: see `check_params`.
+    """
+    found = []
+    for params, cfg in zip(members, cfgs, strict=True):
+        if cfg.reads_source:
+            check_params(params, Params)
+            found.append(len(encoder_decoder.with_shared_table(params, cfg).encoder.embedding.table))
     return found
 
 
@@ -126,7 +162,17 @@ def check_required(
             )
 
 
-def target_size(params: Params, cfg: ModelConfig) -> int:
-    """Return V, the number of words that the decoder scores."""
-    check_params(params, Params)
-    return len(jax.eval_shape(lambda p: encoder_decoder.output_layer(p, cfg, cfg.dtype), params).b)
+def target_size(members: Sequence[Params], cfgs: Sequence[ModelConfig]) -> int:
+    """Return V, the number of words that the decoders score.
+
+    Raises:
+      ValueError: the members of the ensemble have different ones.
+      TypeError: see `check_params`.
+    """
+    sizes = []
+    for params, cfg in zip(members, cfgs, strict=True):
+        check_params(params, Params)
+        sizes.append(len(jax.eval_shape(lambda p, cfg=cfg: encoder_decoder.output_layer(p, cfg, cfg.dtype), params).b))
+    if len(set(sizes)) > 1:
+        raise ValueError(f"the models have {sizes} target words: an ensemble needs a common target vocabulary")
+    return sizes[0]

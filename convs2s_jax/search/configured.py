@@ -7,7 +7,7 @@ from convs2s_jax.search.beam import Coverage, StepFunction
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.finished import StoppingRule
 from convs2s_jax.search.hypotheses import Hypotheses
-from convs2s_jax.search.numbers import Numbers, check_numbers, numbers_of
+from convs2s_jax.search.numbers import Numbers, checked_numbers, numbers_of
 from convs2s_jax.search.request import Request
 from convs2s_jax.search.state import StepCache, StepMemory
 from convs2s_jax.search.strategies.base import Strategy
@@ -61,13 +61,18 @@ def beam_search(
     Raises:
       ValueError: shapes do not fit, there is no sentence, prefixes or phrases are outside the vocabulary, a prefix is
         longer than a result (both are only checked if they are not traced), `coverage` or keys are missing, or `search`
-        does not use one of the `numbers`.
+        does not use one of the `numbers`
+        or the keys.
     """
     check_config(search, SearchConfig, name="search")
     if not isinstance(strategy, Strategy | None):
         raise TypeError(f"strategy is a {type(strategy).__name__}: expected a Strategy, such as Strategy(choose)")
-    numbers = numbers_of(search) if numbers is None else numbers
-    check_numbers(numbers, search, own_strategy=strategy is not None)
+    if not isinstance(request, Request):
+        raise TypeError(f"request is a {type(request).__name__}: expected what `request` returns")
+    if request.keys is not None and strategy is None and not search.sampling:
+        raise ValueError("the request has keys, but this search draws no samples: leave them out, or set sampling=True")
+    own = strategy is not None
+    numbers = numbers_of(search) if numbers is None else checked_numbers(numbers, search, own_strategy=own)
     chosen = strategy or strategy_of(search, phrases=request.phrases.shape[1] > 0)
     return beam.search(
         step,

@@ -7,7 +7,7 @@ from convs2s_jax.search import generate
 from convs2s_jax.search.checks import ModelConfigs, Models, members_of
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.hypotheses import Hypotheses
-from convs2s_jax.search.numbers import Numbers, check_numbers, numbers_of
+from convs2s_jax.search.numbers import Numbers, checked_numbers, numbers_of
 from convs2s_jax.search.structure import structure_of
 
 
@@ -41,6 +41,5 @@ def force(
     """
     members, cfgs = members_of(params, cfg, search)
     check_pairs(src, tgt)
-    numbers = numbers_of(search) if numbers is None else numbers
-    check_numbers(numbers, search)
+    numbers = numbers_of(search) if numbers is None else checked_numbers(numbers, search)
     return generate.force(members, cfgs, structure_of(search), numbers, src, tgt, attention=attention)

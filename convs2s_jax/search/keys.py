@@ -1,14 +1,13 @@
 """Random keys for sampling: each sentence has its own, so that no sample depends on the other sentences."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax import Array
 
 from convs2s_jax.core.config import LARGEST_SEED
-from convs2s_jax.nn.dropout import typed
+from convs2s_jax.nn.dropout import THREEFRY, threefry
 from convs2s_jax.nn.types import Key
 from convs2s_jax.search.config import SearchConfig
 
@@ -16,20 +15,8 @@ FEWEST = 64
 """Keys are created for at least this many sentences at once, so that a server compiles nothing for new line counts."""
 
 
-class HostKeys(NamedTuple):
-    """Random keys of sentences in host memory, where selecting rows compiles nothing.
-
-    Attributes:
-      data: [N, ...] uint32, as returned by `jax.random.key_data`.
-      impl: the implementation of their generator.
-    """
-
-    data: np.ndarray
-    impl: Any
-
-
 def numbered(seeds: int | Sequence[int], numbers: Sequence[int]) -> np.ndarray:
-    """Return raw keys [N, ...] uint32 for numbered sentences: `fold_in(key(seed), number)`.
+    """Return raw keys [N, 2] uint32 for numbered sentences: `fold_in(key(seed), number)`.
 
     Args:
       seeds: one for all sentences, or one for each.
@@ -53,7 +40,9 @@ def for_search(search: SearchConfig, seeds: int | Sequence[int], numbers: Sequen
 
 
 def checked(key: Key | np.ndarray | None, count: int) -> Key:
-    """Return keys [count]: the given ones, or a single key with the index of each sentence folded into it.
+    """Return keys [count] of JAX's default generator (`nn.dropout.threefry`), one per sentence.
+
+    These are the given ones, or a single key with the index of each sentence folded into it.
 
     Args:
       key: one or several from `jax.random.key`, which may be traced, or raw ones from `jax.random.PRNGKey`.
@@ -65,26 +54,28 @@ def checked(key: Key | np.ndarray | None, count: int) -> Key:
     """
     if key is None:
         raise ValueError("sampling needs a random key, but key is None: pass key=jax.random.key(0), for example")
-    found = typed(jax.device_put(key) if isinstance(key, np.ndarray) else key)
+    found = threefry(jax.device_put(key) if isinstance(key, np.ndarray) else key)
     if found.shape not in ((), (count,)):
         raise ValueError(f"key has shape {found.shape}: pass a single key, or one for each of {count} sentences")
     return found if found.ndim else jax.vmap(jax.random.fold_in, (None, 0))(found, np.arange(count, dtype=np.uint32))
 
 
-def on_host(key: Key | np.ndarray | None, count: int) -> HostKeys:
-    """Return the keys of `checked` in host memory. Raises ValueError and TypeError as `checked` does."""
-    found = checked(key, count)
-    return HostKeys(np.asarray(jax.random.key_data(found)), jax.random.key_impl(found))
+def on_host(key: Key | np.ndarray | None, count: int) -> np.ndarray:
+    """Return the keys of `checked` as raw keys in host memory, where selecting rows compiles nothing.
+
+    Raises ValueError and TypeError as `checked` does.
+    """
+    return np.asarray(jax.random.key_data(checked(key, count)))
 
 
-def rows(keys: HostKeys, indices: Sequence[int | None]) -> Key:
+def rows(keys: np.ndarray, indices: Sequence[int | None]) -> Key:
     """Return the keys of these sentences on the device; rows without a sentence get an arbitrary key."""
-    return jax.random.wrap_key_data(jax.device_put(keys.data[[i or 0 for i in indices]]), impl=keys.impl)
+    return jax.random.wrap_key_data(jax.device_put(keys[[i or 0 for i in indices]]), impl=THREEFRY)
 
 
 @jax.jit
 def _folded(seeds: Array, numbers: Array) -> Array:
     def fold(seed: Array, number: Array) -> Array:
-        return jax.random.key_data(jax.random.fold_in(jax.random.key(seed), number))
+        return jax.random.key_data(jax.random.fold_in(jax.random.key(seed, impl=THREEFRY), number))
 
     return jax.vmap(fold)(seeds, numbers)

@@ -1,5 +1,6 @@
 """The traced options of a search. New values do not recompile, and they work with `jax.vmap` and `jax.grad`."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -69,14 +70,14 @@ _OF_STRATEGIES: _Switches = {
 """The same for numbers that only strategies use."""
 
 
-def check_numbers(numbers: Any, cfg: SearchConfig, *, own_strategy: bool = False) -> None:
-    """Reject an object that is not a `Numbers`, and values that the static part of the options does not use.
+def checked_numbers(numbers: Any, cfg: SearchConfig, *, own_strategy: bool = False) -> Numbers:
+    """Return `numbers` in the dtypes of `numbers_of`, after checking that the static part of the options uses them.
 
-    Traced values are not checked, nor are values that a custom strategy may use.
+    Whether traced values are used is not checked, nor for those that a custom strategy may use.
 
     Raises:
       TypeError: `numbers` is not a `Numbers`.
-      ValueError: a number differs from that of `cfg`, and the search does not use it.
+      ValueError: a number has axes, or differs from that of `cfg`, and the search does not use it.
     """
     if not isinstance(numbers, Numbers):
         raise TypeError(f"numbers is a {type(numbers).__name__}: expected what `numbers_of` returns")
@@ -87,3 +88,10 @@ def check_numbers(numbers: Any, cfg: SearchConfig, *, own_strategy: bool = False
             continue
         if np.any(np.asarray(value, np.float32) != getattr(own, name)):
             raise ValueError(f"numbers.{name} is {value}, but this search does not use it: set {remedy} in `search`")
+    cast = {}
+    for name, kind in ((field.name, getattr(own, field.name).dtype) for field in dataclasses.fields(Numbers)):
+        value = getattr(numbers, name)
+        if np.ndim(value):
+            raise ValueError(f"numbers.{name} has shape {np.shape(value)}: pass one number, or map with jax.vmap")
+        cast[name] = value.astype(kind) if isinstance(value, Array) else kind.type(value)
+    return Numbers(**cast)

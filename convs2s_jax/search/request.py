@@ -37,6 +37,18 @@ class Request:
     keys: Array | None = None
 
 
+def as_phrases(phrases: Sequence[Sequence[Tokens]]) -> list[list[np.ndarray]]:
+    """Convert the phrases of each sentence to arrays.
+
+    Raises:
+      ValueError: they are not lists of sequences of integers.
+    """
+    for i, wanted in enumerate(phrases):
+        if not hasattr(wanted, "__len__"):
+            raise ValueError(f"sentence {i}: its phrases are {shown(wanted)}: expected a list of phrases")
+    return [as_ids("a phrase", wanted, [i] * len(wanted)) for i, wanted in enumerate(phrases)]
+
+
 def sizes(prefixes: Sequence[Tokens], phrases: Sequence[Sequence[Tokens]]) -> Sizes:
     """Return axes large enough for all of them. P is a multiple of 8, which limits the number of compilations."""
     phrase = max((len(phrase) for wanted in phrases for phrase in wanted), default=0)
@@ -67,8 +79,8 @@ def request(
     if not np.ndim(max_lengths):
         raise ValueError(f"max_lengths is {max_lengths}: expected one length per sentence")
     count = len(max_lengths)
-    texts = _listed("prefixes", prefixes, count)
-    wanted = _listed("lists of phrases", phrases, count)
+    texts = as_ids("its prefix", _listed("prefixes", prefixes, count))
+    wanted = as_phrases(_listed("lists of phrases", phrases, count))
     largest = axes or sizes(texts, wanted)
     lengths = max_lengths if isinstance(max_lengths, Array) else np.asarray(max_lengths)
     prefix_rows = prefixes if isinstance(prefixes, Array) else pad_rows(texts, (count, largest.prefix), end=False)

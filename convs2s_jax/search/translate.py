@@ -17,11 +17,12 @@ from convs2s_jax.models.table import FAST_DECODERS
 from convs2s_jax.nn.types import Key
 from convs2s_jax.search import keys
 from convs2s_jax.search.buckets import DEFAULT_BATCHING, Batching, Bucket, at_least, batches
-from convs2s_jax.search.candidates import NOTHING, UNSCORED, Translation, candidates_of
+from convs2s_jax.search.candidates import Translation, candidates_of, without_tokens
 from convs2s_jax.search.checks import (
     ModelConfigs,
     Models,
     check_required,
+    check_shortlist,
     check_untraced,
     checked_sources,
     members_of,
@@ -30,7 +31,7 @@ from convs2s_jax.search.checks import (
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.generate import force, generate
 from convs2s_jax.search.numbers import numbers_of
-from convs2s_jax.search.request import as_ids, check_ids, check_required_ids, request, sizes
+from convs2s_jax.search.request import as_ids, as_phrases, check_ids, check_required_ids, request, sizes
 from convs2s_jax.search.shortlist import Shortlist, batch_constraints_of
 from convs2s_jax.search.spread import put, replicator, spread
 from convs2s_jax.search.strategies.table import strategy_of
@@ -87,18 +88,19 @@ def translate(
       ValueError: ids that are outside the vocabulary, end symbols or padding; prefixes or phrases that differ in number
         from the sources, do not fit into a translation, or are given for an empty source; sampling without a key, a key
         without sampling, or the wrong number of keys; `nbest` below 1; a shortlist with sampling; `search.lm_weight`
-        without a language model, or the reverse; a coverage penalty without attention.
+        without a language model, or the reverse; a coverage penalty without attention; models or a shortlist of
+        different vocabularies.
       TypeError: parameters or ids are traced by `jit`, `grad` or `vmap`; `key` is not a random key.
     """
     members, cfgs = members_of(params, cfg, search)
     check_config(batching, Batching, name="batching")
     count = len(sources)
-    prefixes = [()] * count if prefixes is None else prefixes
-    phrases = [()] * count if phrases is None else phrases
     if shortlist is not None and search.sampling:
         raise ValueError("shortlist with sampling: samples are drawn from the whole vocabulary; leave one out")
-    check_untraced((params, key), sources, prefixes, *phrases)
+    check_untraced((params, key), sources, () if prefixes is None else prefixes, *(() if phrases is None else phrases))
     sources = checked_sources(sources, members, cfgs)
+    prefixes = as_ids("its prefix", [()] * count if prefixes is None else prefixes)
+    phrases = as_phrases([()] * count if phrases is None else phrases)
     if key is not None and not search.sampling:
         raise ValueError("key without sampling: this search draws no samples; leave it out, or set sampling=True")
     drawn = keys.on_host(key, count) if search.sampling else None
@@ -111,8 +113,12 @@ def translate(
     lengths = [len(source) + 1 for source in read]
     most = [max_output_length(cfgs, search, length) for length in lengths]
     check_required(sources, prefixes, phrases, most, reads=reads)
-    if any(map(len, prefixes)) or any(map(len, phrases)):
-        check_required_ids(prefixes, phrases, target_size(members[0], cfgs[0]))
+    real = [i for i, source in enumerate(sources) if len(source) > 0 or not reads]
+    if real:  # otherwise there may be no parameters
+        words = target_size(members, cfgs)
+        check_required_ids(prefixes, phrases, words)
+        if shortlist is not None:
+            check_shortlist(shortlist, members, cfgs, words)
     largest = at_least(sizes(prefixes, phrases), batching.min_axes)
 
     def run(group: Sequence[Bucket], mesh: Mesh | None) -> Any:
@@ -145,8 +151,7 @@ def translate(
         )
 
     strategy, structure = strategy_of(search, phrases=largest.phrases > 0), structure_of(search)
-    real = [i for i, source in enumerate(sources) if len(source) > 0 or not reads]
-    results = [Translation((NOTHING,))] * count
+    results = [Translation((without_tokens(0.0, attention=attention),))] * count
     if progress is not None and len(real) < count:
         progress(count - len(real))
     plan = _numbered(batches([lengths[i] for i in real], batching), real)
@@ -187,7 +192,7 @@ def score(
 
     Raises:
       ValueError: the numbers of sources and targets differ; ids that are outside the vocabulary, end symbols or
-        padding; a coverage penalty without attention.
+        padding; a coverage penalty without attention; models of different vocabularies.
       TypeError: parameters or ids are traced by `jit`, `grad` or `vmap`; use `force` there.
     """
     members, cfgs = members_of(params, cfg, search)
@@ -196,10 +201,11 @@ def score(
         raise ValueError(f"got {len(sources)} sources and {len(targets)} targets: pass one target per source")
     check_untraced(params, sources, targets)
     sources, targets = checked_sources(sources, members, cfgs), as_ids("its target", targets)
-    check_ids("its target", targets, target_size(members[0], cfgs[0]))
+    check_ids("its target", targets, target_size(members, cfgs))
     room = min(c.max_source for c in cfgs) - 1
     most = min(c.max_target for c in cfgs)
-    results = [Translation((UNSCORED,), max(0, len(source) - room)) for source in sources]
+    unscored = (without_tokens(float("-inf"), attention=attention),)
+    results = [Translation(unscored, max(0, len(source) - room)) for source in sources]
     read = [source[:room] for source in sources]
     lengths = [len(source) + 1 for source in read]
     fits = [i for i, target in enumerate(targets) if len(target) + 1 <= most]

@@ -68,7 +68,8 @@ def sharded_loss(
             each = jax.vmap(lambda rows: loss(held, rows, None))(jax.tree.map(cut, batch))
         else:  # reshaping typed keys has no `out_sharding`
             words = cut(jax.sharding.reshard(jax.random.key_data(key), P(ROWS)))
-            mapped = jax.vmap(lambda rows, words: loss(held, rows, jax.random.wrap_key_data(words)))
+            impl = jax.random.key_impl(key)
+            mapped = jax.vmap(lambda rows, words: loss(held, rows, jax.random.wrap_key_data(words, impl=impl)))
             each = mapped(jax.tree.map(cut, batch), words)
         total: ResultT = jax.tree.map(partial(jnp.sum, axis=0), each)
         return total

@@ -75,6 +75,7 @@ def loss(
         axes.
     """
     params, features = _features(params, cfg, batch, smoothing, shards, key)
+    smoothing = smoothing if isinstance(smoothing, jax.Array) else float(smoothing)
     total, nll = _projected(params, cfg, features, batch.tgt, smoothing, shards)
     return LossSums(loss=total, nll=nll, tokens=jnp.sum(batch.tgt != PAD))
 
@@ -152,5 +153,5 @@ def _projected(
         total, nll = cross_entropy(encoder_decoder.logits(params, cfg, chunk[0]), chunk[1], smoothing)
         return (sums[0] + total, sums[1] + nll), None
 
-    zero = jnp.zeros((), accumulation_dtype(features.dtype))
+    zero = jnp.zeros(1, accumulation_dtype(features.dtype))[0]  # with shardings in types, zeros(()) cannot be mapped
     return scan(add_chunk, params, (zero, zero), (cut(features), cut(targets)))[0]

@@ -22,7 +22,15 @@ from convs2s_jax.nn.sharded_params import gather
 from convs2s_jax.nn.types import Array, Key, Tree
 from convs2s_jax.training import by_device, by_pmap, dispatch, explicit, gathering, sharding
 from convs2s_jax.training.gathering import EACH_BATCH, Exchange
-from convs2s_jax.training.mesh import Parallel, ShardingRule, for_tracing, names_of, row_shards, spans_slices
+from convs2s_jax.training.mesh import (
+    Parallel,
+    ShardingRule,
+    check_mesh,
+    for_tracing,
+    names_of,
+    row_shards,
+    spans_slices,
+)
 from convs2s_jax.training.step import (
     BatchT,
     Finish,
@@ -67,12 +75,14 @@ def compile_steps(
 
     Raises:
       UserError: a mesh with axes that `parallel` cannot use.
-      ValueError: `parallel` is not one of these modes, or `clip` is negative.
+      ValueError: `parallel` is not one of these modes, `clip` is negative, or the mesh has other axes than `mesh.make`.
     """
     if parallel not in _MODES:
         raise ValueError(f"parallel is {parallel!r}: use {', '.join(map(repr, _MODES))}")
     if clip < 0:
         raise ValueError(f"clip is {clip}: use a maximum gradient norm above 0, or 0 for no clipping")
+    if mesh is not None:
+        check_mesh(mesh)
     loss = loss if gathers_params else _of_gathered(loss)
 
     def finish(state: TrainState, total: tuple[Tree, SumsT], rate: Array | None) -> tuple[TrainState, StepSums[SumsT]]:

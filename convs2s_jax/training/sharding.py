@@ -12,7 +12,7 @@ from convs2s_jax.core.config import check
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training import halves
-from convs2s_jax.training.mesh import ROWS, Parallel, ShardingRule, names_of
+from convs2s_jax.training.mesh import ROWS, Parallel, ShardingRule, check_mesh, names_of
 
 RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     ("embedding/table", ("tensor", None)),  # [V, E]
@@ -207,7 +207,11 @@ def check_rules(params: Tree, rules: Sequence[ShardingRule]) -> None:
 
 
 def shardings(abstract: Tree, mesh: Mesh, parallel: Parallel = "jit", *, rules: Sequence[ShardingRule] = ()) -> Tree:
-    """Return a NamedSharding for each leaf of trained parameters or of a training state. With pmap they are whole."""
+    """Return a NamedSharding for each leaf of trained parameters or of a training state. With pmap they are whole.
+
+    Raises ValueError as `check_mesh` and `spec` do.
+    """
+    check_mesh(mesh)
     cut = None if parallel == "pmap" else state_axis(mesh)
 
     def each(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
@@ -217,7 +221,8 @@ def shardings(abstract: Tree, mesh: Mesh, parallel: Parallel = "jit", *, rules: 
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """The sharding of a batch: rows over `data` and `fsdp`."""
+    """The sharding of a batch: rows over `data` and `fsdp`. Raises ValueError as `check_mesh` does."""
+    check_mesh(mesh)
     return NamedSharding(mesh, P(ROWS))
 
 

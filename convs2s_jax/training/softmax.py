@@ -58,7 +58,7 @@ def summed_cross_entropy(
       Two sums in nats: the loss, and the negative log-likelihood, whose gradient is taken as zero.
     """
     options = Options(smoothing, shards, rows, jax.default_matmul_precision.value)
-    return _sums(layer, features, targets, options)
+    return _sums(layer, features, targets.astype(jnp.int32), options)  # 8-bit ids could not be compared with V
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3,))

@@ -150,7 +150,7 @@ def apply_gradients(
     value = sums.loss / count.astype(sums.loss.dtype)
     updates, after = optax.with_extra_args_support(optimizer).update(grads, state.optimizer, state.params, value=value)
     if rate is not None:
-        updates = jax.tree.map(lambda u: rate.astype(u.dtype) * u, updates)
+        updates = jax.tree.map(lambda u: jnp.asarray(rate, u.dtype) * u, updates)
     params = optax.apply_updates(state.params, updates)
     if skip_bad_steps:
         good = jnp.isfinite(sums.loss) & jnp.isfinite(norm)

@@ -307,12 +307,12 @@ WRONG = {
         r"^key has shape \(2,\): pass one key, or map `init` over several with jax.vmap$",
     ),
     "no source vocabulary": (
-        lambda _: model.init(jax.random.key(0), CFG, source_vocabulary=0, target_vocabulary=V),
-        "^source_vocabulary is 0: expected an integer above 1, the id of padding$",
+        lambda _: model.init(jax.random.key(0), CFG, source_vocabulary=3, target_vocabulary=V),
+        "^source_vocabulary is 3: expected an integer of at least 4, the number of special ids$",
     ),
     "a fraction as a vocabulary": (
         lambda _: model.init(jax.random.key(0), CFG, source_vocabulary=V, target_vocabulary=9.0),
-        "^target_vocabulary is 9.0: expected an integer above 1",
+        "^target_vocabulary is 9.0: expected an integer of at least 4",
     ),
     "a form that no convolution has": (
         lambda made: convolution.dense(made.params.encoder.blocks[0].conv, jnp.zeros((1, 9, 8)), "fft"),
@@ -393,7 +393,7 @@ WRONG = {
     ),
     "no vocabulary of a classifier": (
         lambda _: classifier.init(jax.random.key(0), KIM, vocabulary=0, labels=L),
-        "^vocabulary is 0: expected an integer above 1, the id of padding$",
+        "^vocabulary is 0: expected an integer of at least 4, the number of special ids$",
     ),
     "the config of a translator to a classifier": (
         lambda _: classifier.init(jax.random.key(0), CFG, vocabulary=V, labels=L),
@@ -461,6 +461,33 @@ def test_ids_of_numpy_in_64_bits_are_taken_as_they_are(kind):
     cfg = config(kind, kind if kind in DECODERS else "bahdanau")
     src = np.asarray(SRC, np.int64)
     jax.eval_shape(lambda params: loss(params, cfg, Batch(src=src, tgt=src)), parameters(cfg))
+
+
+def test_a_cache_of_precomputed_parameters_keeps_its_dtypes_with_ids_in_64_bits(made):
+    with jax.enable_x64(True):
+        params = model.precompute(made.params, CFG)
+        before = model.init_cache(params, CFG, made.memory, 2)
+        _, _, after = model.decode(params, CFG, made.memory, before, SRC.astype(jnp.int64))
+    dtypes = jax.tree.map(lambda x: x.dtype, (before, after))
+    assert dtypes[0] == dtypes[1]
+
+
+def test_ids_of_8_bits_have_the_losses_of_wider_ones():
+    """With a vocabulary that 8 bits cannot count. The gradient of the training loss was another."""
+    params = model.init(jax.random.key(0), CFG, source_vocabulary=300, target_vocabulary=300)
+    for of in (loss, training_loss):
+        wide, narrow = (
+            jax.value_and_grad(lambda p, ids: of(p, CFG, Batch(src=ids, tgt=ids)).loss)(params, SRC.astype(dtype))  # noqa: B023
+            for dtype in (jnp.int32, jnp.uint8)
+        )
+        jax.tree.map(np.testing.assert_array_equal, narrow, wide)
+
+
+def test_smoothing_may_be_a_number_of_numpy(made):
+    with jax.enable_x64(True):
+        expected = loss(made.params, CFG, BATCH, smoothing=0.1).loss
+        for value in (np.float64(0.1), np.asarray(0.1), jnp.asarray(0.1)):
+            np.testing.assert_array_equal(loss(made.params, CFG, BATCH, smoothing=value).loss, expected)
 
 
 def test_a_classifier_takes_ids_of_numpy_in_64_bits():

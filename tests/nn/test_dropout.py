@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from convs2s_jax.nn.dropout import LEVELS, dropout, row_keys, split_key
+from convs2s_jax.nn.dropout import LEVELS, dropout, row_keys, split_key, threefry
 from tests.helpers import drills_but
 
 
@@ -92,6 +92,28 @@ def test_keys_of_rows_split_as_each_alone():
         alone = split_key(keys[i], 2)
         for part, other in zip(parts, alone, strict=True):
             np.testing.assert_array_equal(jax.random.key_data(part), jax.random.key_data(other))
+
+
+@pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg"])
+def test_rows_depend_on_no_other_with_keys_of_other_generators(impl):
+    """Under `vmap`, these generators use the first key only."""
+    key = jax.random.key(5, impl=impl)
+    np.testing.assert_array_equal(*(jax.random.key_data(k) for k in (row_keys(key, 4)[2:], row_keys(key, 2, 2))))
+    own = jax.random.split(key, 3)
+    for whole, alone in zip(
+        split_key(own, 2), zip(*(split_key(own[i], 2) for i in range(3)), strict=True), strict=True
+    ):
+        np.testing.assert_array_equal(jax.random.key_data(whole), [jax.random.key_data(k) for k in alone])
+
+
+def test_every_word_of_a_key_of_another_generator_counts():
+    """They are folded in, one after the other."""
+    words = jnp.asarray([[1, 2, 3, 4], [1, 2, 3, 5], [1, 2, 9, 4], [9, 2, 3, 4]], jnp.uint32)
+    keys = threefry(jax.random.wrap_key_data(words, impl="rbg"))
+    assert jax.random.key_impl(keys) == "threefry2x32"
+    assert len(np.unique(jax.random.key_data(keys), axis=0)) == 4
+    first = jax.random.fold_in(jax.random.fold_in(jax.random.wrap_key_data(words[0, :2]), words[0, 2]), words[0, 3])
+    np.testing.assert_array_equal(jax.random.key_data(keys[0]), jax.random.key_data(first))
 
 
 def test_without_key_or_rate_nothing_changes():

@@ -13,7 +13,7 @@ from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
 from convs2s_jax.models.convs2s.layers import ConvLayer
 from convs2s_jax.models.no_encoder import NoEncoderConfig
-from convs2s_jax.search import rules
+from convs2s_jax.search import configured, rules
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.numbers import numbers_of
 from convs2s_jax.search.request import request
@@ -160,6 +160,18 @@ def test_a_language_model_writes_for_empty_sources_and_goes_on_from_prefixes(lm)
     read = score(lm, LM, cfg, [[4, 5]] * 6, texts)
     for a, b in zip(read, again, strict=True):
         np.testing.assert_allclose(a.best.token_scores, b.best.token_scores, rtol=1e-4, atol=2e-5)
+
+
+def test_a_weight_for_a_step_without_a_language_model_is_refused():
+    with pytest.raises(ValueError, match=r"^lm_weight is above 0, but the step returns no logits of a language model"):
+        configured.beam_search(
+            lambda _memory, cache, last: (jnp.zeros((len(last), 5)), cache),
+            SearchConfig(beam_size=2, lm_weight=0.5),
+            memory=(),
+            cache=jnp.zeros(2),
+            request=request([3]),
+            limit=4,
+        )
 
 
 def test_a_weight_without_a_language_model_is_refused(lm):

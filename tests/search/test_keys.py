@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from convs2s_jax.nn.dropout import threefry
 from convs2s_jax.search import keys
 from convs2s_jax.search.request import request
 from convs2s_jax.training.run.programs.compilations import CompileCounter
@@ -22,7 +23,7 @@ def test_keys_of_numbered_sentences():
     for count in (0, 1, 65):
         numbered = keys.numbered(3, range(count))
         np.testing.assert_array_equal(numbered, data(keys.checked(jax.random.key(3), count)))
-        np.testing.assert_array_equal(keys.on_host(numbered, count).data, numbered)
+        np.testing.assert_array_equal(keys.on_host(numbered, count), numbered)
 
 
 def test_no_number_of_lines_compiles_a_program():
@@ -37,8 +38,7 @@ def test_rows_are_the_keys_of_their_sentences():
     """Of another generator, too."""
     own = jax.random.split(jax.random.key(1, impl="rbg"), 3)
     chosen = keys.rows(keys.on_host(own, 3), [2, None, 0])
-    assert jax.random.key_impl(chosen) == "rbg"
-    np.testing.assert_array_equal(data(chosen)[[0, 2]], data(own)[[2, 0]])
+    np.testing.assert_array_equal(data(chosen)[[0, 2]], data(threefry(own))[[2, 0]])
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Penalties and temperature are traced: another value compiles nothing, and scores can be mapped and differentiated."""
 
 import dataclasses
+import re
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ from convs2s_jax.search import rules
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.configured import beam_search as configured_search
 from convs2s_jax.search.forced import force
-from convs2s_jax.search.numbers import check_numbers, numbers_of
+from convs2s_jax.search.numbers import checked_numbers, numbers_of
 from convs2s_jax.search.request import request
 from convs2s_jax.search.strategies.plain import PLAIN
 from convs2s_jax.search.structure import structure_of
@@ -181,20 +182,37 @@ def test_a_number_that_the_search_leaves_unread_is_refused(cfg, values, message)
     more = {"memory": (), "cache": jnp.zeros(5), "request": request([3]), "limit": 4}
     with pytest.raises(ValueError, match=f"^numbers.{message}"):
         configured_search(lambda _, cache, last: (jnp.zeros((len(last), V)), cache), cfg, numbers=numbers, **more)
-    jax.eval_shape(lambda numbers: check_numbers(numbers, cfg), numbers)  # what is traced has no value
-    check_numbers(numbers_of(cfg), cfg)
+    jax.eval_shape(lambda numbers: checked_numbers(numbers, cfg), numbers)  # what is traced has no value
+    checked_numbers(numbers_of(cfg), cfg)
 
 
 def test_a_strategy_of_ones_own_may_read_the_numbers_of_others():
     numbers = numbers_of(CFG).replace(diverse_strength=1.0, top_p=0.5)
-    check_numbers(numbers, CFG, own_strategy=True)
+    checked_numbers(numbers, CFG, own_strategy=True)
     with pytest.raises(ValueError, match=r"^numbers\.diverse_strength is"):
-        check_numbers(numbers, CFG)
+        checked_numbers(numbers, CFG)
+
+
+@pytest.mark.parametrize("values", [np.zeros(3), jnp.zeros((1, 1))], ids=["numpy", "jax"])
+def test_a_number_with_axes_is_refused(values):
+    """It was broadcast over hypotheses, sentences or words."""
+    shape = re.escape(str(values.shape))
+    with pytest.raises(ValueError, match=rf"^numbers\.temperature has shape {shape}: pass one number, or map with jax"):
+        checked_numbers(numbers_of(CFG).replace(temperature=values), CFG)
+
+
+def test_numbers_in_64_bits_are_searched_in_32():
+    with jax.enable_x64(True):
+        wide = numbers_of(CFG).replace(temperature=jnp.asarray(2.0), unk_penalty=np.float64(0.5), min_length=1)
+        found = checked_numbers(wide, CFG)
+        dtypes = jax.tree.map(lambda x: x.dtype, found)
+        assert dtypes == jax.tree.map(lambda x: x.dtype, numbers_of(CFG))
+        assert (found.temperature, found.unk_penalty, found.min_length) == (2.0, 0.5, 1)
 
 
 def test_numbers_of_another_type_are_refused():
     with pytest.raises(TypeError, match=r"^numbers is a dict: expected what `numbers_of` returns$"):
-        check_numbers({"temperature": 2.0}, CFG)
+        checked_numbers({"temperature": 2.0}, CFG)
 
 
 def test_scores_of_given_targets_refuse_an_unread_number_too():

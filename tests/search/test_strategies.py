@@ -188,11 +188,11 @@ def test_options_name_their_strategy():
     ("values", "asked", "message"),
     [
         ({"sampling": True}, {}, "sampling needs a random key for each sentence"),
-        ({"beam_size": 4, "diverse_groups": 2}, {"phrases": [[(4,)]]}, "constraints work with plain beam search only"),
+        ({"beam_size": 4, "diverse_groups": 2}, {"phrases": [[(4,)]]}, "phrases work with plain beam search only"),
         (
             {"sampling": True},
             {"phrases": [[(4,)]], "keys": jax.random.key(0)},
-            "constraints work with plain beam search only",
+            "phrases work with plain beam search only",
         ),
     ],
     ids=str,
@@ -204,7 +204,7 @@ def test_what_a_strategy_cannot_serve_is_refused(values, asked, message):
 
 def test_plain_search_refuses_phrases_that_it_would_not_meet():
     more = {"strategy": PLAIN, "structure": structure_of(SearchConfig()), "limit": 4, "chunk": 1}
-    with pytest.raises(ValueError, match="constraints work with"):
+    with pytest.raises(ValueError, match="phrases work with"):
         compiled(TABLES, np.arange(1), request([3], None, [[(4,)]]), numbers_of(SearchConfig()), **more)
 
 

@@ -83,6 +83,15 @@ def test_candidates_hold_arrays_of_their_own_lengths(params, sources):
                 assert all(x.base is None for x in (one.tokens, one.token_scores, one.attention))
 
 
+@pytest.mark.parametrize("attention", [False, True])
+def test_every_candidate_has_attention_if_it_was_requested(params, attention):
+    """Also that of an empty source, and of a target without positions."""
+    found = translate(params, MODEL, SEARCH, [[], [5, 6]], attention=attention)
+    found += score(params, MODEL, SEARCH, [[5], [5]], [[6], [6] * 99], attention=attention)
+    assert found[3].best.score == -np.inf
+    assert [each.best.attention is not None for each in found] == [attention] * 4
+
+
 def test_candidates_are_different_and_best_first(translations):
     for translation in translations:
         scores = [c.score for c in translation.candidates]
@@ -97,7 +106,7 @@ def test_empty_source_has_an_empty_translation(sources, translations):
             assert [c.tokens.tolist() for c in translation.candidates] == [[]]
         else:
             assert len(translation.best.tokens) >= SEARCH.min_length
-    assert translate(None, MODEL, SEARCH, [np.zeros(0, int)] * 2) == [translations[3]] * 2
+    assert str(translate(None, MODEL, SEARCH, [np.zeros(0, int)] * 2)) == str([translations[3]] * 2)
 
 
 def test_a_source_without_positions_is_cut_and_counted(params, sources, translations):
@@ -170,6 +179,42 @@ def test_ids_outside_the_vocabulary_are_refused(params):
         translate(params, MODEL, SEARCH, [[5]], prefixes=[[EOS, 5]])
     with pytest.raises(ValueError, match=rf"^sentence 1: its prefix contains id 1, which is <pad>: {rule}"):
         translate(params, MODEL, SEARCH, [[5]] * 2, prefixes=[[], [5, PAD, 6]])
+
+
+def test_an_ensemble_reads_and_writes_the_same_vocabularies(params):
+    """Ids beyond the table of a later member read its last row."""
+    small = encoder_decoder.init(jax.random.key(1), MODEL, source_vocabulary=7, target_vocabulary=VOCABULARY)
+    for members in ((params, small), (small, params)):
+        with pytest.raises(
+            ValueError, match=r"^sentence 0: its source contains id 7: the vocabulary has ids from 0 to"
+        ):
+            translate(members, (MODEL, MODEL), SEARCH, [[7]])
+        with pytest.raises(
+            ValueError, match=r"^sentence 0: its source contains id 7: the vocabulary has ids from 0 to"
+        ):
+            score(members, (MODEL, MODEL), SEARCH, [[7]], [[5]])
+    other = encoder_decoder.init(jax.random.key(1), MODEL, source_vocabulary=VOCABULARY, target_vocabulary=7)
+    sentence = r"^the models have \[23, 7\] target words: an ensemble needs a common target vocabulary$"
+    with pytest.raises(ValueError, match=sentence):
+        translate((params, other), (MODEL, MODEL), SEARCH, [[5]])
+    with pytest.raises(ValueError, match=sentence):
+        score((params, other), (MODEL, MODEL), SEARCH, [[5]], [[5]])
+
+
+@pytest.mark.parametrize(
+    ("required", "message"),
+    [
+        ({"prefixes": [[5], 7]}, "^sentence 1: its prefix is 7: expected a list of token ids"),
+        ({"phrases": [[], [7, 8]]}, "^sentence 1: a phrase is 7: expected a list of token ids"),
+        ({"phrases": [[], 7]}, "^sentence 1: its phrases are 7: expected a list of phrases$"),
+    ],
+    ids=str,
+)
+def test_a_missing_level_of_lists_is_named(params, required, message):
+    with pytest.raises(ValueError, match=message):
+        translate(params, MODEL, SEARCH, [[5], [6]], **required)
+    with pytest.raises(ValueError, match=message):
+        request([5, 5], **required)
 
 
 SEQUENCES = {

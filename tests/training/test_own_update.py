@@ -8,11 +8,18 @@ import numpy as np
 import optax
 import pytest
 
+from convs2s_jax.core.config import build
+from convs2s_jax.models import encoder_decoder as model
+from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.nn import struct
 from convs2s_jax.training import sharding
+from convs2s_jax.training.loss import loss
 from convs2s_jax.training.parallel import compile_steps
 from convs2s_jax.training.step import init_state, update
-from tests.meshes import mesh_of
+from tests.helpers import close, drills_but, same
+from tests.meshes import batch, mesh_of
+from tests.models.kinds import pair
+from tests.models.laws import filled
 
 RNG = np.random.default_rng(0)
 BATCHES = [{"x": RNG.normal(size=(16, 3)).astype("f"), "y": RNG.normal(size=16).astype("f")} for _ in range(2)]
@@ -96,6 +103,32 @@ def test_what_is_no_list_of_batches_or_no_key_is_refused():
         update(step, state, NamedTuple("Pair", [("x", Any)])(BATCHES[0]["x"]), None, None)
     with pytest.raises(TypeError, match=r"^key is 0: create one with jax.random.key\(seed\)$"):
         update(step, state, BATCHES, None, 0)
+
+
+def test_an_update_runs_without_compilation():
+    expected, other = (init_state(jax.tree.map(jnp.asarray, START), optax.sgd(1.0)) for _ in range(2))
+    steps = compile_steps(squared_error, optax.sgd(1.0))
+    expected, _ = update(steps, expected, BATCHES, 0.1, None)
+    with jax.disable_jit():
+        other, _ = update(steps, other, BATCHES, 0.1, None)
+    same(other.params["w"], expected.params["w"])
+
+
+@pytest.mark.parametrize("parallel", ["jit", "explicit", "shard_map", "pmap"])
+@pytest.mark.parametrize("impl", drills_but(["threefry2x32", "unsafe_rbg"], kept=["unsafe_rbg"]))
+def test_the_public_loss_is_that_of_one_device_in_each_mode(parallel, impl):
+    cfg = build(ModelConfig, {"embedding_dim": 8, "dropout": 0.3, **pair("conv", "conv")})
+    sizes = {"source_vocabulary": 24, "target_vocabulary": 20}
+    params = filled(jax.eval_shape(lambda: model.init(jax.random.key(0), cfg, **sizes)))
+    key = jax.random.key(3, impl=impl)
+
+    def mean(mesh):
+        steps = compile_steps(lambda p, b, key: loss(p, cfg, b, key=key), optax.sgd(1.0), mesh, parallel=parallel)
+        state = init_state(model.split(params, cfg), optax.sgd(1.0))
+        _, report = update(steps, state, [batch(0, 8, 7, 9)], 0.1, key)
+        return jax.device_get((report.loss.loss, report.grad_norm))
+
+    close(mean(mesh_of((2, 1, 1))), mean(None))
 
 
 def test_a_loss_of_ones_own_runs_with_pmap():

@@ -13,7 +13,7 @@ from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.sentencepiece import train
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.data.words import WordList
-from convs2s_jax.search.candidates import UNSCORED, Translation
+from convs2s_jax.search.candidates import Translation, without_tokens
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.translation import fit
 from convs2s_jax.translation import lines as library
@@ -153,7 +153,7 @@ def test_the_search_and_the_check_have_the_spelling_of_phrases(japanese, transla
 
     def search(*_args, phrases, **_options):
         asked.extend(phrases)
-        return [Translation((UNSCORED,))]
+        return [Translation((without_tokens(-np.inf, attention=False),))]
 
     monkeypatch.setattr(library, "search_of", SimpleNamespace(translate=search))
     both = dataclasses.replace(translator, vocabularies=Vocabularies(translator.vocabularies.src, japanese))

@@ -121,7 +121,7 @@ def _within(tables: Tables, words: Words) -> Words:
     ids, places = words.tokens, words.places
     V = len(tables.words.inputs) - 1
     ids = ids if ids.dtype.itemsize > 2 else ids.astype(jnp.int32)  # 8 bits are too few for some bounds
-    ids = jnp.clip(jnp.where(ids < 0, ids + V, ids), 0, V - 1)
+    ids = jnp.clip(jnp.where(ids < 0, ids + V, ids), 0, V - 1).astype(jnp.int32)  # that of the history
     if tables.positions is not None:
         places = jnp.minimum(places, len(tables.positions.inputs) - 2)
     return Words(tokens=ids, places=places)

@@ -96,7 +96,7 @@ def same_state(state: State, _request: Request, _parents: Array, _tokens: Array)
 def no_phrases(request: Request) -> None:
     """`Strategy.check` for strategies that do not support constraints."""
     if request.phrases.shape[1]:
-        raise ValueError("constraints work with plain beam search only: leave out sampling and diverse_groups")
+        raise ValueError("phrases work with plain beam search only: leave out sampling, diverse_groups and strategies")
 
 
 class Strategy(NamedTuple):
