@@ -342,3 +342,10 @@ def test_where_memory_is_missing_the_sentence_names_flags_of_the_command(module,
     assert flag in named
     fields = {field.name for group in command.groups for field in group.fields}
     assert {name for name in named if not name.startswith("config.")} <= fields
+
+
+def test_the_package_is_a_program():
+    done = subprocess.run(
+        [sys.executable, "-m", "convs2s_jax", "nonsense"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert refused(done).startswith("convs2s: unknown command 'nonsense'; available: ")

@@ -3,12 +3,13 @@
 import contextlib
 import functools
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from convs2s_jax.commands.shared import leave, read_config
-from convs2s_jax.core import command_line, xla_flags
+from convs2s_jax.core import command_line, streams, xla_flags
 from convs2s_jax.core.allocator import keep_freed_memory
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
@@ -23,9 +24,9 @@ Train a model, or continue the run in --workdir:
 
   {program} --config=NAME --workdir=DIR [--config.path.to.field=value ...]
 
-Run the same command again to continue the run. SIGINT or SIGTERM saves a checkpoint and stops. Training uses all
-devices of a machine (--config.mesh.data=1 uses one), and of several machines if each runs the command
-(docs/distributed.md).
+Run the same command again to continue the run. Ctrl-C, SIGTERM and SIGHUP (a closed terminal) save a checkpoint and
+stop. Training uses all devices of a machine (--config.mesh.data=1 uses one), and of several machines if each runs the
+command (docs/distributed.md).
 
 Every configuration field is a flag, as in --config.model.dropout=0.3. The sections are --config.data, --config.model,
 --config.training, --config.search and --config.mesh; --help=config (docs/configuration.md) lists all fields.
@@ -73,6 +74,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
         from convs2s_jax.training.run.processes.interrupts import Interrupts
         from convs2s_jax.training.run.stores import staging
 
+    sys.stderr = streams.Expendable(sys.stderr)
     settings: Any = jax.config  # its attributes are created when JAX starts
     if expects_cpu(settings.jax_platforms):
         keep_freed_memory()

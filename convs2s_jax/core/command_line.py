@@ -2,6 +2,7 @@
 
 import contextlib
 import faulthandler
+import os
 import runpy
 import sys
 import textwrap
@@ -88,6 +89,10 @@ def run(command: Command, arguments: Sequence[str] | None = None) -> None:
     program = Path(program).name
 
     def main() -> None:
+        try:
+            os.getcwd()
+        except FileNotFoundError as error:
+            raise UserError("the current folder no longer exists; change to another folder, with cd") from error
         if (topic := _help_wanted(rest)) is not None:
             print(help_text(command, program, topic))  # noqa: T201
             return

@@ -194,6 +194,10 @@ def new_folder(path: Path, *, parents: bool = True) -> Iterator[Path]:
     try:
         part.mkdir(parents=parents)
         yield part
+    except OSError as error:  # a full disk has no name
+        inside = error.filename is None or str(error.filename).startswith(str(part))
+        error.filename = str(path) if inside else error.filename
+        raise
     finally:
         shutil.rmtree(part, ignore_errors=True)
 

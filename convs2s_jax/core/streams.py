@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import sys
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from convs2s_jax.core.errors import UserError
@@ -56,6 +57,44 @@ def open_missing() -> None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # open until the end of the program
 
 
+class Expendable:
+    """Standard error that may be lost: if writing to it fails, a command of many hours continues without it.
+
+    Its terminal, reader or disk may be gone. Everything but writing is done by the given stream.
+
+    Attributes:
+      lost: the first error of writing; None while there is none.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        """Write to `stream` until that fails."""
+        self._stream = stream
+        self.lost: OSError | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write text, or drop it."""
+        self._attempt(lambda: self._stream.write(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write lines, or drop them."""
+        self.write("".join(lines))
+
+    def flush(self) -> None:
+        """Flush what was written, or drop it."""
+        self._attempt(self._stream.flush)
+
+    def _attempt(self, action: Callable[[], Any]) -> None:
+        try:
+            action()
+        except OSError as error:
+            self.lost = self.lost or error
+            _discard(self._stream)
+
+
 def check_open(stream: Any) -> None:
     """Raise UserError if a standard stream is closed."""
     if isinstance(stream, Closed):
@@ -68,6 +107,11 @@ def discard_unwritable() -> None:
         try:
             stream.flush()
         except OSError:
-            with contextlib.suppress(OSError), open(os.devnull, "w") as null:
-                os.dup2(null.fileno(), stream.fileno())
-                stream.flush()
+            _discard(stream)
+
+
+def _discard(stream: Any) -> None:
+    """Send the output of a stream to the null device, from what it holds already."""
+    with contextlib.suppress(OSError), open(os.devnull, "w") as null:
+        os.dup2(null.fileno(), stream.fileno())
+        stream.flush()

@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 
 from convs2s_jax.core import checksums, presets, stores
-from convs2s_jax.core.command_line import Group, default_text, read_config, split_overrides, usage
+from convs2s_jax.core.command_line import Command, Group, default_text, read_config, run, split_overrides, usage
 from convs2s_jax.core.errors import UserError
 from tests.stores import bucket  # noqa: F401  (a fixture)
 
@@ -136,6 +136,17 @@ class Listed:
 
     some: tuple[str, ...] = ("a", "b")
     few: tuple[Literal["one", "two"], ...] = ()
+
+
+def test_a_current_folder_that_is_gone_is_one_sentence(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    with pytest.raises(SystemExit) as ended:
+        run(Command(about="", groups=(), main=lambda *_: None), ["program"])
+    assert ended.value.code == 2
+    assert (
+        capsys.readouterr().err == "program: the current folder no longer exists; change to another folder, with cd\n"
+    )
 
 
 def test_help_shows_lists_as_they_are_written():

@@ -57,6 +57,16 @@ def test_a_folder_that_was_not_put_in_place_is_removed(tmp_path):
     assert (tmp_path / "sub" / "x" / "file").read_text() == "text"
 
 
+def test_errors_name_the_folder_and_not_the_temporary_one(tmp_path):
+    for fail, name in (
+        (lambda part: (part / "no" / "file").write_text(""), str(tmp_path / "x")),
+        (lambda _: (tmp_path / "no" / "file").write_text(""), str(tmp_path / "no" / "file")),
+    ):
+        with pytest.raises(FileNotFoundError) as raised, new_folder(tmp_path / "x") as part:
+            fail(part)
+        assert raised.value.filename == name
+
+
 def test_a_name_as_long_as_a_disk_allows_can_be_written(tmp_path):
     """The temporary name beside it was 34 bytes longer than the disk allows."""
     for name in ("n" * 255, "ä" * 127):

@@ -36,6 +36,19 @@ def test_the_runtime_reads_texts_as_decoding_does(name, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("redirection", "sentence"),
+    [
+        ("<&-", "standard input is closed: redirect a file to it, or use --input=FILE"),
+        (">&-", "standard output is closed: redirect it to a file, or use --output=FILE"),
+    ],
+)
+def test_a_closed_stream_is_one_sentence_before_anything_is_translated(redirection, sentence):
+    command = f"'{sys.executable}' '{runtime.__file__}' {redirection}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False, input="a")
+    assert (done.returncode, done.stderr) == (2, f"translate.py: {sentence}\n")
+
+
+@pytest.mark.parametrize(
     ("name", "data"),
     [
         ("text", b"a\nb\xff\n"),

@@ -176,6 +176,11 @@ def test_an_empty_folder_is_filled_and_an_error_leaves_it(tmp_path):
 
     with pytest.raises(UserError, match="why"):
         fail()
+
+    place = str(tmp_path / "empty")
+    sentence = rf"^--output={place} cannot be written: .* {place}/x$"
+    with pytest.raises(UserError, match=sentence), derived_workdir.new("--output", place, print) as folder:
+        raise UserError(f"--workdir={folder} cannot be written: no room at {folder}/x")
     assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
     with derived_workdir.new("--output", str(tmp_path / "empty"), print) as folder:
         (folder / "file").touch()

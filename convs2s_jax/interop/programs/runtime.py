@@ -342,6 +342,8 @@ def _texts(lines: Iterable[str]) -> list[str]:
 def _lines(path: str) -> list[str]:
     """Read the lines of a UTF-8 file, plain or gzipped; "-" is standard input. Raises ExportError if it is not one."""
     name = "standard input" if path == "-" else path
+    if path == "-" and sys.stdin is None:
+        raise ExportError("standard input is closed: redirect a file to it, or use --input=FILE")
     try:
         data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     except OSError as error:
@@ -370,6 +372,8 @@ def _check_output(output: str, source: str, folder: Path) -> None:
       output, source: values of --output and --input; "-" for standard output and standard input.
       folder: folder of the export.
     """
+    if output == "-" and sys.stdout is None:
+        raise ExportError("standard output is closed: redirect it to a file, or use --output=FILE")
     if _is_stdout(output):
         return
     if not output:

@@ -22,7 +22,7 @@ from convs2s_jax.nn import weight_norm
 from convs2s_jax.training import schedule, sharding_table
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.mesh import make
-from convs2s_jax.training.run import finetuning, run_folder, validation
+from convs2s_jax.training.run import finetuning, run_folder, validation, vocabularies
 from convs2s_jax.training.run.background_compiler import (
     BackgroundCompiler,
     CompileRequest,
@@ -168,6 +168,8 @@ def prepare_only(cfg: Config, workdir: Path, tell: Tell) -> None:
             with contextlib.suppress(OSError, ValueError):
                 check_data(run, position_file.read(place))
                 break
+        if found := vocabularies.learned_folder(workdir, run.vocabularies):
+            tell(f"vocabularies: {found} (for other runs: --config.data.vocabulary.dir, until this one trains)")
 
 
 def _check_workdir(workdir: Path, cfg: Config) -> None:

@@ -1,5 +1,6 @@
 """The vocabularies of a run: those of its workdir, given ones, those of another run, or learned from its text."""
 
+import contextlib
 import json
 from importlib.metadata import version
 from pathlib import Path
@@ -36,6 +37,16 @@ def of_run(cfg: Config, workdir: Path, text: TrainingText, tell: Tell, *, learn:
         "model.share_embeddings is True, but the two sides have different vocabularies: use a joint one",
     )
     return made
+
+
+def learned_folder(workdir: Path, made: Vocabularies) -> Path | None:
+    """Return the folder of these vocabularies in the cache of a run that has no checkpoint; None if it has one."""
+    place = run_folder.learned_vocabularies(workdir)
+    for folder in [] if run_folder.has_checkpoint(workdir) or not place.is_dir() else sorted(place.iterdir()):
+        with contextlib.suppress(UserError):
+            if run_folder.fingerprints(vocabulary.load(folder)) == run_folder.fingerprints(made):
+                return folder
+    return None
 
 
 def _of_run(cfg: Config, workdir: Path, text: TrainingText, tell: Tell, *, learn: bool) -> Vocabularies:

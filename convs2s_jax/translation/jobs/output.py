@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,6 +15,19 @@ from convs2s_jax.core.guard import held_interrupts, writing_remedy
 
 Write = Callable[[Sequence[str]], None]
 Note = Callable[[Sequence[bytes]], None]
+
+
+_STREAMS = {"/dev/stdout": 1, "/dev/stderr": 2}
+_DESCRIPTOR = re.compile(r"(?:/dev/fd|/proc/self/fd)/(\d+)")
+
+
+def descriptor_of(name: str) -> int | None:
+    """Return the open descriptor that a name such as /dev/stdout stands for.
+
+    It may be a file to which others write as well, so it must not be opened again or truncated.
+    """
+    found = _DESCRIPTOR.fullmatch(name)
+    return int(found[1]) if found else _STREAMS.get(name)
 
 
 def check_writable(name: str) -> None:
@@ -76,7 +90,7 @@ def opened(name: str, *, keep: int = 0, note: Note = lambda _: None) -> Iterator
                         file.append(_open(name, keep))
                         stack.callback(os.close, file[0])
                     data = [result.encode() for result in results]
-                    _append(file[0], data)
+                    _append(file[0], data, regular=descriptor_of(name) is None and is_regular(file[0]))
                     note(data)
                 except BrokenPipeError:
                     raise
@@ -94,17 +108,23 @@ def _to_stdout(results: Sequence[str]) -> None:
         sys.stdout.buffer.flush()
 
 
+def is_regular(file: int) -> bool:
+    """Return whether a descriptor is a regular file: devices and pipes cannot be truncated."""
+    return stat.S_ISREG(os.fstat(file).st_mode)
+
+
 def _open(name: str, keep: int) -> int:
+    if (given := descriptor_of(name)) is not None:
+        return os.dup(given)
     file = os.open(name, os.O_WRONLY | os.O_CREAT, 0o666)
-    if stat.S_ISREG(os.fstat(file).st_mode):  # devices and pipes cannot be truncated
+    if is_regular(file):
         os.ftruncate(file, keep)
         os.lseek(file, keep, os.SEEK_SET)
     return file
 
 
-def _append(file: int, results: Sequence[bytes]) -> None:
+def _append(file: int, results: Sequence[bytes], *, regular: bool) -> None:
     """Write all results; if that fails on a regular file, as many complete ones as fit."""
-    regular = stat.S_ISREG(os.fstat(file).st_mode)
     begin = os.fstat(file).st_size
     data = memoryview(b"".join(results))
     try:
@@ -125,7 +145,7 @@ def _append(file: int, results: Sequence[bytes]) -> None:
 
 def can_be_resumed(name: str) -> bool:
     """Return whether --resume can continue an output. What went into a pipe or device cannot be read back."""
-    return name != "-" and (Path(name).is_file() or not Path(name).exists())
+    return name != "-" and descriptor_of(name) is None and (Path(name).is_file() or not Path(name).exists())
 
 
 def _unwritable(name: str, error: OSError) -> UserError:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from convs2s_jax.core import checksums, files
 from convs2s_jax.core.checksums import DamagedError
 from convs2s_jax.core.errors import Tell, UserError
+from convs2s_jax.translation.jobs.output import can_be_resumed
 
 SUFFIX = ".resume.json"
 VERSION = 1
@@ -46,9 +47,9 @@ NOTHING = FinishedPart(0, b"")
 
 def record_of(output: str) -> Path | None:
     """Return the path of the record; None if the output is standard output, a pipe or a device."""
-    path = Path(os.path.realpath(output))
-    if output == "-" or (path.exists() and not path.is_file()):
+    if not can_be_resumed(output):
         return None
+    path = Path(os.path.realpath(output))
     return path.with_name(path.name + SUFFIX)
 
 

@@ -13,7 +13,7 @@ import pytest
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import parallel_text, store, vocabulary
 from convs2s_jax.data.loader import fill
-from convs2s_jax.training.run import run_folder, validation
+from convs2s_jax.training.run import opening, run_folder, validation
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.prepare import prepare
 from convs2s_jax.translation.translator import load
@@ -277,6 +277,16 @@ def test_learned_vocabularies_are_kept_until_a_run_continues_from_a_checkpoint(f
     assert run(1) == 1
     assert run(2) == 1
     assert not (workdir / "cache" / "vocab").exists()
+
+
+def test_prepared_vocabularies_are_named_and_serve_other_runs(folder, tmp_path):
+    told = []
+    opening.prepare_only(tiny.config(**options(folder, data__hold_out=0.1)), tmp_path / "run", told.append)
+    [named] = (tmp_path / "run" / "cache" / "vocab").iterdir()
+    assert told[-1] == (f"vocabularies: {named} (for other runs: --config.data.vocabulary.dir, until this one trains)")
+    other = tiny.config(**options(folder, data__hold_out=0.1, data__vocabulary={"dir": str(named)}))
+    opening.prepare_only(other, tmp_path / "other", told.append)
+    assert (tmp_path / "other" / "cache" / "vocab" / "given").is_dir()
 
 
 @pytest.mark.parametrize("multiples", [{}, {"data__batch__row_multiple": 3, "data__batch__length_multiple": 8}])

@@ -8,7 +8,7 @@ import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.translation.jobs import output
-from convs2s_jax.translation.jobs.output import can_be_resumed, check_writable, opened
+from convs2s_jax.translation.jobs.output import can_be_resumed, check_writable, descriptor_of, opened
 
 OLD = "old 1\nold 2\n"
 
@@ -27,6 +27,33 @@ def test_results_are_there_when_write_returns(path):
         assert path.read_text() == "a\nb\nb\n"
         write(["c\n"])
     assert path.read_text() == "a\nb\nb\nc\n"
+
+
+@pytest.mark.parametrize("name", ["/dev/fd/{}", "/proc/self/fd/{}"])
+def test_an_open_file_is_neither_opened_again_nor_truncated(path, name):
+    """As if standard output was redirected to it, and others write there too."""
+    with path.open("a") as file:
+        name = name.format(file.fileno())
+        check_writable(name)
+        assert not can_be_resumed(name)
+        with opened(name) as write:
+            write(["a\n"])
+        file.write("end\n")
+    assert path.read_text() == f"{OLD}a\nend\n"
+
+
+def test_standard_streams_have_names():
+    assert [descriptor_of(name) for name in ("/dev/stdout", "/dev/stderr", "/dev/fd/17", "out")] == [1, 2, 17, None]
+
+
+def test_a_pipe_without_a_path_is_written(tmp_path):
+    """/dev/fd/N of a pipe leads to a name that does not exist."""
+    reader, writer = os.pipe()
+    with opened(f"/dev/fd/{writer}") as write:
+        write(["a\n"])
+    os.close(writer)
+    with os.fdopen(reader) as file:
+        assert file.read() == "a\n"
 
 
 def test_an_error_before_the_first_results_leaves_the_file(path):

@@ -50,7 +50,11 @@ def new(flag: str, place: str, tell: Tell) -> Iterator[Path]:
         with contextlib.ExitStack() as stack:
             run_folder.provide(path.absolute().parent, stack)
             part = stack.enter_context(new_folder(path, parents=False))
-            yield part
+            try:
+                yield part
+            except UserError as error:  # of a writer that does not know the final name
+                named = str(error).replace(f"--workdir={part}", f"{flag}={place}").replace(str(part), place)
+                raise UserError(named) from error
             part.rename(path.absolute())
     except OSError as error:
         remedy = writing_remedy(error, "choose another folder")

@@ -1,5 +1,8 @@
 """SIGINT and SIGTERM: before the first update, exit; later, finish the update, save and exit.
 
+SIGHUP, which the end of a terminal sends, possibly more than once and together with SIGTERM, ends the process before
+the first update as usual, unless it is ignored as with nohup. Later it saves, and further signals count from there.
+
 With several processes a signal to one of them stops all. Before the first update `Peers` tells the others. Later all
 have to stop at the same step: JAX's preemption service notices SIGTERM and agrees with the others on it; SIGINT is
 turned into SIGTERM.
@@ -95,6 +98,8 @@ class Interrupts:
         """Note that the first update is done: from now on a signal saves. May be called at every update."""
         if not self._begun:
             self._begun = True
+            if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL and not self._ending:
+                self._before[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._hang_up)
             if self._of_jax is not None:
                 _set_handler(signal.SIGTERM, self._of_jax)
 
@@ -110,8 +115,8 @@ class Interrupts:
     def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
         if kind is StoppedBeforeUpdateError:
             self._tell_stop(self.received)
-        self.begin()
         self._ending = True
+        self.begin()
         for number, handler in self._before.items():
             signal.signal(number, handler)
         sys.unraisablehook = self._hook_before
@@ -134,13 +139,22 @@ class Interrupts:
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self._last = number
-        if self.received:
+        if self.received not in ("", signal.SIGHUP.name):
             self._ending = True
             raise EndedAtOnceError if self._own_process else KeyboardInterrupt
         self.received = signal.Signals(number).name
         if not self._begun:
             raise StoppedBeforeUpdateError
         self._tell_saving(self.received)
+
+    def _hang_up(self, _number: int, _frame: FrameType | None) -> None:
+        if distributed.is_multi_process():
+            if not self._sent:
+                self._sent = True
+                distributed.pass_on()
+        elif not self.received:
+            self.received = signal.SIGHUP.name
+            self._tell_saving(self.received)
 
     def _once_more(self, unraisable: Any) -> None:
         """Send a signal again if Python ignored what its handler raised."""

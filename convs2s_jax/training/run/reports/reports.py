@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from convs2s_jax.core.errors import UserError, first_line, one_line
 from convs2s_jax.core.files import open_to_append
+from convs2s_jax.core.streams import Expendable
 from convs2s_jax.training.run.processes.interrupts import EndedAtOnceError
 from convs2s_jax.training.run.reports import metrics_file
 from convs2s_jax.training.run.reports.events import Events
@@ -74,6 +75,7 @@ class Reports:
           config: the configuration as nested dictionaries, for the trackers.
         """
         self._workdir = workdir
+        self._told_of_loss = False
         damaged = metrics_file.keep_up_to(workdir, step, validated=validated)
         self._metrics = open_to_append(workdir / metrics_file.NAME)
         self._log = open_to_append(workdir / LOG)
@@ -108,8 +110,13 @@ class Reports:
         self._logged(show(sentence))
 
     def _logged(self, line: str) -> None:
-        """Write a line to the log."""
+        """Write a line to the log, after one about standard error if that was lost."""
+        lost = sys.stderr.lost if isinstance(sys.stderr, Expendable) else None
         with self._located():
+            if lost is not None and not self._told_of_loss:
+                self._told_of_loss = True
+                what = "standard error cannot be written, so messages are only in this log"
+                self._log.write(_stamped(f"{what}: {lost.strerror}"))
             self._log.write(line)
             self._log.flush()
 

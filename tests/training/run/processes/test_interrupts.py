@@ -66,6 +66,28 @@ def test_before_the_first_update_a_signal_ends_the_work_at_once(number, capsys):
     assert capsys.readouterr().err == f"{number.name}: stopped before the first update; there was nothing to save\n"
 
 
+def test_a_closed_terminal_saves_and_other_signals_count_from_there(capsys):
+    """The kernel and the shell both send SIGHUP, and a session manager SIGTERM as well."""
+    before = signal.getsignal(signal.SIGHUP)
+    with Interrupts() as interrupts:
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
+        interrupts.begin()
+        for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGTERM):
+            os.kill(os.getpid(), number)
+            assert interrupts.received == (number.name)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+    assert capsys.readouterr().err == "SIGHUP: saving before exit; send it again to exit immediately\n"
+    assert signal.getsignal(signal.SIGHUP) == before
+
+
+def test_with_nohup_a_closed_terminal_changes_nothing(monkeypatch):
+    monkeypatch.setattr(signal, "getsignal", lambda _: signal.SIG_IGN)  # pytest's own process keeps its handler
+    with Interrupts() as interrupts:
+        interrupts.begin()
+        assert signal.SIGHUP not in interrupts._before
+
+
 class Dying:
     def __del__(self):
         signal_here()

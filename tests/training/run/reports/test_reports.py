@@ -11,6 +11,7 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.streams import Expendable
 from convs2s_jax.reporting import log
 from convs2s_jax.training.run.processes.interrupts import StoppedBeforeUpdateError
 from convs2s_jax.training.run.reports import metrics_file
@@ -203,6 +204,22 @@ def test_what_is_told_goes_to_the_user_and_the_log(tmp_path, capsys):
     assert capsys.readouterr().err == "größer\nagain\n"
     log = (tmp_path / "train.log").read_text(encoding="utf-8").splitlines()
     assert [line.split(maxsplit=2)[2] for line in log] == ["größer", "again"]
+
+
+def test_a_run_whose_standard_error_is_lost_goes_on_and_its_log_says_so(tmp_path, monkeypatch):
+    """As when the reader of a pipe ends, or its disk is full."""
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w", buffering=1) as pipe:
+        monkeypatch.setattr(sys, "stderr", Expendable(pipe))
+        with Reports(tmp_path, step=0) as reports:
+            reports.tell("first")
+            os.close(reader)
+            reports.tell("second")
+            reports.metrics(step=5, epoch=1, split="valid", loss=2.0)
+        pipe.write("later")
+    log = [line.split(maxsplit=2)[2] for line in (tmp_path / "train.log").read_text(encoding="utf-8").splitlines()]
+    lost = "standard error cannot be written, so messages are only in this log: Broken pipe"
+    assert log == ["first", lost, "second", "step 5 epoch 1 valid: loss 2, perplexity 7.389"]
 
 
 def test_numbers_are_shown_where_there_is_no_progress_bar(tmp_path, capsys):
