@@ -3,11 +3,14 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from convs2s_jax.core.config import build
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.nn.initialisation import init_each, random_leaves
+from tests.helpers import drills_but
+from tests.models.kinds import DECODERS, ENCODERS, firsts, pair, together
 
 LAYERS = [(6, 3), (6, 3), (8, 1), (6, 3), (6, 3)]
 
@@ -54,6 +57,30 @@ def test_a_seed_gives_the_parameters_that_it_always_gave():
             _same(attention.context.w, 5**-0.5 * jax.random.normal(context_key, (5, channels)))
         else:
             assert attention is None
+
+
+DEEPER = {"conv": {"layers": [(32, 3)] * 3}, "light": {"layers": [3, 9, 3]}, "slicenet": {"modules": 3}}
+RECURRENT = {"layers": 3}
+
+
+@pytest.mark.parametrize(
+    ("encoder", "decoder"), drills_but(together(), kept=zip(firsts(ENCODERS), firsts(DECODERS), strict=True))
+)
+def test_no_two_kernels_are_drawn_with_the_same_key(encoder, decoder):
+    """Numbers of one key are correlated, also of different distributions. JAX clips an index beyond the last key."""
+    if encoder == "none":
+        sides = pair(encoder, decoder)
+    else:
+        sides = {
+            side: {**fields, **DEEPER.get(fields["kind"], RECURRENT)} for side, fields in pair(encoder, decoder).items()
+        }
+    cfg = build(ModelConfig, {"embedding_dim": 32, **sides})
+    params = encoder_decoder.init(jax.random.key(0), cfg, source_vocabulary=20, target_vocabulary=20)
+    leaves = [np.ravel(leaf)[:32] for leaf in jax.tree.leaves(params) if np.size(leaf) >= 32]
+    random = np.stack([leaf for leaf in leaves if np.ptp(leaf[:4]) > 0 and np.ptp(leaf) > 0])
+    assert len(random) >= 6
+    correlations = np.abs(np.corrcoef(random)) - np.eye(len(random))
+    assert np.max(correlations) < 0.85
 
 
 def _same(ours: jax.Array, expected: jax.Array) -> None:
