@@ -190,7 +190,7 @@ def read_config(given: str, overrides: Sequence[tuple[str, str]]) -> dict[str, A
     Args:
       given: path of a Python file that defines `get_config()`, which returns dictionaries or an ml_collections
         ConfigDict; path of a run's config.json; the address of either in an object store; or name of a configuration
-        that comes with the package.
+        that comes with the package. A Python file may import files beside it.
       overrides: (path.to.field, text) of the command line.
 
     Raises:
@@ -217,6 +217,8 @@ def _values_of_json(path: str, text: str) -> Any:
 
 
 def _values_of_python(path: str) -> Any:
+    folder = os.path.dirname(os.path.abspath(path))
+    sys.path.append(folder)  # files beside it may be imported, but hide no library
     try:
         module = runpy.run_path(path)
         if "get_config" not in module:
@@ -226,8 +228,13 @@ def _values_of_python(path: str) -> Any:
         values = module["get_config"]()
     except UserError:
         raise
-    except Exception as error:
+    except SyntaxError as error:
+        kind = "" if path.endswith(".py") else "; a configuration is a Python file with get_config(), or a config.json"
+        raise UserError(f"{path}{_line(error, path)}: {type(error).__name__}: {error.msg}{kind}") from error
+    except (Exception, SystemExit) as error:
         raise UserError(f"{path}{_line(error, path)}: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.remove(folder)
     return values.to_dict() if hasattr(values, "to_dict") else values
 
 
@@ -280,7 +287,7 @@ def default_text(field: Field, group: Group) -> str:
     return f"  (default: {shown})"
 
 
-def _line(error: Exception, path: str) -> str:
+def _line(error: BaseException, path: str) -> str:
     """Return ", line 7" if the error occurred in this file."""
     if isinstance(error, SyntaxError):
         return f", line {error.lineno}"

@@ -34,10 +34,12 @@ def find(given: str) -> Path:
     A name may end in .py, since the documents also show the names of the files.
 
     Raises:
-      UserError: neither exists.
+      UserError: neither exists, or the path is that of a folder.
     """
     if os.path.isfile(given):  # unlike Path.is_file, this raises no error for a name that is too long
         return Path(given)
+    if os.path.isdir(given):
+        raise UserError(f"--config={shortened(given, 1000)} is a folder; use a file, or the name of a configuration")
     name = given.removesuffix(".py")
     if name in names():
         return folder() / f"{name}.py"

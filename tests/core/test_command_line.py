@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 from typing import Literal
 
 import pytest
@@ -96,7 +97,7 @@ def test_a_configuration_may_be_in_a_store(bucket, monkeypatch):  # noqa: F811
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(UserError, match=r"^--config=.*none\.py: no such file and no configuration of that name exists"):
         read_config(str(tmp_path / "none.py"), [])
-    with pytest.raises(UserError, match="no such file and no configuration of that name exists"):
+    with pytest.raises(UserError, match=rf"^--config={tmp_path} is a folder; use a file, or the name of a conf"):
         read_config(str(tmp_path), [])
 
 
@@ -115,7 +116,8 @@ def test_a_file_without_get_config_is_named(write):
             "import no_such_module_anywhere\n",
             r", line 1: ModuleNotFoundError: No module named 'no_such_module_anywhere'",
         ),
-        ("def get_config(:\n", r", line 1: SyntaxError: "),
+        ("def get_config(:\n", r", line 1: SyntaxError: invalid syntax$"),
+        ("import sys\n\nsys.exit(7)\n", r", line 3: SystemExit: 7$"),
         ("def get_config():\n    return {}['x']\n", r", line 2: KeyError: 'x'"),
         ("def get_config(name):\n    return {}\n", r": TypeError: .*missing 1 required positional argument"),
     ],
@@ -123,6 +125,21 @@ def test_a_file_without_get_config_is_named(write):
 def test_a_mistake_inside_the_file_is_told_with_its_kind(text, message, write):
     with pytest.raises(UserError, match=rf"my\.py{message}"):
         read_config(write(text), [])
+
+
+def test_a_file_that_is_not_python_is_told_what_it_has_to_be(tmp_path):
+    path = tmp_path / "my.yaml"
+    path.write_text("model: {layers: 3\n")
+    with pytest.raises(UserError, match=r"my\.yaml, line 1: SyntaxError: .*; a configuration is a Python file with"):
+        read_config(str(path), [])
+
+
+def test_a_file_may_import_its_neighbours(write, tmp_path):
+    path = write("from shared_settings import SEED\n\ndef get_config():\n    return {'seed': SEED}\n")
+    (tmp_path / "shared_settings.py").write_text("SEED = 5\n")
+    before = list(sys.path)
+    assert read_config(path, []) == {"seed": 5}
+    assert sys.path == before
 
 
 @dataclasses.dataclass(frozen=True)

@@ -333,6 +333,20 @@ def test_requests_that_no_hypothesis_can_meet_are_refused(asked, message):
         configured.beam_search(step, cfg, memory=(), cache=cache, request=wanted, limit=4)
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"prefixes": jnp.zeros((3, 1), jnp.int32)}, r"^prefixes has shape \(3, 1\): expected 2 axes with one row per"),
+        ({"prefixes": jnp.zeros(2, jnp.int32)}, r"^prefixes has shape \(2,\): expected 2 axes"),
+        ({"phrases": jnp.zeros((1, 1, 1), jnp.int32)}, r"^phrases has shape \(1, 1, 1\): expected 3 axes"),
+    ],
+    ids=str,
+)
+def test_arrays_of_a_request_that_do_not_fit_are_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        request([5, 5], **given)
+
+
 @pytest.mark.parametrize("length", [-1, 2**31, 2**32 + 3])
 def test_lengths_that_no_result_can_have_are_refused(length):
     with pytest.raises(ValueError, match=rf"^max_lengths is \[3, {length}\]: use numbers of tokens from 0 to 2\^31"):

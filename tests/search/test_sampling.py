@@ -103,6 +103,14 @@ def test_candidates_equal_a_loop_over_sorted_probabilities(k, p):
         np.testing.assert_array_equal(kept[list(expected)], row[list(expected)].astype(np.float32))
 
 
+def test_top_p_keeps_no_more_than_adds_up_to_it():
+    """Probabilities of exactly 1/2, 1/4 and 1/4: the first alone is half of all."""
+    cfg = SearchConfig(sampling=True, top_p=0.5)
+    scores = jnp.log(jnp.asarray([[2.0, 1.0, 1.0]]))
+    kept = sampled.keep(structure_of(cfg), numbers_of(cfg), scores)
+    np.testing.assert_array_equal(np.isfinite(kept), [[True, False, False]])
+
+
 @pytest.mark.drill
 def test_top_1_is_greedy_search():
     table = TABLE.copy()

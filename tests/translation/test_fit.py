@@ -99,6 +99,18 @@ def test_the_bound_is_that_of_a_source_that_was_cut(translator):
         fit.check_fit(translator, SearchConfig(), ["1 " * 200], prefix=("p", ["5 " * 40]))
 
 
+def test_the_bound_counts_the_end_symbol_of_the_source(translator):
+    """A source of n tokens has n + 1 with it."""
+    search = SearchConfig(max_length_a=1.0, max_length_b=0)
+    n = len(translator.vocabularies.src.encode(["1 2"])[0])
+    words = ["ein"] * (n + 2)
+    vocabularies = Vocabularies(translator.vocabularies.src, WordList(("ein",), (1,)))
+    known = dataclasses.replace(translator, vocabularies=vocabularies)
+    fit.check_fit(known, search, ["1 2"], prefix=("p", [" ".join(words[:-1])]))
+    with pytest.raises(UserError, match=rf"^p, line 1: {n + 2} tokens are required, .* at most {n + 1} "):
+        fit.check_fit(known, search, ["1 2"], prefix=("p", [" ".join(words)]))
+
+
 def test_translations_beyond_the_positions_are_refused(worded):
     fit.check_targets(worded, "t", ["ein " * 61, "", "Baum"])
     with pytest.raises(

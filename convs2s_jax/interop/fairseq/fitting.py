@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.core.tokens import PAD
+from convs2s_jax.core.tokens import SPECIAL
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
@@ -105,8 +105,8 @@ def _different(tensors: Mapping[str, Any], copies: Collection[str]) -> list[str]
     return [f"{name} differs from {_TABLE}, but the model shares them" for name in odd]
 
 
-FEWEST = PAD + 1
-"""Minimum number of rows of an embedding table, so that the padding symbol has one."""
+FEWEST = len(SPECIAL)
+"""Minimum number of rows of an embedding table: one for each special symbol."""
 
 
 def _rows(tensors: Mapping[str, Any], side: str) -> int:

@@ -16,6 +16,8 @@ TRANSLATING = MappingProxyType({"translating": True})
 """Metadata of options that do not apply to labelling."""
 READ = ("input", "prefix", "constraints", "score", "unk_dictionary", "shortlist")
 """Options for a single file to read; --reference accepts several."""
+STDIN = ("-", "/dev/stdin")
+"""Names of standard input."""
 _SCORING = {field.name for field in dataclasses.fields(SearchConfig) if "scoring" in field.metadata}
 
 
@@ -235,8 +237,8 @@ class Options:
         """
         given = [(name, getattr(self, name)) for name in READ] + [("reference", path) for path in self.reference]
         # a language model scores without an input, and --split has its own; read_work knows the model
-        no_input = self.split is not None or self.score == "-"
-        twice = [f"--{name}" for name, path in given if path == "-" and not (name == "input" and no_input)]
+        no_input = self.split is not None or self.score in STDIN
+        twice = [f"--{name}" for name, path in given if path in STDIN and not (name == "input" and no_input)]
         check_read_once(twice)
         target = Path("/dev/stdout" if self.output == "-" else self.output)
         what = "standard output" if self.output == "-" else f"--output={self.output}"

@@ -13,6 +13,9 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.config import ModelConfig
+from convs2s_jax.models.slicenet.decoder import SliceNetDecoderConfig
+from convs2s_jax.models.slicenet.encoder import SliceNetEncoderConfig
+from convs2s_jax.nn import embedding
 from tests.helpers import array, close
 from tests.models.laws import filled
 
@@ -135,6 +138,13 @@ def test_encoder_and_decoder_follow_the_equations():
         close((logits[b, :n], attention[b, :n, :m]), (expected, weights), 2e-5)
     np.testing.assert_array_equal(memory.keys[1, 3:], 0.0)
     np.testing.assert_array_equal(attention[1, :, 3:], 0.0)
+
+
+def test_longest_sentences_are_two_short_of_the_position_table():
+    """Positions begin behind the row of padding."""
+    longest = jnp.full((1, SliceNetEncoderConfig(max_positions=30).max_length), 5)
+    assert longest.shape[1] == SliceNetDecoderConfig(max_positions=30).max_length == 28
+    assert np.max(embedding.position_rows(longest, jnp.zeros(1, jnp.int32))) == 29
 
 
 def test_parameters_are_counted_as_in_the_documentation():

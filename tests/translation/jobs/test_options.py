@@ -202,6 +202,8 @@ def test_no_file_that_is_read_is_written(tmp_path, name):
 def test_standard_input_is_read_once():
     with pytest.raises(UserError, match=r"^--input and --prefix read standard input, which can be read only once"):
         Options(workdir=("w",), prefix="-")
+    with pytest.raises(UserError, match=r"^--input and --reference read standard input, which can be read only once"):
+        Options(workdir=("w",), input="/dev/stdin", reference=("/dev/stdin",))
 
 
 @pytest.mark.parametrize("seed", [-1, 2**32])
