@@ -1,11 +1,14 @@
 """Checks of the arguments of `translate` and `score`, which would otherwise give plausible but wrong results."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import chain
 from typing import Any
 
 import jax
 import numpy as np
+from jax.tree_util import PyTreeDef
+from jax.typing import DTypeLike
 
 from convs2s_jax.core.rows import Tokens
 from convs2s_jax.core.tokens import BOS, EOS, PAD
@@ -53,6 +56,13 @@ def members_of(
             f"coverage_penalty is {search.coverage_penalty}, but a model has no attention to cover the source: use 0"
         )
     return members, cfgs
+
+
+@lru_cache(maxsize=64)
+def _output_size(cfg: ModelConfig, tree: PyTreeDef, leaves: tuple[tuple[tuple[int, ...], DTypeLike], ...]) -> int:
+    """`target_size` of one model with parameters of these shapes. Tracing takes milliseconds of each call otherwise."""
+    params = jax.tree.unflatten(tree, [jax.ShapeDtypeStruct(*leaf) for leaf in leaves])
+    return len(jax.eval_shape(lambda params: encoder_decoder.output_layer(params, cfg, cfg.dtype), params).b)
 
 
 def check_untraced(params: Any, *sequences: Any) -> None:
@@ -172,7 +182,8 @@ def target_size(members: Sequence[Params], cfgs: Sequence[ModelConfig]) -> int:
     sizes = []
     for params, cfg in zip(members, cfgs, strict=True):
         check_params(params, Params)
-        sizes.append(len(jax.eval_shape(lambda p, cfg=cfg: encoder_decoder.output_layer(p, cfg, cfg.dtype), params).b))
+        leaves, tree = jax.tree.flatten(params)
+        sizes.append(_output_size(cfg, tree, tuple((leaf.shape, leaf.dtype) for leaf in leaves)))
     if len(set(sizes)) > 1:
         raise ValueError(f"the models have {sizes} target words: an ensemble needs a common target vocabulary")
     return sizes[0]
