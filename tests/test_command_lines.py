@@ -173,6 +173,19 @@ def test_every_flag_reaches_its_option(trained, tmp_path):
     assert [sampled.returncode, groups.returncode] == [0, 0], sampled.stderr + groups.stderr
 
 
+def test_a_training_whose_messages_have_no_reader_runs_to_its_end(tmp_path):
+    """As in `train.py ... 2>&1 | head`. It ended without saving."""
+    config = tiny.config_file(tmp_path, training__max_steps=3)
+    reader, writer = os.pipe()
+    command = [sys.executable, "train.py", f"--config={config}", f"--workdir={tmp_path}/run"]
+    process = subprocess.Popen(command, cwd=tiny.ROOT, stderr=writer)
+    os.close(writer)
+    os.close(reader)
+    assert process.wait(timeout=240) == 0
+    assert (tmp_path / "run" / "checkpoints" / "3").is_dir()
+    assert "standard error cannot be written" in (tmp_path / "run" / "train.log").read_text()
+
+
 @pytest.mark.drill
 def test_an_interrupt_leaves_whole_lines_that_resuming_goes_on_from(trained, tmp_path):
     text = "".join(f"{i} kilowatts\n" for i in range(400))

@@ -2,11 +2,12 @@
 
 import functools
 import os
+import sys
 from typing import Any
 
 from convs2s_jax.commands.decode import SEARCH, search_options
 from convs2s_jax.commands.shared import tell
-from convs2s_jax.core import command_line, extras
+from convs2s_jax.core import command_line, extras, streams
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.guard import ended_by_signals
 from convs2s_jax.serving.options import ServeOptions
@@ -30,6 +31,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
         from convs2s_jax.core import compiled_programs
         from convs2s_jax.serving import server
 
+    sys.stderr = streams.Expendable(sys.stderr)
     compiled_programs.keep(os.environ)
     server.serve(options, tell=tell)
 

@@ -18,6 +18,8 @@ from pathlib import Path
 import pytest
 import uvicorn
 
+from convs2s_jax.commands import serve as command
+from convs2s_jax.core import compiled_programs, streams
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.serving.limits import Bounded
 from convs2s_jax.serving.options import ServeOptions
@@ -49,6 +51,15 @@ def test_the_beam_of_a_server_is_said_once():
         match=r"^--beam_size=7 conflicts with --beam_sizes=3,1, the first of which is the default for requests",
     ):
         ServeOptions(workdir=("a",), beam_sizes=(3, 1), search={"beam_size": 7})
+
+
+def test_a_server_outlives_its_standard_error(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", sys.stderr)  # restored afterwards
+    monkeypatch.setattr(compiled_programs, "keep", lambda _: None)
+    given = []
+    monkeypatch.setattr("convs2s_jax.serving.server.serve", lambda *_, **__: given.append(sys.stderr))
+    command.main({"workdir": ("a",)}, [])
+    assert isinstance(given[0], streams.Expendable)
 
 
 def test_the_log_tells_every_ten_seconds_how_many_programs_are_compiled(monkeypatch):
