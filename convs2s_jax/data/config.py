@@ -6,6 +6,7 @@ from typing import Literal
 from convs2s_jax.core.config import check, record
 from convs2s_jax.core.errors import UserError, did_you_mean
 from convs2s_jax.core.places import check_place
+from convs2s_jax.core.tokens import SPECIAL
 from convs2s_jax.data.cldr import CldrConfig
 
 # SentencePiece's names. All but "identity" change characters, so decoding returns the normalised text.
@@ -51,6 +52,7 @@ class VocabularyConfig:
         others become <unk>.
       normalization: subwords only: a SentencePiece normalisation (identity, nfkc, nfkc_cf, nmt_nfkc, nmt_nfkc_cf);
         identity leaves every character unchanged.
+      symbols: subwords only: texts that are always one unit, wherever they occur, such as tags of languages or domains.
     """
 
     kind: Literal["bpe", "unigram", "words"] = "bpe"
@@ -63,6 +65,7 @@ class VocabularyConfig:
     split_digits: bool = False
     character_coverage: float = 1.0
     normalization: str = "identity"
+    symbols: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_place("dir", self.dir, stores=True)
@@ -79,6 +82,12 @@ class VocabularyConfig:
         if self.normalization not in NORMALIZATIONS:
             hint = did_you_mean(self.normalization, NORMALIZATIONS)
             raise UserError(f"normalization is '{self.normalization}'{hint}")
+        for symbol in self.symbols:
+            check(
+                symbol not in SPECIAL and symbol.split() == [symbol] and "\u2581" not in symbol,
+                f"symbols contains '{symbol}': use text without white space and U+2581, but not {', '.join(SPECIAL)}",
+            )
+            check(self.symbols.count(symbol) == 1, f"symbols contains '{symbol}' twice; list it once")
 
 
 @record

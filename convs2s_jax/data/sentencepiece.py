@@ -153,6 +153,7 @@ def train(cfg: VocabularyConfig, lines: Iterable[str], *, size: int, field: str)
             eos_id=EOS,
             unk_id=UNK,
             unk_surface="<unk>",
+            user_defined_symbols=[_escape(symbol) for symbol in cfg.symbols],
             max_sentence_length=1 << 24,  # bytes; longer lines would be skipped silently
             num_threads=4,  # fixed: the floating-point sums of a unigram model depend on it
             minloglevel=3,

@@ -22,6 +22,16 @@ from convs2s_jax.data.config import BatchConfig, DataConfig, SplitFiles, Vocabul
             {"vocabulary": {"src_size": 2**31}},
             "data.vocabulary.src_size is 2147483648: expected an integer between .* and 2147483647",
         ),
+        (
+            {"vocabulary": {"symbols": ["<2en>", "a b"]}},
+            "data.vocabulary.symbols contains 'a b': use text without white",
+        ),
+        (
+            {"vocabulary": {"symbols": ["</s>"]}},
+            "data.vocabulary.symbols contains '</s>': .*, but not <s>, <pad>, </s>, ",
+        ),
+        ({"vocabulary": {"symbols": [""]}}, "data.vocabulary.symbols contains '': use text without white space and"),
+        ({"vocabulary": {"symbols": ["x", "x"]}}, "data.vocabulary.symbols contains 'x' twice; list it once"),
         ({"vocabulary": {"sample": 0}}, "data.vocabulary.sample is 0: .* requires a line; use 1 or more"),
         ({"vocabulary": {"min_count": 0}}, "data.vocabulary.min_count is 0: .* use 1 or more"),
         (

@@ -109,6 +109,22 @@ def test_digits_can_be_split(split_digits, pieces):
     assert len(ids) == pieces  # with four digits, the mark of a word's start is the fifth
 
 
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_symbols_are_one_unit_wherever_they_occur(kind):
+    """Also if they do not occur in the training text, and in random segmentations."""
+    lines = [f"<2de> {i} years, a,b" for i in range(50)]
+    symbols = ("<2de>", "<2fr>", "a,b", "\u2585")
+    cfg = VocabularyConfig(kind=kind, src_size=34, joint=True, symbols=symbols)
+    made = build(cfg, ParallelText(lines, lines, "train")).src
+    text = "<2fr> 7 years<2de> a,b \u2585"
+    [ids] = made.encode([text])
+    assert UNK not in ids
+    assert made.decode(ids) == text
+    for found in (ids, *made.sample([text] * 9, rate=0.5, seed=1)):
+        pieces = [made.token(i) for i in found]
+        assert [piece for piece in pieces if piece in symbols] == ["<2fr>", "<2de>", "a,b"]
+
+
 def test_long_lines_are_learned_from():
     lines = ["a " * 5000 + "ß"]
     assert (
