@@ -190,7 +190,7 @@ def read_config(given: str, overrides: Sequence[tuple[str, str]]) -> dict[str, A
     Args:
       given: path of a Python file that defines `get_config()`, which returns dictionaries or an ml_collections
         ConfigDict; path of a run's config.json; the address of either in an object store; or name of a configuration
-        that comes with the package. A Python file may import files beside it.
+        that comes with the package. A local Python file may import files beside it.
       overrides: (path.to.field, text) of the command line.
 
     Raises:
@@ -218,6 +218,7 @@ def _values_of_json(path: str, text: str) -> Any:
 
 def _values_of_python(path: str) -> Any:
     folder = os.path.dirname(os.path.abspath(path))
+    before, loaded = list(sys.path), set(sys.modules)
     sys.path.append(folder)  # files beside it may be imported, but hide no library
     try:
         module = runpy.run_path(path)
@@ -229,12 +230,17 @@ def _values_of_python(path: str) -> Any:
     except UserError:
         raise
     except SyntaxError as error:
-        kind = "" if path.endswith(".py") else "; a configuration is a Python file with get_config(), or a config.json"
-        raise UserError(f"{path}{_line(error, path)}: {type(error).__name__}: {error.msg}{kind}") from error
+        where = error.filename or path  # it may be in a file that the configuration imports
+        hint = "; a configuration is a Python file with get_config(), or a config.json"
+        hint = hint if where == path and not path.endswith(".py") else ""
+        raise UserError(f"{where}, line {error.lineno}: {type(error).__name__}: {error.msg}{hint}") from error
     except (Exception, SystemExit) as error:
         raise UserError(f"{path}{_line(error, path)}: {type(error).__name__}: {error}") from error
     finally:
-        sys.path.remove(folder)
+        sys.path[:] = before
+        for name in set(sys.modules) - loaded:  # another configuration may have a neighbour of the same name
+            if os.path.dirname(getattr(sys.modules[name], "__file__", None) or "") == folder:
+                del sys.modules[name]
     return values.to_dict() if hasattr(values, "to_dict") else values
 
 
@@ -289,7 +295,5 @@ def default_text(field: Field, group: Group) -> str:
 
 def _line(error: BaseException, path: str) -> str:
     """Return ", line 7" if the error occurred in this file."""
-    if isinstance(error, SyntaxError):
-        return f", line {error.lineno}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
     return f", line {lines[-1]}" if lines else ""

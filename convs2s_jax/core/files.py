@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from convs2s_jax.core.errors import UserError, shortened
+from convs2s_jax.core.guard import NO_ROOM
 
 LARGEST = 1 << 28
 """Maximum size in bytes of a file that is read as a whole. Corpus files are read in pieces (`data.text_files`)."""
@@ -194,9 +195,10 @@ def new_folder(path: Path, *, parents: bool = True) -> Iterator[Path]:
     try:
         part.mkdir(parents=parents)
         yield part
-    except OSError as error:  # a full disk has no name
-        inside = error.filename is None or str(error.filename).startswith(str(part))
-        error.filename = str(path) if inside else error.filename
+    except OSError as error:
+        unnamed = error.filename is None and error.errno in NO_ROOM
+        if unnamed or str(error.filename).startswith(str(part)):
+            error.filename = str(path)
         raise
     finally:
         shutil.rmtree(part, ignore_errors=True)

@@ -41,7 +41,7 @@ def with_address(tell: Tell, copy: Path, address: str) -> Tell:
 
 
 @contextlib.contextmanager
-def address_in_errors(copy: Path, address: str) -> Iterator[None]:
+def address_in_errors(copy: Path | str, address: str) -> Iterator[None]:
     """Replace the path of a copy with its address in the messages of user errors."""
     try:
         yield

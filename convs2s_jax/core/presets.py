@@ -38,11 +38,11 @@ def find(given: str) -> Path:
     """
     if os.path.isfile(given):  # unlike Path.is_file, this raises no error for a name that is too long
         return Path(given)
-    if os.path.isdir(given):
-        raise UserError(f"--config={shortened(given, 1000)} is a folder; use a file, or the name of a configuration")
     name = given.removesuffix(".py")
     if name in names():
         return folder() / f"{name}.py"
+    if os.path.isdir(given):
+        raise UserError(f"--config={shortened(given, 1000)} is a folder; use a file, or the name of a configuration")
     raise UserError(
         f"--config={shortened(given, 1000)}: no such file and no configuration of that name exists; "
         f"{_suggestion(Path(given[-200:]).stem)}"

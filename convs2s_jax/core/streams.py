@@ -66,6 +66,8 @@ class Expendable:
       lost: the first error of writing; None while there is none.
     """
 
+    _stream: Any = None  # of a copy that is being made
+
     def __init__(self, stream: Any) -> None:
         """Write to `stream` until that fails."""
         self._stream = stream
@@ -90,6 +92,8 @@ class Expendable:
     def _attempt(self, action: Callable[[], Any]) -> None:
         try:
             action()
+        except BlockingIOError:
+            pass  # full for now
         except OSError as error:
             self.lost = self.lost or error
             _discard(self._stream)

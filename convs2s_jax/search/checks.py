@@ -17,7 +17,7 @@ from convs2s_jax.models.checks import check_config, check_params
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.request import as_ids, check_ids
+from convs2s_jax.search.request import as_ids, check_ids, is_list
 from convs2s_jax.search.shortlist import Shortlist
 
 Models = Params | Sequence[Params]
@@ -72,10 +72,7 @@ def check_untraced(params: Any, *sequences: Any) -> None:
       TypeError: parameters, sequences of ids, or an array of all of them are traced.
     """
     wholes = (*jax.tree.leaves(params), *sequences)  # checked first, so that no tracer is iterated over
-    if any(
-        isinstance(x, jax.core.Tracer)
-        for x in chain(wholes, chain.from_iterable(x for x in sequences if hasattr(x, "__len__")))
-    ):
+    if any(isinstance(x, jax.core.Tracer) for x in chain(wholes, chain.from_iterable(filter(is_list, sequences)))):
         raise TypeError(
             "translate and score need concrete values, but params or sequences are traced by jit, grad or vmap: use "
             "beam_search there, and loss or force for scores that have gradients"
@@ -113,10 +110,10 @@ def check_shortlist(
             "their vocabulary"
         )
     words = len(shortlist.offsets) - 1
-    if len(shortlist.words) and any(size != words for size in source_sizes(members, cfgs)):
+    other = [size for size in source_sizes(members, cfgs) if size != words]
+    if len(shortlist.words) and other:
         raise ValueError(
-            f"the shortlist is for {words} source words, but the models have {source_sizes(members, cfgs)}: use one "
-            "for their vocabulary"
+            f"the shortlist is for {words} source words, but a model has {other[0]}: use one for its vocabulary"
         )
 
 

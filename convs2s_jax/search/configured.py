@@ -61,8 +61,8 @@ def beam_search(
     Raises:
       ValueError: shapes do not fit, there is no sentence, prefixes or phrases are outside the vocabulary, a prefix is
         longer than a result (both are only checked if they are not traced), `coverage` or keys are missing, or `search`
-        does not use one of the `numbers`
-        or the keys.
+        does not use the keys or one of the `numbers`.
+      TypeError: `search`, `request`, `numbers` or `strategy` has another type.
     """
     check_config(search, SearchConfig, name="search")
     if not isinstance(strategy, Strategy | None):

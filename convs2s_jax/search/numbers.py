@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -76,22 +77,29 @@ def checked_numbers(numbers: Any, cfg: SearchConfig, *, own_strategy: bool = Fal
     Whether traced values are used is not checked, nor for those that a custom strategy may use.
 
     Raises:
-      TypeError: `numbers` is not a `Numbers`.
-      ValueError: a number has axes, or differs from that of `cfg`, and the search does not use it.
+      ValueError: a number has axes, or the search does not use it and it differs from that of `cfg`.
+      TypeError: `numbers` is not a `Numbers`, or a value is not a number, or not an integer where one is expected.
     """
     if not isinstance(numbers, Numbers):
         raise TypeError(f"numbers is a {type(numbers).__name__}: expected what `numbers_of` returns")
     own, structure = numbers_of(cfg), structure_of(cfg)
+    cast = {field.name: _cast(field.name, getattr(numbers, field.name), own) for field in dataclasses.fields(Numbers)}
     for name, (is_read, remedy) in (_OF_SCORES if own_strategy else {**_OF_SCORES, **_OF_STRATEGIES}).items():
         value = getattr(numbers, name)
         if is_read(structure) or isinstance(value, jax.core.Tracer):
             continue
         if np.any(np.asarray(value, np.float32) != getattr(own, name)):
             raise ValueError(f"numbers.{name} is {value}, but this search does not use it: set {remedy} in `search`")
-    cast = {}
-    for name, kind in ((field.name, getattr(own, field.name).dtype) for field in dataclasses.fields(Numbers)):
-        value = getattr(numbers, name)
-        if np.ndim(value):
-            raise ValueError(f"numbers.{name} has shape {np.shape(value)}: pass one number, or map with jax.vmap")
-        cast[name] = value.astype(kind) if isinstance(value, Array) else kind.type(value)
     return Numbers(**cast)
+
+
+def _cast(name: str, value: Any, like: Numbers) -> Scalar:
+    """Return a number in the dtype of the same one in `like`."""
+    value = value if isinstance(value, Array) else np.asarray(value)
+    dtype = getattr(like, name).dtype
+    if value.ndim:
+        raise ValueError(f"numbers.{name} has shape {value.shape}: pass one number, or map with jax.vmap")
+    kind, what = (jnp.integer, "an integer") if jnp.issubdtype(dtype, jnp.integer) else (jnp.number, "a number")
+    if not jnp.issubdtype(value.dtype, kind):
+        raise TypeError(f"numbers.{name} is {value} of {value.dtype}: expected {what}")
+    return value.astype(dtype) if isinstance(value, Array) else dtype.type(value)

@@ -37,6 +37,11 @@ class Request:
     keys: Array | None = None
 
 
+def is_list(x: Any) -> bool:
+    """Return whether this has elements: a sequence, or an array with axes."""
+    return hasattr(x, "__len__") and getattr(x, "ndim", 1) > 0
+
+
 def as_phrases(phrases: Sequence[Sequence[Tokens]]) -> list[list[np.ndarray]]:
     """Convert the phrases of each sentence to arrays.
 
@@ -44,7 +49,7 @@ def as_phrases(phrases: Sequence[Sequence[Tokens]]) -> list[list[np.ndarray]]:
       ValueError: they are not lists of sequences of integers.
     """
     for i, wanted in enumerate(phrases):
-        if not hasattr(wanted, "__len__"):
+        if not is_list(wanted):
             raise ValueError(f"sentence {i}: its phrases are {shown(wanted)}: expected a list of phrases")
     return [as_ids("a phrase", wanted, [i] * len(wanted)) for i, wanted in enumerate(phrases)]
 

@@ -101,6 +101,12 @@ def test_a_missing_file_is_named(tmp_path):
         read_config(str(tmp_path), [])
 
 
+def test_a_folder_does_not_hide_a_configuration_of_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "multi30k_de_en").mkdir()
+    assert "model" in read_config("multi30k_de_en", [])
+
+
 def test_a_file_without_get_config_is_named(write):
     with pytest.raises(
         UserError, match=r"my\.py does not define get_config\(\): a configuration file must return its values"
@@ -139,7 +145,13 @@ def test_a_file_may_import_its_neighbours(write, tmp_path):
     (tmp_path / "shared_settings.py").write_text("SEED = 5\n")
     before = list(sys.path)
     assert read_config(path, []) == {"seed": 5}
+    (tmp_path / "shared_settings.py").write_text("import sys\nsys.path.clear()\nSEED = 60\n")
+    assert read_config(path, []) == {"seed": 60}
+    (tmp_path / "shared_settings.py").write_text("\n\nSEED = = 5\n")
+    with pytest.raises(UserError, match=rf"^{tmp_path}/shared_settings.py, line 3: SyntaxError: invalid syntax$"):
+        read_config(path, [])
     assert sys.path == before
+    assert "shared_settings" not in sys.modules
 
 
 @dataclasses.dataclass(frozen=True)

@@ -67,6 +67,20 @@ def test_errors_name_the_folder_and_not_the_temporary_one(tmp_path):
         assert raised.value.filename == name
 
 
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "[Errno 28] No space left on device: '{path}'"),
+        (OSError("100 requested and 0 written"), "100 requested and 0 written"),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), "[Errno 111] Connection refused"),
+    ],
+)
+def test_only_a_full_disk_gets_the_name_of_the_folder(tmp_path, error, shown):
+    with pytest.raises(OSError, match=r".") as raised, new_folder(tmp_path / "x"):
+        raise error
+    assert str(raised.value) == shown.format(path=tmp_path / "x")
+
+
 def test_a_name_as_long_as_a_disk_allows_can_be_written(tmp_path):
     """The temporary name beside it was 34 bytes longer than the disk allows."""
     for name in ("n" * 255, "ä" * 127):

@@ -1,5 +1,7 @@
 """Standard streams that are closed, full or without a reader: a sentence, a status, and no file in their place."""
 
+import copy
+import io
 import itertools
 import json
 import os
@@ -8,6 +10,7 @@ import sys
 
 import pytest
 
+from convs2s_jax.core import streams
 from tests import tiny
 
 PROGRAM = """
@@ -26,6 +29,35 @@ guard(action, program="program")
 CLOSED_INPUT = "program: standard input is closed: redirect a file to it, or set --input=FILE\n"
 CLOSED_OUTPUT = "program: standard output is closed: redirect it to a file, or set --output=FILE\n"
 FULL = "program: No space left on device; free disk space and run the same command again\n"
+
+
+class Failing(io.StringIO):
+    """A stream that raises each of these errors once."""
+
+    def __init__(self, *errors):
+        super().__init__()
+        self.errors = list(errors)
+
+    def write(self, text):
+        if self.errors:
+            raise self.errors.pop()
+        return super().write(text)
+
+
+def test_a_standard_error_that_is_full_for_now_is_not_lost():
+    stream = streams.Expendable(Failing(BlockingIOError()))
+    assert stream.write("a") == 1
+    stream.writelines(["b", "c"])
+    assert (stream.lost, stream.getvalue()) == (None, "bc")
+
+
+def test_a_lost_standard_error_takes_all_output_and_keeps_the_first_error(tmp_path):
+    first = OSError("first")
+    stream = streams.Expendable(Failing(OSError("second"), first))
+    for text in ("a", "b"):
+        stream.write(text)
+    assert stream.lost is first
+    assert isinstance(copy.copy(stream), streams.Expendable)
 
 
 def shell(command, **more):

@@ -201,6 +201,20 @@ def test_a_number_with_axes_is_refused(values):
         checked_numbers(numbers_of(CFG).replace(temperature=values), CFG)
 
 
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"min_length": 2.7}, "^numbers.min_length is 2.7 of float64: expected an integer$"),
+        ({"min_length": jnp.float32(2)}, "^numbers.min_length is 2.0 of float32: expected an integer$"),
+        ({"temperature": None}, "^numbers.temperature is None of object: expected a number$"),
+    ],
+    ids=str,
+)
+def test_what_is_no_number_of_its_kind_is_refused(values, message):
+    with pytest.raises(TypeError, match=message):
+        checked_numbers(numbers_of(CFG).replace(**values), CFG)
+
+
 def test_numbers_in_64_bits_are_searched_in_32():
     with jax.enable_x64(True):
         wide = numbers_of(CFG).replace(temperature=jnp.asarray(2.0), unk_penalty=np.float64(0.5), min_length=1)

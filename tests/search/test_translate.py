@@ -207,6 +207,7 @@ def test_an_ensemble_reads_and_writes_the_same_vocabularies(params):
         ({"prefixes": [[5], 7]}, "^sentence 1: its prefix is 7: expected a list of token ids"),
         ({"phrases": [[], [7, 8]]}, "^sentence 1: a phrase is 7: expected a list of token ids"),
         ({"phrases": [[], 7]}, "^sentence 1: its phrases are 7: expected a list of phrases$"),
+        ({"phrases": [[], np.asarray(7)]}, "^sentence 1: its phrases are .*7.*: expected a list of phrases$"),
     ],
     ids=str,
 )

@@ -169,7 +169,9 @@ def prepare_only(cfg: Config, workdir: Path, tell: Tell) -> None:
                 check_data(run, position_file.read(place))
                 break
         if found := vocabularies.learned_folder(workdir, run.vocabularies):
-            tell(f"vocabularies: {found} (for other runs: --config.data.vocabulary.dir, until this one trains)")
+            tell(
+                f"vocabularies: {found} (until this run trains, others can use them with --config.data.vocabulary.dir)"
+            )
 
 
 def _check_workdir(workdir: Path, cfg: Config) -> None:

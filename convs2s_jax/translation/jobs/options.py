@@ -11,19 +11,23 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.places import scheme_of
 from convs2s_jax.data.text_files import name_of
 from convs2s_jax.search.config import SearchConfig, check_search, overridden
+from convs2s_jax.translation.jobs.output import descriptor_of
 
 TRANSLATING = MappingProxyType({"translating": True})
 """Metadata of options that do not apply to labelling."""
 READ = ("input", "prefix", "constraints", "score", "unk_dictionary", "shortlist")
 """Options for a single file to read; --reference accepts several."""
-STDIN = ("-", "/dev/stdin")
-"""Names of standard input."""
 _SCORING = {field.name for field in dataclasses.fields(SearchConfig) if "scoring" in field.metadata}
 
 
 def flags(names: Iterable[str]) -> str:
     """Flags as they are written, separated by commas: --beam_size, --normalize."""
     return ", ".join(f"--{name}" for name in names)
+
+
+def is_stdin(path: str) -> bool:
+    """Return whether this is a name of standard input."""
+    return path == "-" or descriptor_of(path) == 0
 
 
 def check_read_once(given: Sequence[str]) -> None:
@@ -237,8 +241,8 @@ class Options:
         """
         given = [(name, getattr(self, name)) for name in READ] + [("reference", path) for path in self.reference]
         # a language model scores without an input, and --split has its own; read_work knows the model
-        no_input = self.split is not None or self.score in STDIN
-        twice = [f"--{name}" for name, path in given if path in STDIN and not (name == "input" and no_input)]
+        no_input = self.split is not None or is_stdin(self.score)
+        twice = [f"--{name}" for name, path in given if is_stdin(path) and not (name == "input" and no_input)]
         check_read_once(twice)
         target = Path("/dev/stdout" if self.output == "-" else self.output)
         what = "standard output" if self.output == "-" else f"--output={self.output}"

@@ -1,6 +1,8 @@
 """Write the output file: complete lines only, in the order of the input, even after errors and interrupts."""
 
 import contextlib
+import errno
+import fcntl
 import os
 import re
 import stat
@@ -17,8 +19,8 @@ Write = Callable[[Sequence[str]], None]
 Note = Callable[[Sequence[bytes]], None]
 
 
-_STREAMS = {"/dev/stdout": 1, "/dev/stderr": 2}
-_DESCRIPTOR = re.compile(r"(?:/dev/fd|/proc/self/fd)/(\d+)")
+_STREAMS = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
+_DESCRIPTOR = re.compile(r"(?:/dev|/proc/self|/proc/thread-self)/fd/(\d+)")
 
 
 def descriptor_of(name: str) -> int | None:
@@ -33,13 +35,17 @@ def descriptor_of(name: str) -> int | None:
 def check_writable(name: str) -> None:
     """Raise UserError before decoding starts if the output cannot be written. Nothing is changed."""
     path = Path(name)
-    if name == "-":
+    descriptor = descriptor_of(name)
+    if name == "-" or descriptor == 1:
         streams.check_open(sys.stdout)
         return
     if path.is_fifo():
         return
     try:
-        if path.exists():
+        if descriptor is not None:
+            if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+                raise OSError(errno.EBADF, "it is open for reading only")
+        elif path.exists():
             os.close(os.open(path, os.O_WRONLY))
         else:
             check_replaceable(path)

@@ -11,7 +11,7 @@ from convs2s_jax.metrics import scoring
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.translation import fit
 from convs2s_jax.translation.jobs import inputs, resuming
-from convs2s_jax.translation.jobs.options import STDIN, Options, check_read_once
+from convs2s_jax.translation.jobs.options import Options, check_read_once, is_stdin
 from convs2s_jax.translation.translator import Translator
 
 
@@ -52,7 +52,7 @@ def read_work(options: Options, translator: Translator, search: SearchConfig, te
         given = read_lines(options.score)  # once: it may be a pipe
         work = Work("no source", [""] * len(given), targets=given)
     else:
-        if options.score in STDIN and options.input in STDIN:
+        if is_stdin(options.score) and is_stdin(options.input):
             check_read_once(["--input", "--score"])
         work = Work(options.input_name, read_lines(options.input))
     if not translator.reads_source:

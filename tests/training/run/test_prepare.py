@@ -283,7 +283,9 @@ def test_prepared_vocabularies_are_named_and_serve_other_runs(folder, tmp_path):
     told = []
     opening.prepare_only(tiny.config(**options(folder, data__hold_out=0.1)), tmp_path / "run", told.append)
     [named] = (tmp_path / "run" / "cache" / "vocab").iterdir()
-    assert told[-1] == (f"vocabularies: {named} (for other runs: --config.data.vocabulary.dir, until this one trains)")
+    assert told[-1] == (
+        f"vocabularies: {named} (until this run trains, others can use them with --config.data.vocabulary.dir)"
+    )
     other = tiny.config(**options(folder, data__hold_out=0.1, data__vocabulary={"dir": str(named)}))
     opening.prepare_only(other, tmp_path / "other", told.append)
     assert (tmp_path / "other" / "cache" / "vocab" / "given").is_dir()

@@ -3,6 +3,7 @@
 import errno
 import os
 import signal
+import socket
 
 import pytest
 
@@ -43,7 +44,19 @@ def test_an_open_file_is_neither_opened_again_nor_truncated(path, name):
 
 
 def test_standard_streams_have_names():
-    assert [descriptor_of(name) for name in ("/dev/stdout", "/dev/stderr", "/dev/fd/17", "out")] == [1, 2, 17, None]
+    names = ("/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/fd/17", "/proc/thread-self/fd/3", "out")
+    assert [descriptor_of(name) for name in names] == [0, 1, 2, 17, 3, None]
+
+
+def test_a_socket_is_written_and_what_is_open_for_reading_is_refused(path):
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        check_writable(f"/dev/fd/{ours.fileno()}")
+        with opened(f"/dev/fd/{ours.fileno()}") as write:
+            write(["a\n"])
+        assert theirs.recv(9) == b"a\n"
+    with path.open() as file, pytest.raises(UserError, match="cannot be written: it is open for reading only; choose"):
+        check_writable(f"/dev/fd/{file.fileno()}")
 
 
 def test_a_pipe_without_a_path_is_written(tmp_path):

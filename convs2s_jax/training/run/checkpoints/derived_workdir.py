@@ -50,11 +50,9 @@ def new(flag: str, place: str, tell: Tell) -> Iterator[Path]:
         with contextlib.ExitStack() as stack:
             run_folder.provide(path.absolute().parent, stack)
             part = stack.enter_context(new_folder(path, parents=False))
-            try:
+            named = local_copies.address_in_errors  # writers do not know the final name
+            with named(part, place), named(f"--workdir={part}", f"{flag}={place}"):
                 yield part
-            except UserError as error:  # of a writer that does not know the final name
-                named = str(error).replace(f"--workdir={part}", f"{flag}={place}").replace(str(part), place)
-                raise UserError(named) from error
             part.rename(path.absolute())
     except OSError as error:
         remedy = writing_remedy(error, "choose another folder")

@@ -66,7 +66,7 @@ class Interrupts:
         """
         self.received = ""
         self._own_process, self._peers = own_process, peers
-        self._begun, self._sent = False, False
+        self._begun, self._sent, self._hung_up = False, False, False
         self._save_untold, self._stop_untold = [True], [True]
         self._ending, self._repeated = False, False
         self._asked = 0
@@ -148,13 +148,14 @@ class Interrupts:
         self._tell_saving(self.received)
 
     def _hang_up(self, _number: int, _frame: FrameType | None) -> None:
+        if self._hung_up or self.received or self._sent:
+            return
+        self._hung_up = True
+        _write("SIGHUP: saving before exit\n")
         if distributed.is_multi_process():
-            if not self._sent:
-                self._sent = True
-                distributed.pass_on()
-        elif not self.received:
+            distributed.pass_on()
+        else:
             self.received = signal.SIGHUP.name
-            self._tell_saving(self.received)
 
     def _once_more(self, unraisable: Any) -> None:
         """Send a signal again if Python ignored what its handler raised."""
@@ -229,8 +230,8 @@ def _write_once(untold: list[bool], text: str) -> None:
 
 
 def _write(text: str) -> None:
-    """Write to standard error, unless it is closed or has lost its reader."""
-    with contextlib.suppress(OSError, ValueError):
+    """Write to standard error, unless it is closed, has lost its reader, or is being written to (RuntimeError)."""
+    with contextlib.suppress(OSError, ValueError, RuntimeError):
         sys.stderr.write(text)
         sys.stderr.flush()
 

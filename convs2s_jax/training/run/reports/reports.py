@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from convs2s_jax.core.errors import UserError, first_line, one_line
 from convs2s_jax.core.files import open_to_append
+from convs2s_jax.core.guard import NO_ROOM
 from convs2s_jax.core.streams import Expendable
 from convs2s_jax.training.run.processes.interrupts import EndedAtOnceError
 from convs2s_jax.training.run.reports import metrics_file
@@ -116,7 +117,7 @@ class Reports:
             if lost is not None and not self._told_of_loss:
                 self._told_of_loss = True
                 what = "standard error cannot be written, so messages are only in this log"
-                self._log.write(_stamped(f"{what}: {lost.strerror}"))
+                self._log.write(_stamped(f"{what}: {lost.strerror or lost}"))
             self._log.write(line)
             self._log.flush()
 
@@ -126,7 +127,8 @@ class Reports:
         try:
             yield
         except OSError as error:
-            error.filename = error.filename or str(self._workdir)
+            if error.filename is None and error.errno in NO_ROOM:
+                error.filename = str(self._workdir)
             raise
 
     def has(self, *, split: str, step: int) -> bool:

@@ -66,26 +66,63 @@ def test_before_the_first_update_a_signal_ends_the_work_at_once(number, capsys):
     assert capsys.readouterr().err == f"{number.name}: stopped before the first update; there was nothing to save\n"
 
 
+@contextlib.contextmanager
+def sighup_is(handler):
+    """Whatever it is for pytest, which may run under nohup."""
+    before = signal.signal(signal.SIGHUP, handler)
+    try:
+        yield
+    finally:
+        after = signal.signal(signal.SIGHUP, before)
+    assert after == handler
+
+
 def test_a_closed_terminal_saves_and_other_signals_count_from_there(capsys):
     """The kernel and the shell both send SIGHUP, and a session manager SIGTERM as well."""
-    before = signal.getsignal(signal.SIGHUP)
-    with Interrupts() as interrupts:
+    with sighup_is(signal.SIG_DFL), Interrupts() as interrupts:
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
         interrupts.begin()
-        for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGTERM):
+        for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGTERM, signal.SIGHUP):
             os.kill(os.getpid(), number)
-            assert interrupts.received == (number.name)
+        assert interrupts.received == "SIGTERM"
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGTERM)
-    assert capsys.readouterr().err == "SIGHUP: saving before exit; send it again to exit immediately\n"
-    assert signal.getsignal(signal.SIGHUP) == before
+    told = "SIGHUP: saving before exit\nSIGTERM: saving before exit; send it again to exit immediately\n"
+    assert capsys.readouterr().err == told
 
 
-def test_with_nohup_a_closed_terminal_changes_nothing(monkeypatch):
-    monkeypatch.setattr(signal, "getsignal", lambda _: signal.SIG_IGN)  # pytest's own process keeps its handler
-    with Interrupts() as interrupts:
+def test_with_nohup_a_closed_terminal_changes_nothing():
+    with sighup_is(signal.SIG_IGN), Interrupts() as interrupts:
         interrupts.begin()
-        assert signal.SIGHUP not in interrupts._before
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert interrupts.received == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_a_signal_while_a_message_is_written_saves(number, monkeypatch):
+    """Python's writer refuses to be called from the handler that interrupts it."""
+
+    def write(_):
+        raise RuntimeError("reentrant call inside <_io.BufferedWriter name='<stderr>'>")
+
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=write))
+    with sighup_is(signal.SIG_DFL), Interrupts() as interrupts:
+        interrupts.begin()
+        os.kill(os.getpid(), number)
+        assert interrupts.received == number.name
+
+
+def test_with_several_processes_other_signals_count_from_a_closed_terminal_too(monkeypatch):
+    passed = []
+    monkeypatch.setattr(module.distributed, "is_multi_process", lambda: True)
+    monkeypatch.setattr(module.distributed, "pass_on", lambda: passed.append(1))
+    with sighup_is(signal.SIG_DFL), Interrupts() as interrupts:
+        interrupts.begin()
+        for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGINT):
+            os.kill(os.getpid(), number)
+        assert len(passed) == 2
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
 
 
 class Dying:
