@@ -36,11 +36,11 @@ class Failing(io.StringIO):
 
     def __init__(self, *errors):
         super().__init__()
-        self.errors = list(errors)
+        self.failures = list(errors)
 
     def write(self, text):
-        if self.errors:
-            raise self.errors.pop()
+        if self.failures:
+            raise self.failures.pop()
         return super().write(text)
 
 
