@@ -7,7 +7,7 @@ import runpy
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING
 from pathlib import Path
 from types import MappingProxyType
@@ -216,17 +216,30 @@ def _values_of_json(path: str, text: str) -> Any:
     return values
 
 
-def _values_of_python(path: str) -> Any:
-    folder = os.path.dirname(os.path.abspath(path))
+@contextlib.contextmanager
+def _importing_from(folder: str) -> Iterator[None]:
+    """Let a configuration import files of its folder, which hide no library, within the block."""
     before, loaded = list(sys.path), set(sys.modules)
-    sys.path.append(folder)  # files beside it may be imported, but hide no library
+    sys.path.append(folder)
     try:
-        module = runpy.run_path(path)
-        if "get_config" not in module:
-            raise UserError(
-                f"{path} does not define get_config(): a configuration file must return its values from this function"
-            )
-        values = module["get_config"]()
+        yield
+    finally:
+        sys.path[:] = before
+        for name in set(sys.modules) - loaded:  # another configuration may have a neighbour of the same name
+            if os.path.dirname(getattr(sys.modules[name], "__file__", None) or "") == folder:
+                del sys.modules[name]
+
+
+def _values_of_python(path: str) -> Any:
+    try:
+        with _importing_from(os.path.dirname(os.path.abspath(path))):
+            module = runpy.run_path(path)
+            if "get_config" not in module:
+                raise UserError(
+                    f"{path} does not define get_config(): a configuration file must return its values from this "
+                    "function"
+                )
+            values = module["get_config"]()
     except UserError:
         raise
     except SyntaxError as error:
@@ -236,11 +249,6 @@ def _values_of_python(path: str) -> Any:
         raise UserError(f"{where}, line {error.lineno}: {type(error).__name__}: {error.msg}{hint}") from error
     except (Exception, SystemExit) as error:
         raise UserError(f"{path}{_line(error, path)}: {type(error).__name__}: {error}") from error
-    finally:
-        sys.path[:] = before
-        for name in set(sys.modules) - loaded:  # another configuration may have a neighbour of the same name
-            if os.path.dirname(getattr(sys.modules[name], "__file__", None) or "") == folder:
-                del sys.modules[name]
     return values.to_dict() if hasattr(values, "to_dict") else values
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from convs2s_jax.core.errors import UserError, shortened
-from convs2s_jax.core.guard import NO_ROOM
+from convs2s_jax.core.guard import located
 
 LARGEST = 1 << 28
 """Maximum size in bytes of a file that is read as a whole. Corpus files are read in pieces (`data.text_files`)."""
@@ -194,10 +194,10 @@ def new_folder(path: Path, *, parents: bool = True) -> Iterator[Path]:
     part = _temporary_path(path)
     try:
         part.mkdir(parents=parents)
-        yield part
+        with located(path):
+            yield part
     except OSError as error:
-        unnamed = error.filename is None and error.errno in NO_ROOM
-        if unnamed or str(error.filename).startswith(str(part)):
+        if str(error.filename).startswith(str(part)):
             error.filename = str(path)
         raise
     finally:

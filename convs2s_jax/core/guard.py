@@ -172,6 +172,17 @@ def send_again(number: int) -> None:
     started.set()
 
 
+@contextlib.contextmanager
+def located(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Add a path to the error of a full disk, which has none."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno in NO_ROOM:
+            error.filename = str(path)
+        raise
+
+
 def writing_remedy(error: OSError, otherwise: str) -> str:
     """Return the advice for a file that cannot be written: `otherwise`, and to free disk space only if it ran out."""
     return f"free disk space or {otherwise}" if error.errno in NO_ROOM else otherwise

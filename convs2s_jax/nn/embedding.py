@@ -67,14 +67,18 @@ def embed(params: Embedding, tokens: Array, start: Array) -> Array:
 
 def rows(table: Array | ShardedParam, indices: Array) -> Array:
     """Return table[indices]. If types include shardings, the result has the sharding of the indices."""
-    if indices.dtype.itemsize < 4:  # JAX clips them to the number of rows, which may not fit
-        indices = indices.astype(jnp.int32)
+    indices = widened(indices)
     if isinstance(table, ShardedParam):
         if table.look_up is not None:
             return table.look_up(table.value, indices, table.dtype)
         table = table.gather(table.value, table.dtype)
     table = jnp.asarray(table)  # numpy arrays do not accept traced indices
     return table.at[indices].get(out_sharding=P()) if shardings_in_types() else table[indices]
+
+
+def widened(ids: Array) -> Array:
+    """Return ids in a dtype that can hold the number of rows, to which they are clipped."""
+    return ids if ids.dtype.itemsize > 2 else ids.astype(jnp.int32)
 
 
 def position_rows(tokens: Array, start: Array) -> Array:

@@ -162,16 +162,17 @@ def check_ids(
     raise ValueError(f"sentence {where}: {name} contains id {token}, which is {SPECIAL[token]}: {rule}")
 
 
-def check_required_ids(prefixes: Sequence[Tokens], phrases: Sequence[Sequence[Tokens]], vocabulary: int) -> None:
-    """Reject prefixes and phrases with tokens that no hypothesis can contain.
+def check_required_ids(
+    prefixes: Sequence[np.ndarray], phrases: Sequence[Sequence[np.ndarray]], vocabulary: int
+) -> None:
+    """Reject prefixes and phrases, from `as_ids` and `as_phrases`, with tokens that no hypothesis can contain.
 
     Raises:
-      ValueError: ids that are not integers, or an id that is outside the vocabulary, PAD or EOS.
+      ValueError: an id that is outside the vocabulary, PAD or EOS.
     """
-    check_ids("its prefix", as_ids("its prefix", prefixes), vocabulary)
+    check_ids("its prefix", prefixes, vocabulary)
     sentences = [i for i, wanted in enumerate(phrases) for _ in wanted]
-    rows = as_ids("a phrase", [phrase for wanted in phrases for phrase in wanted], sentences)
-    check_ids("a phrase", rows, vocabulary, sentences)
+    check_ids("a phrase", [phrase for wanted in phrases for phrase in wanted], vocabulary, sentences)
 
 
 def check_request(request: Request, vocabulary: int, limit: int) -> None:
@@ -184,7 +185,8 @@ def check_request(request: Request, vocabulary: int, limit: int) -> None:
         np.zeros((rows, *array.shape[1:-1], 0), np.int32) if isinstance(array, jax.core.Tracer) else np.asarray(array)
         for array in (request.prefixes, request.phrases)
     )
-    check_required_ids(_unpadded(prefixes), [_unpadded(each) for each in phrases], vocabulary)
+    required = as_ids("its prefix", _unpadded(prefixes)), as_phrases([_unpadded(each) for each in phrases])
+    check_required_ids(*required, vocabulary)
     if isinstance(request.max_lengths, jax.core.Tracer):
         return
     lengths, needed = np.asarray(request.max_lengths), np.sum(prefixes != PAD, axis=-1)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from convs2s_jax.nn import struct
 from convs2s_jax.nn.affine import Affine, linear
-from convs2s_jax.nn.embedding import Embedding
+from convs2s_jax.nn.embedding import Embedding, widened
 from convs2s_jax.nn.types import Array, accumulation_dtype
 
 
@@ -120,7 +120,7 @@ def _within(tables: Tables, words: Words) -> Words:
     """
     ids, places = words.tokens, words.places
     V = len(tables.words.inputs) - 1
-    ids = ids if ids.dtype.itemsize > 2 else ids.astype(jnp.int32)  # 8 bits are too few for some bounds
+    ids = widened(ids)
     ids = jnp.clip(jnp.where(ids < 0, ids + V, ids), 0, V - 1).astype(jnp.int32)  # that of the history
     if tables.positions is not None:
         places = jnp.minimum(places, len(tables.positions.inputs) - 2)

@@ -96,7 +96,7 @@ def opened(name: str, *, keep: int = 0, note: Note = lambda _: None) -> Iterator
                         file.append(_open(name, keep))
                         stack.callback(os.close, file[0])
                     data = [result.encode() for result in results]
-                    _append(file[0], data, regular=descriptor_of(name) is None and is_regular(file[0]))
+                    _append(file[0], data, regular=descriptor_of(name) is None and _is_regular(file[0]))
                     note(data)
                 except BrokenPipeError:
                     raise
@@ -114,7 +114,7 @@ def _to_stdout(results: Sequence[str]) -> None:
         sys.stdout.buffer.flush()
 
 
-def is_regular(file: int) -> bool:
+def _is_regular(file: int) -> bool:
     """Return whether a descriptor is a regular file: devices and pipes cannot be truncated."""
     return stat.S_ISREG(os.fstat(file).st_mode)
 
@@ -123,7 +123,7 @@ def _open(name: str, keep: int) -> int:
     if (given := descriptor_of(name)) is not None:
         return os.dup(given)
     file = os.open(name, os.O_WRONLY | os.O_CREAT, 0o666)
-    if is_regular(file):
+    if _is_regular(file):
         os.ftruncate(file, keep)
         os.lseek(file, keep, os.SEEK_SET)
     return file

@@ -5,7 +5,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TextIO
@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from convs2s_jax.core.errors import UserError, first_line, one_line
 from convs2s_jax.core.files import open_to_append
-from convs2s_jax.core.guard import NO_ROOM
+from convs2s_jax.core.guard import located
 from convs2s_jax.core.streams import Expendable
 from convs2s_jax.training.run.processes.interrupts import EndedAtOnceError
 from convs2s_jax.training.run.reports import metrics_file
@@ -113,23 +113,13 @@ class Reports:
     def _logged(self, line: str) -> None:
         """Write a line to the log, after one about standard error if that was lost."""
         lost = sys.stderr.lost if isinstance(sys.stderr, Expendable) else None
-        with self._located():
+        with located(self._workdir):
             if lost is not None and not self._told_of_loss:
                 self._told_of_loss = True
                 what = "standard error cannot be written, so messages are only in this log"
                 self._log.write(_stamped(f"{what}: {lost.strerror or lost}"))
             self._log.write(line)
             self._log.flush()
-
-    @contextlib.contextmanager
-    def _located(self) -> Iterator[None]:
-        """Add the path to the error of a full disk."""
-        try:
-            yield
-        except OSError as error:
-            if error.filename is None and error.errno in NO_ROOM:
-                error.filename = str(self._workdir)
-            raise
 
     def has(self, *, split: str, step: int) -> bool:
         """Whether metrics.jsonl has an intact line of this split and step."""
@@ -158,7 +148,7 @@ class Reports:
         """
         values = {"loss": loss, "perplexity": perplexity(loss), **others}
         record = {"step": step, "epoch": epoch, "split": split, **{k: _finite(v) for k, v in values.items()}}
-        with self._located():
+        with located(self._workdir):
             self._metrics.write(metrics_file.line(record))
             self._metrics.flush()
             for name, value in values.items():
