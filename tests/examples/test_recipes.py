@@ -35,6 +35,7 @@ def run(title, **names):
     return names
 
 
+@jax.jit
 def init(key):
     return convs2s.init(key, CFG, source_vocabulary=1000, target_vocabulary=1000)
 

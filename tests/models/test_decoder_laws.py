@@ -51,6 +51,7 @@ def advance_in_layers(params, cfg, memory, cache, tokens):
     return model.advance_in_layers(params, cfg, memory, cache, tokens)
 
 
+@partial(jax.jit, static_argnums=(1, 3))
 def begin(params, cfg, memory, rows=2):
     return model.init_cache(params, cfg, memory, rows)
 
@@ -66,7 +67,7 @@ def test_any_cut_of_the_target_gives_the_same_features_attentions_and_cache(deco
     cfg = config(decoder=decoder)
     params, source = parameters(cfg), memory()
     whole = advance_in_layers(params, cfg, source, begin(params, cfg, source), TOKENS)
-    precomputed = model.precompute(params, cfg)
+    precomputed = jax.jit(model.precompute, static_argnums=1)(params, cfg)
     for p, m in ((params, source), (precomputed, model.prepare(precomputed, cfg, source))):
         cache, at, made = begin(p, cfg, m), 0, []
         for cut in cuts:

@@ -57,14 +57,14 @@ def test_attention_of_each_layer_equals_loops_over_the_equations(scan_layers):
     params, src, tgt = filled(shapes), padded(SOURCES, 5), padded(TARGETS, 7)
     found = jax.jit(layer_attention, static_argnums=1)(params, cfg, src, tgt)
     assert cfg.decoder.attention_names == ("layer 1", "layer 2", "layer 4")
-    memory = model.encode(params, cfg, src)
+    memory = jax.jit(model.encode, static_argnums=1)(params, cfg, src)
     doubles = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params.decoder)
     for b, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
         keys, values = (np.asarray(x[b, : len(source)], np.float64) for x in (memory.keys, memory.values))
         expected = numpy_loops(doubles, keys, values, target)
         assert np.abs(expected[0] - expected[1]).max() > 0.05, "layers so alike would hide an exchange"
         np.testing.assert_allclose(found[b, :, : len(target), : len(source)], expected, rtol=0, atol=1e-5)
-    same(layer_attention(model.precompute(params, cfg), cfg, src, tgt), found)
+    same(jax.jit(lambda params: layer_attention(model.precompute(params, cfg), cfg, src, tgt))(params), found)
 
 
 def test_padding_and_neighbours_change_nothing_and_are_not_seen():

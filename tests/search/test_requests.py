@@ -120,12 +120,12 @@ def test_force_has_the_scores_of_score_and_the_gradient_of_the_loss(params):
         numbers = numbers_of(cfg).replace(temperature=temperature)
         return force(params, MODEL, cfg, src, tgt, numbers=numbers)[0].scores[:, 0]
 
-    summed, gradient = jax.value_and_grad(lambda params: jnp.sum(scores(params, 1.0)))(params)
+    summed, gradient = jax.jit(jax.value_and_grad(lambda params: jnp.sum(scores(params, 1.0))))(params)
     expected = score(params, MODEL, cfg, [[5, 6], [7]], [[8], [9, 10]])
     np.testing.assert_allclose(summed, sum(t.best.score for t in expected), rtol=1e-5)
-    expected = jax.grad(lambda params: -loss(params, MODEL, Batch(src=src, tgt=tgt)).loss)(params)
+    expected = jax.jit(jax.grad(lambda params: -loss(params, MODEL, Batch(src=src, tgt=tgt)).loss))(params)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), gradient, expected)
-    mapped = jax.vmap(partial(scores, params))(jnp.array([1.0, 2.0]))
+    mapped = jax.jit(jax.vmap(partial(scores, params)))(jnp.array([1.0, 2.0]))
     np.testing.assert_allclose(jnp.sum(mapped[0]), summed, rtol=1e-5)
     warm = score(params, MODEL, dataclasses.replace(cfg, temperature=2.0), [[5, 6], [7]], [[8], [9, 10]])
     np.testing.assert_allclose(mapped[1], [t.best.score for t in warm], rtol=1e-5)

@@ -112,6 +112,7 @@ def test_cpus_have_plain_sums_where_fewer_products_would_round_or_communicate_mo
     assert ExecutionConfig().for_gradients("cpu", dtype, plain=True).convolution == "auto"
 
 
+@pytest.mark.drill
 def test_fewer_products_in_bfloat16_are_as_accurate_as_xlas_convolution():
     """They are computed in float32, so only inputs and results are rounded."""
     params = params_of(model())
