@@ -1,17 +1,22 @@
 """Recipes of docs/library.md that are no scripts, as they stand on the page."""
 
 import re
+import tarfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import sacrebleu
 
 import convs2s_jax as convs2s
+from tests.helpers import close
 
 PAGE = Path(__file__).parents[2] / "docs" / "library.md"
+WORKDIRS = Path(__file__).parents[1] / "reference" / "workdirs"
 CFG = convs2s.ModelConfig(
     embedding_dim=8,
     encoder=convs2s.ConvEncoderConfig(layers=[(8, 3)], max_positions=16),
@@ -48,6 +53,33 @@ def test_frozen_parameters_stay_and_all_others_change():
     changed = jax.tree.map(lambda a, b: bool(jnp.any(a != b)), trained, state.params)
     assert not any(jax.tree.leaves(changed.encoder))
     assert all(jax.tree.leaves(changed.decoder))
+
+
+def test_an_average_follows_the_kernels_that_layers_use():
+    params = [convs2s.split_kernels(init(jax.random.key(seed)), CFG) for seed in range(3)]
+    names = run("A moving average of the parameters", state=SimpleNamespace(params=params[0]))
+    found = names["follow"](names["average"], params[1], 0.5)
+    found = names["follow"](found, params[2], 0.75)
+    doubles = [jax.tree.map(lambda x: np.asarray(x, np.float64), init(jax.random.key(seed))) for seed in range(3)]
+    expected = jax.tree.map(lambda a, b, c: 0.75 * (a + b) / 2 + 0.25 * c, *doubles)
+    close(found, expected)
+    close(names["follow"](names["average"], params[1]), jax.tree.map(lambda a, b: 0.999 * a + 0.001 * b, *doubles[:2]))
+
+
+def test_least_risk_is_the_sample_nearest_to_all(tmp_path):
+    with tarfile.open(WORKDIRS / "convs2s.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    translator, lines = convs2s.load(tmp_path / "convs2s"), ["5 kilowatts", "Norway and Spain"]
+    names = run("Minimum Bayes risk decoding", translator=translator, lines=lines)
+    drawn = [[hypothesis.text for hypothesis in result.hypotheses] for result in names["found"]]
+    for texts, chosen in zip(drawn, names["translations"], strict=True):
+        assert len(set(texts)) > 8
+        chrf = sacrebleu.CHRF()
+        gains = [[chrf.sentence_score(text, [other]).score for other in texts] for text in texts]
+        assert chosen == texts[np.argmax(np.mean(gains, axis=1))]
+    texts = ("a dog", "the cat sat", "some bird", "the cat sat")
+    result = SimpleNamespace(hypotheses=[SimpleNamespace(text=text) for text in texts])
+    assert names["least_risk"](result) == "the cat sat"
 
 
 def test_several_models_have_the_losses_of_each_alone():
