@@ -40,14 +40,7 @@ def serve(options: ServeOptions, *, tell: Tell) -> None:
         inner = app.make(model, options, progress=_progress(tell), failed=failed)
         count = functools.partial(app.count, inner)
         made = Bounded(inner, most=options.max_body, seconds=options.timeout, count=count)
-        config = uvicorn.Config(
-            made,
-            log_level="error",
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=options.drain,
-        )
-        server = _Server(config, tell)
+        server = _Server(_configured(made, drain=options.drain), tell)
         with server.handling_signals():
             tell(f"serving on {address_of(listener)}; compiling {sum(1 for _ in model.shapes())} programs")
             server.run(sockets=[listener])  # with uvloop, which `asyncio.run` would not use
@@ -56,6 +49,22 @@ def serve(options: ServeOptions, *, tell: Tell) -> None:
         if failures:
             raise failures[0]
         tell("stopped")
+
+
+def _configured(made: Bounded, *, drain: int) -> uvicorn.Config:
+    """Configure HTTP/1.1 without logs of single requests.
+
+    uvicorn's other parser, httptools, drops the body of a request that offers to continue in HTTP/2, as Java's do.
+    """
+    return uvicorn.Config(
+        made,
+        http="h11",
+        ws="none",
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=drain,
+    )
 
 
 def _progress(tell: Tell) -> Callable[[int, int], None]:

@@ -1,6 +1,7 @@
 """A server as a process: its address, how it ends, and that its translations are those of decode.py."""
 
 import asyncio
+import http.client
 import json
 import os
 import re
@@ -23,7 +24,7 @@ from convs2s_jax.core import compiled_programs, streams
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.serving.limits import Bounded
 from convs2s_jax.serving.options import ServeOptions
-from convs2s_jax.serving.server import _progress, _Server, address_of, listening_socket
+from convs2s_jax.serving.server import _configured, _progress, _Server, address_of, listening_socket
 
 ARCHIVE = Path(__file__).parents[1] / "reference" / "workdirs" / "convs2s.tar.xz"
 COMMAND = [sys.executable, "-c", "from convs2s_jax.commands.convs2s import console; console()", "serve"]
@@ -146,6 +147,52 @@ def test_requests_that_are_not_finished_in_time_are_told_in_one_sentence(caplog)
     assert told == ["the time of --drain is over; requests that get 503: 1"]
     assert answers == [b"HTTP/1.1 503 Service Unavailable"]
     assert caplog.messages == []
+
+
+async def repeating(scope, receive, send):
+    """An application that answers with the body of the request."""
+    if scope["type"] == "http":
+        body = (await receive())["body"]
+        length = str(len(body)).encode()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", length)]})
+        return await send({"type": "http.response.body", "body": body})
+    for _ in range(2):
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+
+
+@pytest.mark.parametrize("offered", ["h2c", "websocket"])
+def test_a_request_that_offers_another_protocol_is_answered(offered):
+    """As a client may offer HTTP/2 with each first request (RFC 9110, section 7.8); the next is a request like any."""
+    answers = []
+    server = _Server(_configured(Bounded(repeating, most=99, seconds=60), drain=1), pytest.fail)
+    offer = f"connection: Upgrade, HTTP2-Settings\r\nupgrade: {offered}\r\nhttp2-settings: AAMAAABkAAQAAP__\r\n"
+
+    def ask():
+        while not server.started:
+            time.sleep(0.01)
+        with socket.create_connection(listener.getsockname(), timeout=30) as connection:
+            for more in (offer, ""):
+                head = f"POST / HTTP/1.1\r\nhost: a\r\n{more}content-length: 5\r\n\r\n"
+                connection.sendall(head.encode())
+                time.sleep(0.1)  # the body comes in a packet of its own
+                connection.sendall(b"hello")
+                answer = http.client.HTTPResponse(connection)
+                answer.begin()
+                answers.append((answer.status, answer.read()))
+
+    def ask_and_end():
+        try:
+            ask()
+        finally:
+            server.should_exit = True
+
+    asking = threading.Thread(target=ask_and_end)
+    with listening_socket("127.0.0.1", 0) as listener:
+        asking.start()
+        server.run(sockets=[listener])
+    asking.join()
+    assert answers == [(200, b"hello")] * 2
 
 
 class Running:
