@@ -1,6 +1,7 @@
 """Parallel text, or labelled text: the lines of a split. Validation lines may be held out from train."""
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -62,11 +63,11 @@ def read(cfg: DataConfig, split: str, *, optional: bool = False, recognise: Reco
 
     Args:
       optional: return a missing split without lines instead of raising an error.
-      recognise: returns False for a held-out "valid" that is not the run's. Then copies of held-out pairs stay in
-        "train", as in earlier versions, if that gives the run's split.
+      recognise: returns False for a held-out "valid" that is not the run's. Then lines are held out as in earlier
+        versions: copies of held-out pairs may stay in "train", and all lines of a label may be held out.
 
     Raises:
-      UserError: files are missing, damaged, not UTF-8, empty, or not parallel.
+      UserError: files are missing, damaged, not UTF-8, empty, or not parallel; or no held-out "valid" is recognised.
     """
     if split not in SPLITS:
         raise ValueError(f"split is {split!r}: expected one of {SPLITS}")
@@ -140,19 +141,23 @@ def _held_out(
     """Return "train" and "valid" of a corpus. Without its own "valid", hold out a part of train if `hold_out` > 0."""
     if not cfg.hold_out or own is not None or not whole or not whole.tgt:
         return {"train": whole, "valid": own}
-    for distinct in (True, False):
-        parts = _cut(whole, cfg.hold_out, distinct=distinct)
+    for distinct, labelled in [(True, True)] * cfg.labelled + [(True, False), (False, False)]:
+        parts = _cut(whole, cfg.hold_out, distinct=distinct, labelled=labelled)
         if recognise(_text(cfg, "valid", parts["valid"])):
             return parts
-    return _cut(whole, cfg.hold_out, distinct=True)
+    raise UserError(
+        f"the validation lines that data.hold_out={cfg.hold_out} takes from the training data are not those of the "
+        "run: its validation files are missing, or its training data have changed; restore them, or use another workdir"
+    )
 
 
-def _cut(whole: LinePairs, share: float, *, distinct: bool) -> Mapping[str, LinePairs]:
+def _cut(whole: LinePairs, share: float, *, distinct: bool, labelled: bool) -> Mapping[str, LinePairs]:
     """Split train into two parts at random, keeping the original order. UserError if one would be empty.
 
     Args:
       distinct: hold out pairs, so that a held-out pair is in "valid" once and not in "train"; otherwise hold out lines,
         regardless of copies.
+      labelled: whether targets are labels, of which "train" must have all.
     """
     count = len(whole.src)
     check(
@@ -160,8 +165,18 @@ def _cut(whole: LinePairs, share: float, *, distinct: bool) -> Mapping[str, Line
         "data.hold_out takes validation lines from train, which has only one line: add lines, since holding one out "
         "requires at least two",
     )
-    drawn = np.random.default_rng(0).permutation(count)[: max(1, round(share * count))]
-    held, taken = _distinct(whole, drawn) if distinct else (np.sort(drawn), drawn)
+    order = np.random.default_rng(0).permutation(count)
+    labels = [tgt.strip() for tgt in whole.tgt] if labelled else []
+    if labels:
+        texts = Counter(label for _, label in set(zip(whole.src, labels, strict=True)))
+        order = order[[texts[labels[i]] > 1 for i in order]]
+        check(
+            len(order) > 0,
+            "data.hold_out takes validation lines from train, but no label of it has two different texts, one for each "
+            "part: add lines, or a validation file",
+        )
+    drawn = order[: max(1, round(share * count))]
+    held, taken = _distinct(whole, drawn, labels) if distinct else (np.sort(drawn), drawn)
     kept = np.ones(count, bool)
     kept[taken] = False
     check(
@@ -177,12 +192,13 @@ def _cut(whole: LinePairs, share: float, *, distinct: bool) -> Mapping[str, Line
     return {"train": part(np.flatnonzero(kept)), "valid": part(held, len(taken) - len(held))}
 
 
-def _distinct(whole: LinePairs, drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _distinct(whole: LinePairs, drawn: np.ndarray, labels: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Choose sampled pairs whose lines, with all copies, are no more than were sampled; one pair if each has more.
 
     Args:
       whole: the training text.
       drawn: sampled line numbers; their order decides which pairs are chosen.
+      labels: the label of each line, of which at least one line is left; empty for parallel text.
 
     Returns:
       The first line of each chosen pair, and all lines of chosen pairs; both ascending.
@@ -195,9 +211,12 @@ def _distinct(whole: LinePairs, drawn: np.ndarray) -> tuple[np.ndarray, np.ndarr
     lines = np.flatnonzero(number >= 0)
     copies, left = np.bincount(number[lines]), len(drawn)
     held = np.zeros(len(numbers), bool)
-    for pair, count in enumerate(copies.tolist()):
-        if count <= left:
+    remaining = Counter(labels)
+    for (_, tgt), pair in numbers.items():
+        count, label = int(copies[pair]), tgt.strip()
+        if count <= left and remaining[label] != count:  # without labels it is 0 or less
             held[pair], left = True, left - count
+            remaining[label] -= count
     if not held.any():
         held[np.argmin(copies)] = True
     taken = lines[held[number[lines]]]

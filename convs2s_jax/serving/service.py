@@ -13,6 +13,7 @@ from convs2s_jax.serving.engine import Engine, Key, LineRequest
 from convs2s_jax.serving.messages import TranslationRequest, answer_of
 from convs2s_jax.serving.metrics import Metrics
 from convs2s_jax.serving.options import ServeOptions
+from convs2s_jax.translation import arguments
 
 RETRY = 1
 """Seconds after which a client may retry."""
@@ -159,7 +160,7 @@ def _check_lines(name: str, texts: Sequence[str]) -> None:
     for number, text in enumerate(texts, 1):
         remedy = "send each line as a separate entry of lines" if name == "line" else "remove it"
         check("\n" not in text and "\r" not in text, f"{name} {number} contains a line break; {remedy}")
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError:
-            raise UserError(f"{name} {number} contains half of a surrogate pair, which is not a character") from None
+        check(
+            arguments.is_unicode(text),
+            f"{name} {number} contains half of a surrogate pair, which is not a character; correct its encoding",
+        )

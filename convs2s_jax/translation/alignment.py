@@ -85,7 +85,7 @@ def replace_unknown(
             continue
         token = int(np.argmax(np.sum(attention[row : row + count], axis=0)))
         row += count
-        span, between = _word_at(places[token], source_words), text[end:begin]
+        span, between = _word_at(places[token], source, source_words), text[end:begin]
         if span != before or between.strip():
             word = source[slice(*span)].strip()
             result += between + dictionary.get(word, word)
@@ -98,18 +98,23 @@ def is_unspaced(character: str) -> bool:
     return unicodedata.name(character, "").startswith(_UNSPACED)
 
 
-def _word_at(place: Span, found: Sequence[Span]) -> Span:
+def _word_at(place: Span, text: str, found: Sequence[Span]) -> Span:
     """Return the span of the words that a token is part of, or of the next word for a space, in logarithmic time.
+
+    Punctuation at the edges of a token that has words is not part of them.
 
     Args:
       place: span of the token in its text.
+      text: the text.
       found: spans of all words of the text.
     """
     begin, end = place
     first = bisect.bisect_right(found, begin, key=lambda span: span[1])
     after = bisect.bisect_left(found, end, key=lambda span: span[0])
     following = bisect.bisect_left(found, begin, key=lambda span: span[0])
-    touched = found[first:after] or found[following : following + 1] or [place]
+    touched = found[first:after]
+    touched = [span for span in touched if _kind(text[span[0]]) != "p"] or touched
+    touched = touched or found[following : following + 1] or [place]
     return touched[0][0], touched[-1][1]
 
 

@@ -22,7 +22,7 @@ def texts_of(name: str, given: Iterable[str]) -> list[str]:
 
     Raises:
       TypeError: `given` is a single string rather than a list, or an entry is not a str.
-      ValueError: a string has more than one line.
+      ValueError: a string has more than one line, or half of a surrogate pair.
     """
     texts = _listed(given, "strings")
     for number, text in enumerate(texts, 1):
@@ -34,7 +34,20 @@ def texts_of(name: str, given: Iterable[str]) -> list[str]:
     for number, line in enumerate(lines, 1):
         if "\n" in line:
             raise ValueError(f"{name} {number} contains a line break: pass each line as a separate string")
+        if not is_unicode(line):
+            raise ValueError(
+                f"{name} {number} contains half of a surrogate pair, which is not a character: correct its encoding"
+            )
     return lines
+
+
+def is_unicode(text: str) -> bool:
+    """Return whether a string has no half of a surrogate pair, for which "surrogateescape" stands for odd bytes."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def phrases_of(given: Iterable[Iterable[str]]) -> list[list[str]]:

@@ -2,11 +2,12 @@
 
 import gzip
 
+import numpy as np
 import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import EOS, UNK
-from convs2s_jax.data import cldr, labels, parallel_text, vocabulary
+from convs2s_jax.data import cldr, corpora, labels, parallel_text, vocabulary
 from convs2s_jax.data.config import DataConfig, VocabularyConfig
 from convs2s_jax.data.parallel_text import ParallelText
 
@@ -86,3 +87,36 @@ def test_a_tsv_without_lines_is_refused(tmp_path, share):
     (tmp_path / "train.tsv").write_bytes(b"")
     with pytest.raises(UserError, match=r"^the train split of the corpus is empty: it needs at least one line$"):
         parallel_text.read_train_and_valid(DataConfig(corpus="tsv", dir=str(tmp_path), hold_out=share))
+
+
+def tsv(folder, lines):
+    (folder / "train.tsv").write_text("".join(f"{label}\t{text}\n" for text, label in lines))
+    return DataConfig(corpus="tsv", dir=str(folder), hold_out=0.2)
+
+
+def test_a_label_is_not_held_out_with_all_its_lines(tmp_path):
+    """Otherwise the same lines as of parallel text leave; a label that does not occur in training is refused."""
+    lost = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        lines = [(f"text {rng.integers(25)}", f"label {int(rng.exponential(4))}") for _ in range(rng.integers(12, 40))]
+        train, valid = parallel_text.read_train_and_valid(tsv(tmp_path, lines))
+        held = list(zip(valid.src, valid.tgt, strict=True))
+        rest = [line for line in lines if line not in held]
+        assert list(zip(train.src, train.tgt, strict=True)) == rest
+        assert held == [line for i, line in enumerate(lines) if line in held and line not in lines[:i]]
+        assert 1 <= len(lines) - len(rest) <= round(0.2 * len(lines))
+        assert {label for _, label in held} <= {label for _, label in rest}
+        text = corpora.LinePairs([text for text, _ in lines], [label for _, label in lines])
+        plain = parallel_text._cut(text, 0.2, distinct=True, labelled=False)
+        if {*plain["valid"].tgt} <= {*plain["train"].tgt}:
+            assert list(zip(plain["valid"].src, plain["valid"].tgt, strict=True)) == held
+        else:
+            lost += 1
+    assert lost > 10
+
+
+def test_labels_of_one_text_each_cannot_be_divided(tmp_path):
+    cfg = tsv(tmp_path, [("a", "x"), ("b", "y"), ("b", " y")])
+    with pytest.raises(UserError, match=r"no label of it has two different texts, one for each part: add lines, or"):
+        parallel_text.read_train_and_valid(cfg)

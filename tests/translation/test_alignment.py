@@ -122,6 +122,13 @@ def test_the_dictionary_comes_first():
     assert replace_unknown(f"{U} or {U}, {U}", attention, PIECES, dictionary) == "Kocic or the yellow one, Herr"
 
 
+def test_punctuation_around_the_word_of_a_token_stays_in_the_source():
+    """As words of untokenised text have it; within a word it belongs to it."""
+    source, dictionary = ["(Der", " Hund.", " mag", " don't…"], {"Hund": "dog"}
+    found = replace_unknown(f"{U} {U}. {U}", looking_at(0, 1, 3, width=4), source, dictionary)
+    assert found == "Der dog. don't"
+
+
 def test_words_of_tokens_are_what_a_loop_finds():
     rng = np.random.default_rng(0)
     for _ in range(100):
@@ -133,7 +140,7 @@ def test_words_of_tokens_are_what_a_loop_finds():
             touched = [span for span in found if span[0] < end and begin < span[1]]
             touched = touched or [span for span in found if span[0] >= begin][:1] or [(begin, end)]
             word = "".join(surfaces)[touched[0][0] : touched[-1][1]].strip()
-            assert replace_unknown(U, looking_at(token, width=len(surfaces)), surfaces) == word
+            assert replace_unknown(U, looking_at(token, width=len(surfaces)), surfaces) == (word.strip(" .") or word)
 
 
 def test_a_source_is_split_into_words_once(monkeypatch):

@@ -45,6 +45,11 @@ def test_texts_come_from_any_iterable_and_without_their_line_breaks(translator):
         ({"lines": ["5\n6\n"]}, ValueError, "line 1 contains a line break: pass each line as a separate string"),
         ({"prefix": ["5", None]}, TypeError, "prefix 2 is None, of type NoneType: expected a str, which may be empty"),
         ({"prefix": ["5\n5", ""]}, ValueError, "prefix 1 contains a line break: pass each line as a separate string"),
+        (
+            {"lines": ["5", "6 \udcff"]},
+            ValueError,
+            "line 2 contains half of a surrogate pair, which is not a character: correct its encoding",
+        ),
         ({"prefix": ["5"]}, UserError, "prefix has 1 entries for 2 lines: pass one per line, which may be empty"),
         ({"prefix": ["5", "1 ☃"]}, UserError, "prefix, line 2: '☃' is not in the target vocabulary, so no"),
         (

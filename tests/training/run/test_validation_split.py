@@ -84,7 +84,7 @@ def test_a_run_that_held_out_lines_with_copies_in_its_training_text_keeps_its_sp
     """Its checkpoints know the validation text; what that is worth is told."""
     cfg = repeated(folder, 3)
     with monkeypatch.context() as patch:
-        patch.setattr(parallel_text, "_distinct", lambda _, drawn: (np.sort(drawn), drawn))
+        patch.setattr(parallel_text, "_distinct", lambda _, drawn, __: (np.sort(drawn), drawn))
         before = parallel_text.read_train_and_valid(cfg)
     now = parallel_text.read_train_and_valid(cfg)
     assert now != before
@@ -102,6 +102,23 @@ def test_a_run_that_held_out_lines_with_copies_in_its_training_text_keeps_its_sp
         f"valid: {shared} of 60 pairs are also in the training text, so the loss and the scores are better than on "
         "unseen text"
     ) in told
+
+
+def test_held_out_lines_that_are_not_those_of_the_run_are_refused(folder):
+    """Without its validation files, the training text of a run has fewer lines, but it has not changed."""
+    cfg = config(folder, hold_out=0.1)
+    refused = r"^the validation lines that data.hold_out=0.1 takes from the training "
+    recognise = dataset.recogniser({"valid": "of a file"})
+    for split in ("train", "valid"):
+        with pytest.raises(
+            UserError, match=f"{refused}data are not those of the run: its validation files are missing,"
+        ):
+            parallel_text.read(cfg, split, recognise=recognise)
+    with pytest.raises(UserError, match=refused):
+        parallel_text.read_train_and_valid(cfg, recognise=recognise)
+    for side in ("in", "out"):
+        (folder / f"valid.{side}").write_text("w1\n")
+    assert len(parallel_text.read(cfg, "train", recognise=recognise)) == 200
 
 
 def test_what_is_held_out_and_what_a_validation_file_shares_with_training_is_told(folder, tmp_path, monkeypatch):
