@@ -92,4 +92,9 @@ def first_line(error: BaseException) -> str:
 
 def one_line(sentence: str) -> str:
     """Return a message as it is printed: on one line, of bounded length, without control characters."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in shortened(sentence, _SENTENCE))
+    return printable(shortened(sentence, _SENTENCE))
+
+
+def printable(text: str) -> str:
+    """Return a text with control characters and the like as escape sequences."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -141,6 +141,11 @@ class CodedWords:
         """Return the token ids of each text, without EOS. An empty text has no tokens."""
         return self.words.encode([" ".join(self.pieces(text)) for text in texts])
 
+    @property
+    def divides_words(self) -> bool:
+        """True: the codes merge letters; see `data.segmentation`."""
+        return True
+
     def sample(self, texts: Sequence[str], *, rate: float, seed: int) -> list[list[int]]:
         """Return the token ids of a random segmentation of each text; see `data.segmentation`."""
         rng = random.Random(seed)

@@ -77,6 +77,11 @@ class ListedPieces:
         """Return the token ids of each text, without EOS. An empty text has no tokens."""
         return self._numbered(self._processor.encode(text, out_type=str) for text in texts)
 
+    @property
+    def divides_words(self) -> bool:
+        """Whether the model divides words into pieces; see `data.segmentation`."""
+        return self._random_pieces.divides_words
+
     def sample(self, texts: Sequence[str], *, rate: float, seed: int) -> list[list[int]]:
         """Return the token ids of a random segmentation of each text; see `data.segmentation`."""
         rng = random.Random(seed)

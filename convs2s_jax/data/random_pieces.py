@@ -31,10 +31,15 @@ class _Edge(NamedTuple):
 
 
 class RandomPieces:
-    """Samples segmentations under one model."""
+    """Samples segmentations under one model.
+
+    Attributes:
+      ids: the pieces that can occur in text.
+      divides_words: whether there is anything to sample; False for a model of whole words.
+    """
 
     def __init__(self, processor: Any) -> None:
-        """Read the pieces of SentencePiece's processor. `ids` contains those that can occur in text."""
+        """Read the pieces of SentencePiece's processor."""
         self._processor = processor
         special = processor.is_control, processor.is_unknown, processor.is_unused, processor.is_byte
         ids = [i for i in range(processor.get_piece_size()) if not any(one(i) for one in special)]
@@ -47,9 +52,27 @@ class RandomPieces:
         # user-defined symbols are never split; their score is 0, that of a piece is a rank from -0 down, or below 0
         own = sorted((piece for piece, score in self._scores.items() if str(score) == "0.0"), key=len, reverse=True)
         self._own = re.compile("|".join(map(re.escape, own))) if own else None
-        self._has_letters = any(len(piece) == 1 and piece != _SPACE for piece in self._scores)
+        self.divides_words = self._divides_a_word(own)
         across = any(_SPACE in piece[1:] for piece in self._scores)
         self._words = re.compile(".+" if across else f"{_SPACE}[^{_SPACE}]*|[^{_SPACE}]+", re.DOTALL)
+
+    def _divides_a_word(self, own: Sequence[str]) -> bool:
+        """Return whether the model divides words into pieces: that of a letter too often repeated to be one piece.
+
+        A model of whole words may have pieces of one letter, but a longer word that is no piece is unknown.
+
+        Args:
+          own: user-defined symbols.
+        """
+        alone = {piece for piece in self._scores if len(piece) == 1} - {
+            _SPACE,
+            *(piece[0] for piece in own if len({*piece}) == 1),
+        }
+        if not alone:
+            return False
+        letter = min(alone)
+        found = self._processor.encode(letter * (self._longest + 1), out_type=str)
+        return any(letter in piece and piece in self._scores for piece in found)
 
     @functools.cached_property
     def merges(self) -> bool:
@@ -64,7 +87,7 @@ class RandomPieces:
           rate: for BPE, the probability of leaving out a merge; otherwise the power to which probabilities are raised.
           rng: random number generator.
         """
-        if not self._has_letters:  # a model of whole words
+        if not self.divides_words:
             return list(self._processor.encode(text, out_type=str))
         segment = self._merged if self.merges else self._path
         pieces: list[str] = []

@@ -23,6 +23,10 @@ class Segmenter(Protocol):
     def size(self) -> int:
         """Number of ids, including the special ones."""
 
+    @property
+    def divides_words(self) -> bool:
+        """Whether words consist of pieces; a SentencePiece model of whole words has one segmentation of each text."""
+
     def sample(self, texts: Sequence[str], *, rate: float, seed: int) -> list[list[int]]:
         """Return token ids of a random segmentation of each text, without EOS; the same arguments give the same ids.
 

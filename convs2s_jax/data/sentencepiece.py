@@ -80,6 +80,11 @@ class SentencePiece:
             return [self._processor.encode(_escape(text)) for text in texts]
         return self._processor.encode([_escape(text) for text in texts])
 
+    @property
+    def divides_words(self) -> bool:
+        """Whether the model divides words into pieces; see `data.segmentation`."""
+        return self._random_pieces.divides_words
+
     def sample(self, texts: Sequence[str], *, rate: float, seed: int) -> list[list[int]]:
         """Return the token ids of a random segmentation of each text; see `data.segmentation`."""
         rng, ids = random.Random(seed), self._random_pieces.ids  # not all ids: a text may contain a symbol's name

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from convs2s_jax.core.errors import printable
 from convs2s_jax.core.tokens import UNK
 from convs2s_jax.data.pieces import ListedPieces
 from convs2s_jax.data.sentencepiece import SentencePiece
@@ -48,7 +49,7 @@ def describe(store: TokenStore, texts: Sequence[str], vocabulary: Vocabulary, wh
       what: what is counted, such as "source tokens".
     """
     unknown = share(store)
-    named = " ".join(commonest(store, texts, vocabulary)) if unknown > MANY else ""
+    named = printable(" ".join(commonest(store, texts, vocabulary))) if unknown > MANY else ""
     return f"{100 * unknown:.2f} % of {what}" + (f" (most often {named})" if named else "")
 
 

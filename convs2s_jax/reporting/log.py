@@ -64,7 +64,7 @@ class Log:
 
 def read(text: str) -> Log:
     """Parse the text of a log. Malformed lines are skipped."""
-    lines = [found.groups() for line in text.splitlines() if (found := _LINE.fullmatch(line))]
+    lines = [found.groups() for line in text.split("\n") if (found := _LINE.fullmatch(line))]
     sentences = [sentence for _, sentence in lines]
     begins = [i for i, sentence in enumerate(sentences) if sentence.startswith(_DEVICES)]
     continued = [i for i, sentence in enumerate(sentences) if _CONTINUED.fullmatch(sentence)]

@@ -164,17 +164,24 @@ def test_names_of_symbols_in_a_text_are_text(kind):
         assert {vocabulary.decode(ids) for ids in drawn} == {vocabulary.decode(vocabulary.encode([text])[0])}
 
 
-def test_a_model_of_whole_words_keeps_its_segmentation():
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"user_defined_symbols": ["#", "ein"]}, {"add_dummy_prefix": False}, {"byte_fallback": True}],
+    ids=["plain", "symbols", "words of one letter", "bytes"],
+)
+def test_a_model_of_whole_words_keeps_its_segmentation(more):
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["ein Hund und ein Haus"] * 30),
+        sentence_iterator=iter(["e Hund und ein Haus"] * 30),
         model_writer=model,
         model_type="word",
-        vocab_size=7,
+        vocab_size=300,
+        hard_vocab_limit=False,
         minloglevel=2,
+        **more,
     )
     processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
-    for text in ("ein Hundweg und", "weg", "ein Haus"):
+    for text in ("ein Hundweg und", "weg", "ein Haus", "e Hunde#hund #"):
         drawn = RandomPieces(processor).draw(text, rate=0.3, rng=random.Random(1))
         assert drawn == processor.encode(text, out_type=str)
 

@@ -54,6 +54,8 @@ def test_the_commonest_are_characters_of_sub_words_or_else_words(vocabulary, tmp
     assert unknown.describe(stored(few, vocabulary, tmp_path), few, vocabulary, "target tokens").endswith(
         " target tokens"
     )
+    odd = ["\u202e"]
+    assert unknown.describe(stored(odd, vocabulary, tmp_path), odd, vocabulary, "x").endswith(r" \u202e)")
     monkeypatch.setattr(unknown, "_SAMPLE", 2)  # lines 0 and 2
     assert unknown.commonest(tokens, TEXTS, vocabulary) == ["猫"]
 

@@ -14,8 +14,9 @@ from convs2s_jax.training.run.inputs.dataset import Split
 
 def check_vocabularies(cfg: DataConfig, vocabularies: Vocabularies) -> None:
     """Raise UserError if the segmentation is to be sampled, but neither vocabulary can segment text in several ways."""
+    sides = (vocabularies.src, vocabularies.tgt)
     check(
-        not cfg.subword_sampling or any(isinstance(one, Segmenter) for one in (vocabularies.src, vocabularies.tgt)),
+        not cfg.subword_sampling or any(isinstance(one, Segmenter) and one.divides_words for one in sides),
         f"data.subword_sampling is {cfg.subword_sampling}, but the vocabularies consist of whole words: set it to 0, "
         "or data.vocabulary.kind to bpe or unigram",
     )
