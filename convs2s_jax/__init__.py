@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from convs2s_jax.training.parallel import compile_steps
     from convs2s_jax.training.sharding import batch_sharding, shardings
     from convs2s_jax.training.step import TrainState, init_state, update
+    from convs2s_jax.translation.classifier import load as load_classifier
     from convs2s_jax.translation.translator import load
 
 __all__ = [
@@ -69,6 +70,7 @@ __all__ = [
     "init_state",
     "layer_attention",
     "load",
+    "load_classifier",
     "loss",
     "make_mesh",
     "merge_kernels",
@@ -116,6 +118,7 @@ _PLACES = {
     "init_state": "training.step.init_state",
     "layer_attention": "models.layer_attention.layer_attention",
     "load": "translation.translator.load",
+    "load_classifier": "translation.classifier.load",
     "loss": "training.loss.loss",
     "make_mesh": "training.mesh.make",
     "merge_kernels": "nn.weight_norm.merge",

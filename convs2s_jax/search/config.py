@@ -45,8 +45,8 @@ class SearchConfig:
     is the length of the sentence's own source, including its end symbol. (fairseq uses the padded length of the batch,
     so that a translation depends on the other sentences of its batch.) fairseq's bound of 200 would be slow. Under the
     exact rule, a larger bound keeps the search running longer, because a live hypothesis that may still grow to L
-    symbols may still reach a score of cumulative / L ** length_penalty. Translations are shorter than twice the source
-    plus ten.
+    symbols may still reach a score of cumulative / L ** length_penalty. Translations are rarely longer than twice the
+    source plus ten, the default.
 
     Attributes:
       beam_size: W, number of hypotheses kept alive and returned for each sentence.

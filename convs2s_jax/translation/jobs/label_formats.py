@@ -1,48 +1,11 @@
 """Write labels as text or JSON, and read them back."""
 
-import dataclasses
 import json
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from convs2s_jax.translation.classifier import Labelled
 from convs2s_jax.translation.jobs.formats import Format, lines_of
-
-
-@dataclasses.dataclass(frozen=True)
-class Choice:
-    """A label and its probability.
-
-    Attributes:
-      text: the label.
-      probability: from 0 to 1.
-    """
-
-    text: str
-    probability: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Labelled:
-    """A line and its labels.
-
-    Attributes:
-      line: its number, from 0.
-      source: the text.
-      labels: all labels, the most probable first.
-      cut: number of tokens truncated at the end.
-      mostly_unknown: see `data.unknown.is_mostly_unknown`.
-    """
-
-    line: int
-    source: str
-    labels: tuple[Choice, ...]
-    cut: int = 0
-    mostly_unknown: bool = False
-
-    @property
-    def best(self) -> Choice:
-        """The most probable label."""
-        return self.labels[0]
 
 
 def text(result: Labelled) -> str:

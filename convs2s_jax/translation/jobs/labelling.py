@@ -5,89 +5,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import Tell, UserError, counted
-from convs2s_jax.core.tokens import SPECIAL
 from convs2s_jax.data.text_files import read_lines
-from convs2s_jax.data.unknown import is_mostly_unknown
-from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics import labels
-from convs2s_jax.models.classifier.model import ClassifierConfig, ClassifierParams
-from convs2s_jax.search.buckets import DEFAULT_BATCHING, Batching
-from convs2s_jax.search.classify import classify
+from convs2s_jax.search.buckets import Batching
 from convs2s_jax.translation import fit, trained
+from convs2s_jax.translation.classifier import Labelled, from_trained, label
 from convs2s_jax.translation.jobs import inputs, resuming
 from convs2s_jax.translation.jobs.job import Job, Prompt, batching
-from convs2s_jax.translation.jobs.label_formats import LABEL_FORMATS, Choice, Labelled
+from convs2s_jax.translation.jobs.label_formats import LABEL_FORMATS
 from convs2s_jax.translation.jobs.options import Options, flags
-from convs2s_jax.translation.lines import encode
-from convs2s_jax.translation.trained import Trained
-
-
-@dataclasses.dataclass(frozen=True)
-class Classifier:
-    """A trained classifier, ready for `label`.
-
-    Attributes:
-      model: model configuration.
-      params: merged parameters.
-      vocabularies: vocabularies of the texts and the labels.
-    """
-
-    model: ClassifierConfig
-    params: ClassifierParams
-    vocabularies: Vocabularies
-
-    @property
-    def labels(self) -> list[str]:
-        """All labels, in the order of `classify`'s probabilities."""
-        return [self.vocabularies.tgt.token(i) for i in range(len(SPECIAL), self.vocabularies.tgt.size)]
-
-
-def from_trained(found: Trained) -> Classifier:
-    """Return a trained model as a classifier.
-
-    Raises:
-      UserError: the model is not a classifier.
-    """
-    if not isinstance(found.cfg.model, ClassifierConfig):
-        raise UserError(
-            f"model.kind is '{found.cfg.model.kind}', which does not predict labels; use a run of a classifier"
-        )
-    return Classifier(found.cfg.model, found.params, found.vocabularies)
-
-
-def label(
-    classifier: Classifier,
-    lines: Sequence[str],
-    *,
-    first: int = 0,
-    batching: Batching = DEFAULT_BATCHING,
-    progress: Callable[[int], None] | None = None,
-) -> list[Labelled]:
-    """Return all labels of each line with their probabilities, the most probable first; one result per line, in order.
-
-    Args:
-      classifier: from `from_trained`.
-      lines: text; an empty line gets labels too.
-      first: number of the first line.
-      batching, progress: as in `lines.translate`.
-    """
-    texts = classifier.vocabularies.src
-    sources = encode(texts, lines)
-    found = classify(classifier.params, classifier.model, sources, batching=batching, progress=progress)
-    names, room = classifier.labels, classifier.model.max_source - 1
-
-    def choices(probabilities: np.ndarray) -> tuple[Choice, ...]:
-        order = np.argsort(-probabilities, kind="stable")
-        return tuple(Choice(names[i], float(str(probabilities[i]))) for i in order)
-
-    return [
-        Labelled(first + i, line, choices(p), max(0, len(ids) - room), is_mostly_unknown(line, ids, texts))
-        for i, (line, ids, p) in enumerate(zip(lines, sources, found, strict=True))
-    ]
 
 
 def job(options: Options, tell: Tell) -> Job[Labelled]:

@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 
+import convs2s_jax
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.models.classifier.model import logits
 from convs2s_jax.training.run.loop import train
@@ -75,6 +76,24 @@ def test_one_line_in_gives_one_label_with_its_probability(desk):
         assert 1 / 18 <= float(probability) <= 1
     [cut] = desk.told
     assert re.search(r"in, line 4: too long for the model; left out at its end: [1-9]\d* tokens$", cut)
+
+
+def test_a_classifier_in_python_has_the_labels_of_decoding(desk, workdir, trained):
+    texts = desk.decode().splitlines()
+    classifier = convs2s_jax.load_classifier(workdir, tell=print)
+    found = classifier.label(f"{line}\n" for line in LINES)
+    assert [f"{one.best.text}\t{one.best.probability:.4f}" for one in found] == texts
+    assert [one.source for one in found] == LINES
+    assert [sorted(choice.text for choice in one.labels) for one in found] == [sorted(classifier.labels)] * len(LINES)
+    assert classifier.label([]) == []
+    with pytest.raises(TypeError, match="expected a list of strings, got the string '5 km'; put it in a list"):
+        classifier.label("5 km")
+    with pytest.raises(
+        UserError, match=r"^workdir=.*: model.kind is 'encoder_decoder', which does not predict labels;"
+    ):
+        convs2s_jax.load_classifier(trained)
+    with pytest.raises(UserError, match=r"^workdirs=.*: model.kind is 'classifier', which does not translate; use a "):
+        convs2s_jax.load(workdir)
 
 
 @pytest.mark.drill

@@ -4,9 +4,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.translation.classifier import Choice, Labelled
 from convs2s_jax.translation.jobs import inputs
 from convs2s_jax.translation.jobs.formats import FORMATS
-from convs2s_jax.translation.jobs.label_formats import LABEL_FORMATS, Choice, Labelled
+from convs2s_jax.translation.jobs.label_formats import LABEL_FORMATS
 from convs2s_jax.translation.results import Hypothesis, Result
 
 PROFILE = settings(

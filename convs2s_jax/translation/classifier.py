@@ -1,0 +1,162 @@
+"""Trained classifiers, loaded from their workdirs and ready to label lines of text."""
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from convs2s_jax.core.errors import Tell, UserError, located
+from convs2s_jax.core.places import check_place
+from convs2s_jax.core.tokens import SPECIAL
+from convs2s_jax.data.unknown import is_mostly_unknown
+from convs2s_jax.data.vocabulary import Vocabularies
+from convs2s_jax.models.classifier.model import ClassifierConfig, ClassifierParams
+from convs2s_jax.search.buckets import DEFAULT_BATCHING, Batching
+from convs2s_jax.search.classify import classify
+from convs2s_jax.training.run.stores import store_copy
+from convs2s_jax.translation import arguments, trained
+from convs2s_jax.translation.lines import encode
+from convs2s_jax.translation.trained import Dtype, Steps, Trained
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """A label and its probability.
+
+    Attributes:
+      text: the label.
+      probability: from 0 to 1.
+    """
+
+    text: str
+    probability: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Labelled:
+    """A line and its labels.
+
+    Attributes:
+      line: its number, from 0.
+      source: the text.
+      labels: all labels, the most probable first.
+      cut: number of tokens truncated at the end.
+      mostly_unknown: see `data.unknown.is_mostly_unknown`.
+    """
+
+    line: int
+    source: str
+    labels: tuple[Choice, ...]
+    cut: int = 0
+    mostly_unknown: bool = False
+
+    @property
+    def best(self) -> Choice:
+        """The most probable label."""
+        return self.labels[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Classifier:
+    """A trained classifier.
+
+    Attributes:
+      model: model configuration.
+      params: merged parameters.
+      vocabularies: vocabularies of the texts and the labels.
+    """
+
+    model: ClassifierConfig
+    params: ClassifierParams
+    vocabularies: Vocabularies
+
+    @property
+    def labels(self) -> list[str]:
+        """All labels, in the order of `classify`'s probabilities."""
+        return [self.vocabularies.tgt.token(i) for i in range(len(SPECIAL), self.vocabularies.tgt.size)]
+
+    def label(self, lines: Iterable[str], *, batching: Batching = DEFAULT_BATCHING) -> list[Labelled]:
+        """Return the labels of lines of text, one result per line, in order; `result.best.text` is the label.
+
+        Args:
+          lines: lines of text; an empty line gets labels too. A line break at the end is removed, so that an open file
+            can be passed.
+          batching: how the lines are batched.
+
+        Raises:
+          TypeError: `lines` is a single string, or an entry is not a str.
+          ValueError: a string has more than one line.
+        """
+        return label(self, arguments.texts_of("line", lines), batching=batching)
+
+
+def load(
+    workdir: Path | str,
+    *,
+    steps: Steps = (),
+    dtype: Dtype | None = None,
+    tell: Tell = warnings.warn,
+    given_as: str = "workdir",
+) -> Classifier:
+    """Load the classifier of a workdir.
+
+    Args:
+      workdir: workdir of a training run, or its address in an object store (gs://BUCKET/NAME, s3://BUCKET/NAME).
+      steps, dtype, tell: as in `translator.load`.
+      given_as: the argument that the workdir comes from, for messages.
+
+    Raises:
+      UserError: the model is not a classifier; a configuration, vocabulary or complete checkpoint is missing; or a
+        vocabulary belongs to another model.
+    """
+    check_place(given_as, [workdir], stores=True)
+    with store_copy.reading(str(workdir), tell, flag=given_as) as (folder, told):
+        found = trained.restore(folder, steps, dtype, told, given_as=given_as)
+    with located(f"{given_as}={workdir}"):
+        return from_trained(found)
+
+
+def from_trained(found: Trained) -> Classifier:
+    """Return a trained model as a classifier.
+
+    Raises:
+      UserError: the model is not a classifier.
+    """
+    if not isinstance(found.cfg.model, ClassifierConfig):
+        raise UserError(
+            f"model.kind is '{found.cfg.model.kind}', which does not predict labels; use a run of a classifier"
+        )
+    return Classifier(found.cfg.model, found.params, found.vocabularies)
+
+
+def label(
+    classifier: Classifier,
+    lines: Sequence[str],
+    *,
+    first: int = 0,
+    batching: Batching = DEFAULT_BATCHING,
+    progress: Callable[[int], None] | None = None,
+) -> list[Labelled]:
+    """Return all labels of each line with their probabilities, the most probable first; one result per line, in order.
+
+    Args:
+      classifier: the model.
+      lines: text; an empty line gets labels too.
+      first: number of the first line.
+      batching, progress: as in `lines.translate`.
+    """
+    texts = classifier.vocabularies.src
+    sources = encode(texts, lines)
+    found = classify(classifier.params, classifier.model, sources, batching=batching, progress=progress)
+    names, room = classifier.labels, classifier.model.max_source - 1
+
+    def choices(probabilities: np.ndarray) -> tuple[Choice, ...]:
+        order = np.argsort(-probabilities, kind="stable")
+        return tuple(Choice(names[i], float(str(probabilities[i]))) for i in order)
+
+    return [
+        Labelled(first + i, line, choices(p), max(0, len(ids) - room), is_mostly_unknown(line, ids, texts))
+        for i, (line, ids, p) in enumerate(zip(lines, sources, found, strict=True))
+    ]
