@@ -39,10 +39,15 @@ class ParallelText:
         """Return the split without its lines, to free host memory."""
         return dataclasses.replace(self, src=(), tgt=(), rows=None)
 
+    @property
+    def is_held_out(self) -> bool:
+        """Whether these are validation lines that were taken from the training text."""
+        return self.rows is not None and self.name == "valid"
+
     def where(self, i: int) -> str:
         """Return file and line of target i, for messages."""
         line, first = i if self.rows is None else self.rows[i], 0
-        held = ", held out for validation" if self.rows is not None and self.name == "valid" else ""
+        held = ", held out for validation" if self.is_held_out else ""
         for file, count in self.files:
             if line < first + count:
                 return f"{file}, line {line - first + 1}{held}"

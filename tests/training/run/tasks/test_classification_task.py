@@ -241,6 +241,14 @@ def test_parallel_files_may_hold_labels(tmp_path):
     (tmp_path / "valid.label").write_text("very good\nbad\n" * 4 + "very good\n\n")
     with pytest.raises(UserError, match=r"valid.label, line 10: the label is missing; add one, or delete the line$"):
         train(tiny.config(**options), tmp_path / "other")
+    for path in tmp_path.glob("valid.*"):
+        path.unlink()
+    (tmp_path / "train.label").write_text("".join(f"label {i}\n" for i in range(10)))
+    with pytest.raises(
+        UserError,
+        match=r"train.label, line \d, held out for validation: the label 'label \d' is not .*add other texts w",
+    ):
+        train(tiny.config(**options, data__hold_out=0.1), tmp_path / "other")
 
 
 def test_white_space_around_a_right_label_does_not_count():
