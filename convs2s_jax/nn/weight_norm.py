@@ -8,6 +8,7 @@ and a tied output are not changed.
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -57,9 +58,7 @@ def normed(w: Array) -> Normed:
 
 def merge(params: Tree) -> Tree:
     """Replace each Normed with w = g v / ||v||. Other leaves are unchanged."""
-    return jax.tree.map(
-        lambda x: kernel(x) if isinstance(x, Normed) else x, params, is_leaf=lambda x: isinstance(x, Normed)
-    )
+    return _with_kernels(kernel, params)
 
 
 def unsplit(params: Tree) -> Tree:
@@ -67,10 +66,13 @@ def unsplit(params: Tree) -> Tree:
 
     The result is bit-exact, while `merge` may round the last bit.
     """
+    return _with_kernels(lambda x: jnp.where(x.g == 0, jnp.zeros_like(x.v), x.v), params)
+
+
+def _with_kernels(made: Callable[[Normed], Array], params: Tree) -> Tree:
+    """Replace each Normed with the kernel made of it."""
     return jax.tree.map(
-        lambda x: jnp.where(x.g == 0, jnp.zeros_like(x.v), x.v) if isinstance(x, Normed) else x,
-        params,
-        is_leaf=lambda x: isinstance(x, Normed),
+        lambda x: made(x) if isinstance(x, Normed) else x, params, is_leaf=lambda x: isinstance(x, Normed)
     )
 
 

@@ -173,7 +173,13 @@ def advance(search: Search, batch: SearchBatch) -> tuple[Beams, Trail]:
     ended = jnp.where(ends, totals, -jnp.inf)[:, :H]
     covered = None
     if search.coverage is not None:
-        covered = pick(search.coverage(batch.memory, cache).reshape(rows), parents[:, :H])
+        coverage = search.coverage(batch.memory, cache)
+        if (coverage.shape, coverage.dtype) != ((beams.last.size,), beams.totals.dtype):
+            raise ValueError(
+                f"coverage returns {coverage.dtype}{list(coverage.shape)}: expected {beams.totals.dtype}"
+                f"[{beams.last.size}], one number for each row"
+            )
+        covered = pick(coverage.reshape(rows), parents[:, :H])
     finished = finish(search.stop, structure, numbers, beams.finished, beams.step, ended, parents[:, :H], covered)
     first = jnp.argsort(ends, axis=-1, stable=True)[:, :H]  # a hypothesis ends at most once, so H of 2H stay alive
     totals, parents, tokens = (pick(x, first) for x in (totals, parents, tokens))

@@ -46,7 +46,8 @@ class Batching:
       tokens: maximum number of source tokens in a batch, including padding; a longer sentence gets its own batch.
       min_width: minimum width of source arrays.
       min_rows: minimum number of rows of a batch that is the only one.
-      min_axes: minimum sizes of the arrays of prefixes and phrases.
+      min_axes: minimum sizes of the arrays of prefixes and phrases; room for phrases makes every search a constrained
+        one.
       word_sizes: with a shortlist, the allowed sizes of a batch's words, in ascending order, the whole vocabulary last;
         if empty, those of `shortlist.union_size`.
     """

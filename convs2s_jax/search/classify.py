@@ -33,7 +33,7 @@ def classify(
     Args:
       params: parameters with merged kernels.
       cfg: the model.
-      sources: token ids without the end symbol.
+      sources: token ids without the end symbol. They have to be within the vocabulary, which is not checked.
       batching, devices, progress: as in `translate.translate`.
 
     Returns:

@@ -29,7 +29,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = MappingProxyType(
         "lm_weight": (0, 1e6),
     }
 )
-"""Minimum and maximum of fields; within them, scores are finite in float32 and lengths fit into 32-bit integers."""
+"""Minimum and maximum of fields; within them, scores of up to 7,000 symbols are finite in float32."""
 
 
 @record

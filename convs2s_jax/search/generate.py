@@ -156,7 +156,7 @@ def force(
             got = jnp.sum(jnp.where(real[..., None], weights, 0.0), axis=1)
             score = score + numbers.coverage_penalty * coverage_penalty(got, memory[0].mask)
         score = jnp.where(lengths > 0, score, -jnp.inf)
-        found = Hypotheses(tgt[:, None], lengths[:, None], score[:, None], token_scores[:, None])
+        found = Hypotheses(tgt.astype(jnp.int32)[:, None], lengths[:, None], score[:, None], token_scores[:, None])
         return found, weights[:, None] if attention else None
 
     return _spread(local, mesh)((params, numbers), src, tgt)
@@ -208,7 +208,7 @@ def _start(
     """Return empty caches of N = B * W rows."""
     rows = src.shape[0] * structure.beam_size
     members = tuple(model.init_cache(p, c, m, rows) for p, c, m in zip(params, cfgs, memory, strict=True))
-    dtype = accumulation_dtype(jax.tree.leaves(params[0])[0].dtype)  # that of the attention
+    dtype = accumulation_dtype(jnp.result_type(*(jax.tree.leaves(p)[0] for p in params)))  # that of the attention
     coverage = jnp.zeros((rows, src.shape[1]), dtype) if structure.coverage else None
     return EnsembleCache(members, coverage)
 

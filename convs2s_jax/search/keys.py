@@ -1,6 +1,8 @@
 """Random keys for sampling: each sentence has its own, so that no sample depends on the other sentences."""
 
 from collections.abc import Sequence
+from numbers import Integral
+from typing import Any
 
 import jax
 import numpy as np
@@ -25,12 +27,15 @@ def numbered(seeds: int | Sequence[int], numbers: Sequence[int]) -> np.ndarray:
     Raises:
       ValueError: a number or a seed is not an unsigned 32-bit integer.
     """
-    found = np.broadcast_to(np.asarray(seeds, np.int64), len(numbers)), np.asarray(numbers, np.int64).reshape(-1)
-    for i, (seed, number) in enumerate(zip(*found, strict=True)):
-        if not (0 <= seed <= LARGEST_SEED and 0 <= number <= LARGEST_SEED):
-            raise ValueError(f"sentence {i} has seed {seed} and number {number}: use 0 to 2^32 - 1 for both")
+    each: Sequence[Any] = list(seeds) if isinstance(seeds, Sequence | np.ndarray) else [seeds] * len(numbers)
+    for i, (seed, number) in enumerate(zip(each, numbers, strict=True)):
+        if not all(isinstance(one, Integral) and 0 <= int(one) <= LARGEST_SEED for one in (seed, number)):
+            raise ValueError(
+                f"sentence {i} has seed {seed} and number {number}: use integers from 0 to 2^32 - 1 for both"
+            )
+    found = np.asarray(each, np.uint32), np.asarray(numbers, np.uint32)
     size = max(FEWEST, 1 << max(0, len(numbers) - 1).bit_length())
-    padded = jax.device_put([np.pad(each, (0, size - len(numbers))).astype(np.uint32) for each in found])
+    padded = jax.device_put([np.pad(one, (0, size - len(numbers))) for one in found])
     return np.asarray(_folded(*padded))[: len(numbers)]
 
 

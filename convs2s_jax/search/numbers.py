@@ -2,13 +2,14 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from convs2s_jax.core.errors import UserError
 from convs2s_jax.nn import struct
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.structure import Structure, structure_of
@@ -57,39 +58,59 @@ def numbers_of(cfg: SearchConfig) -> Numbers:
     )
 
 
-_Switches = Mapping[str, tuple[Callable[[Structure], bool], str]]
-_OF_SCORES: _Switches = {
-    "length_penalty": (lambda structure: structure.length_penalty != "none", "normalize=True"),
-    "coverage_penalty": (lambda structure: structure.coverage, "a coverage_penalty above 0"),
-    "lm_weight": (lambda structure: structure.language_model, "an lm_weight above 0"),
+class _Switch(NamedTuple):
+    """When a number is used that not all searches use.
+
+    Attributes:
+      is_on: whether the static options use it.
+      remedy: what to set so that they do.
+      of_strategy: whether only the strategy reads it.
+    """
+
+    is_on: Callable[[Structure], bool]
+    remedy: str
+    of_strategy: bool = False
+
+
+_SWITCHES: Mapping[str, _Switch] = {
+    "length_penalty": _Switch(lambda structure: structure.length_penalty != "none", "normalize=True"),
+    "coverage_penalty": _Switch(lambda structure: structure.coverage, "a coverage_penalty above 0"),
+    "lm_weight": _Switch(lambda structure: structure.language_model, "an lm_weight above 0"),
+    "diverse_strength": _Switch(lambda structure: structure.groups > 1, "diverse_groups above 1", of_strategy=True),
+    "top_p": _Switch(lambda structure: structure.nucleus, "sampling=True and a top_p below 1", of_strategy=True),
 }
-"""For numbers that are not always used: whether the static options use them, and what to set so that they do."""
-_OF_STRATEGIES: _Switches = {
-    "diverse_strength": (lambda structure: structure.groups > 1, "diverse_groups above 1"),
-    "top_p": (lambda structure: structure.nucleus, "sampling=True and a top_p below 1"),
-}
-"""The same for numbers that only strategies use."""
 
 
 def checked_numbers(numbers: Any, cfg: SearchConfig, *, own_strategy: bool = False) -> Numbers:
     """Return `numbers` in the dtypes of `numbers_of`, after checking that the static part of the options uses them.
 
-    Whether traced values are used is not checked, nor for those that a custom strategy may use.
+    Traced values are not checked: they have to be within the bounds of `SearchConfig`. Whether a number is used is not
+    checked for those that a custom strategy may use.
 
     Raises:
-      ValueError: a number has axes, or the search does not use it and it differs from that of `cfg`.
+      ValueError: a number has axes or is out of bounds, or the search does not use it and it differs from that of
+        `cfg`.
       TypeError: `numbers` is not a `Numbers`, or a value is not a number, or not an integer where one is expected.
     """
     if not isinstance(numbers, Numbers):
         raise TypeError(f"numbers is a {type(numbers).__name__}: expected what `numbers_of` returns")
     own, structure = numbers_of(cfg), structure_of(cfg)
     cast = {field.name: _cast(field.name, getattr(numbers, field.name), own) for field in dataclasses.fields(Numbers)}
-    for name, (is_read, remedy) in (_OF_SCORES if own_strategy else {**_OF_SCORES, **_OF_STRATEGIES}).items():
-        value = getattr(numbers, name)
-        if is_read(structure) or isinstance(value, jax.core.Tracer):
+    for name, value in cast.items():
+        if isinstance(value, jax.core.Tracer) or value == getattr(own, name):
             continue
-        if np.any(np.asarray(value, np.float32) != getattr(own, name)):
-            raise ValueError(f"numbers.{name} is {value}, but this search does not use it: set {remedy} in `search`")
+        switch = _SWITCHES.get(name)
+        if switch and switch.of_strategy and own_strategy:
+            continue
+        if switch and not switch.is_on(structure):
+            raise ValueError(
+                f"numbers.{name} is {getattr(numbers, name)}, but this search does not use it: set {switch.remedy} in "
+                "`search`"
+            )
+        try:
+            dataclasses.replace(cfg, **{name: value.item()})  # type: ignore[arg-type]  # a number for a number
+        except UserError as error:
+            raise ValueError(f"numbers.{error}") from error
     return Numbers(**cast)
 
 

@@ -178,7 +178,7 @@ def check_required_ids(
 def check_request(request: Request, vocabulary: int, limit: int) -> None:
     """`check_required_ids` for those arrays of a request that are not traced. Padding is allowed at the end only.
 
-    Also reject maximum lengths below 0, and a prefix that does not fit into a result of `limit` symbols.
+    Also reject maximum lengths below 0, and prefixes and phrases that do not fit into a result of `limit` symbols.
     """
     rows = len(request.max_lengths)
     prefixes, phrases = (
@@ -189,14 +189,16 @@ def check_request(request: Request, vocabulary: int, limit: int) -> None:
     check_required_ids(*required, vocabulary)
     if isinstance(request.max_lengths, jax.core.Tracer):
         return
-    lengths, needed = np.asarray(request.max_lengths), np.sum(prefixes != PAD, axis=-1)
+    lengths = np.asarray(request.max_lengths)
+    wanted = np.sum(phrases != PAD, axis=(-2, -1))
+    needed = np.sum(prefixes != PAD, axis=-1) + wanted
     check_lengths(lengths)
     room = np.minimum(lengths, limit - 1)
     if (needed > room).any():
         i = int(np.argmax(needed > room))
         raise ValueError(
-            f"sentence {i}: its prefix has {needed[i]} tokens, but its result has at most {room[i]} before the end "
-            "symbol"
+            f"sentence {i}: its prefix {'and phrases have' if wanted[i] else 'has'} {needed[i]} tokens, but its result "
+            f"has at most {room[i]} before the end symbol"
         )
 
 

@@ -120,7 +120,7 @@ def prices(numbers: Numbers, step: Array, max_lengths: Array) -> Prices:
 
 def symbol_prices(numbers: Numbers, vocab_size: int) -> Array:
     """Return the price of each symbol at any step, [V]: -inf for padding, -unk_penalty for unknown, otherwise 0."""
-    symbol = jnp.arange(vocab_size)
+    symbol = jnp.arange(vocab_size, dtype=jnp.int32)
     return jnp.where(symbol == PAD, -jnp.inf, jnp.where(symbol == UNK, -numbers.unk_penalty, 0.0))
 
 
@@ -139,16 +139,15 @@ def repeats(history: Array, step: Array, size: int, vocab_size: int) -> Array:
     R, H, L = history.shape
     if size > L:
         return jnp.zeros((R, H, vocab_size), bool)
-    starts = jnp.arange(L - size + 1)
+    starts = jnp.arange(L - size + 1, dtype=jnp.int32)
     same = jnp.broadcast_to(starts + size <= step, (R, H, len(starts)))
     for offset in range(size - 1):
         place = jnp.maximum(step - (size - 1) + offset, 0)
         newest = jax.lax.dynamic_slice_in_dim(history, place, 1, axis=2)
         same = same & (history[:, :, offset : offset + len(starts)] == newest)
     last = history[:, :, size - 1 :]
-    rows = jnp.arange(R * H).reshape(R, H, 1) * vocab_size
-    flat = jnp.zeros(R * H * vocab_size, bool).at[(rows + last).reshape(-1)].max(same.reshape(-1))
-    return flat.reshape(R, H, vocab_size)
+    rows, hypotheses = (jnp.arange(count, dtype=jnp.int32) for count in (R, H))
+    return jnp.zeros((R, H, vocab_size), bool).at[rows[:, None, None], hypotheses[None, :, None], last].max(same)
 
 
 def force(scores: Array, log_probs: Array, numbers: Numbers, prefixes: Array, step: Array) -> Array:
@@ -167,5 +166,5 @@ def force(scores: Array, log_probs: Array, numbers: Numbers, prefixes: Array, st
     )
     inside = (wanted != PAD)[:, None, None]
     priced = log_probs + symbol_prices(numbers, V)[None, None, :]
-    hit = (jnp.arange(V)[None, :] == wanted[:, None])[:, None, :]
+    hit = (jnp.arange(V, dtype=jnp.int32)[None, :] == wanted[:, None])[:, None, :]
     return jnp.where(inside, jnp.where(hit, priced, -jnp.inf), scores)

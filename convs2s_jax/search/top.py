@@ -23,7 +23,7 @@ def is_large(vocab_size: int) -> bool:
     return 4 * block_size(vocab_size) <= vocab_size
 
 
-def top(scores: Array, k: int, *, block: int | None = None) -> tuple[Array, Array, Array]:
+def top(scores: Array, k: int) -> tuple[Array, Array, Array]:
     """Return the k best of the H * V continuations of each row, best first; ties in the order of their index.
 
     The vocabulary is split into blocks. The k best elements are in the k blocks with the largest maxima, so one
@@ -33,7 +33,6 @@ def top(scores: Array, k: int, *, block: int | None = None) -> tuple[Array, Arra
     Args:
       scores: [R, H, V] float32.
       k: at most H * V.
-      block: size of the blocks, close to 128 if not given. A vocabulary of fewer than four blocks is not split.
 
     Returns:
       values [R, k], beams [R, k] int32 in 0..H-1, tokens [R, k] int32 in 0..V-1.
@@ -41,10 +40,10 @@ def top(scores: Array, k: int, *, block: int | None = None) -> tuple[Array, Arra
     R, H, V = scores.shape
     if not 1 <= k <= H * V:
         raise ValueError(f"k is {k}, but there are {H} * {V} continuations")
-    block = block or block_size(V)
-    if 4 * block > V:
+    if not is_large(V):
         values, index = lax.top_k(scores.reshape(R, H * V), k)
         return values, index // V, index % V
+    block = block_size(V)
     beams, columns = _best_blocks(_block_maxima(scores, block), k, block)
     found = _elements(scores, beams, columns)
     values, place = lax.top_k(jnp.where(columns < V, found, -jnp.inf).reshape(R, -1), k)
@@ -52,7 +51,7 @@ def top(scores: Array, k: int, *, block: int | None = None) -> tuple[Array, Arra
 
 
 def top_of_logits(
-    logits: Array, totals: Array, prices: Prices, k: int, *, temperature: Scalar, block: int | None = None
+    logits: Array, totals: Array, prices: Prices, k: int, *, temperature: Scalar
 ) -> tuple[Array, Array, Array]:
     """Return `top` of  log_softmax(logits / temperature) + prices + totals, without storing that array.
 
@@ -65,13 +64,12 @@ def top_of_logits(
       prices: the numbers added to each symbol's log-probability, for R rows.
       k: at most H * V.
       temperature: logits are divided by it.
-      block: size of the blocks, close to 128 if not given.
 
     Returns:
       As `top`; hypotheses whose logits contain a NaN have no continuation.
     """
     V = logits.shape[-1]
-    block = block or block_size(V)
+    block = block_size(V)
     logits = lax.optimization_barrier(logits)  # otherwise XLA adds the bias again for each use
     maxima = lax.optimization_barrier(_block_maxima(logits, block))
     largest = jnp.max(maxima, axis=-1)

@@ -119,6 +119,11 @@ def translate(
         check_required_ids(prefixes, phrases, words)
         if shortlist is not None:
             check_shortlist(shortlist, members, cfgs, words)
+    if batching.min_axes.phrases and (search.sampling or search.diverse_groups > 1):
+        raise ValueError(
+            f"batching.min_axes has room for {batching.min_axes.phrases} phrases, which work with plain beam search "
+            "only: leave it out"
+        )
     largest = at_least(sizes(prefixes, phrases), batching.min_axes)
 
     def run(group: Sequence[Bucket], mesh: Mesh | None) -> Any:

@@ -122,18 +122,18 @@ def make(cfg: MeshConfig, devices: Sequence[Any] | None = None, *, parallel: Par
             f"mesh: {count} of {len(devices)} devices: several processes must use all of them; set one axis to -1"
         )
     devices = devices[:count]
-    count = len(set(slice_numbers(devices)))
-    if count > 1 and devices[0].platform == "tpu":
-        _check_within_slices(cfg.rules, count)
-    if count > 1 and sizes[0] % count == 0:  # the network between slices is slow: only `data` crosses it
-        data, fsdp, tensor = sizes[0] // count, *sizes[1:]
+    slices = len(set(slice_numbers(devices)))
+    if slices > 1 and devices[0].platform == "tpu":
+        _check_within_slices(cfg.rules, slices)
+    if slices > 1 and sizes[0] % slices == 0:  # the network between slices is slow: only `data` crosses it
+        data, fsdp, tensor = sizes[0] // slices, *sizes[1:]
         inside = fsdp == 1 and parallel != "pmap" and devices[0].platform == "tpu"
         within = (1, data, tensor) if inside else (data, fsdp, tensor)
         split = {"allow_split_physical_axes": True}
-        return Mesh(mesh_utils.create_hybrid_device_mesh(within, (count, 1, 1), devices=devices, **split), AXES)
+        return Mesh(mesh_utils.create_hybrid_device_mesh(within, (slices, 1, 1), devices=devices, **split), AXES)
     check(
-        count == 1 or devices[0].platform != "tpu",
-        f"mesh.data is {sizes[0]} on {count} slices: use a multiple of {count}, since fsdp and tensor "
+        slices == 1 or devices[0].platform != "tpu",
+        f"mesh.data is {sizes[0]} on {slices} slices: use a multiple of {slices}, since fsdp and tensor "
         "cannot cross the network between slices",
     )
     return Mesh(mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True), AXES)

@@ -75,11 +75,12 @@ def compile_steps(
 
     Raises:
       UserError: a mesh with axes that `parallel` cannot use.
-      ValueError: `parallel` is not one of these modes, `clip` is negative, or the mesh has other axes than `mesh.make`.
+      ValueError: `parallel` is not one of these modes, `clip` is negative or NaN, or the mesh has other axes than
+        `mesh.make`.
     """
     if parallel not in _MODES:
         raise ValueError(f"parallel is {parallel!r}: use {', '.join(map(repr, _MODES))}")
-    if clip < 0:
+    if not clip >= 0:
         raise ValueError(f"clip is {clip}: use a maximum gradient norm above 0, or 0 for no clipping")
     if mesh is not None:
         check_mesh(mesh)

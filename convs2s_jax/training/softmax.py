@@ -108,8 +108,8 @@ def _forward(
     constant = None
     if options.smoothing:
         real = (targets != PAD).astype(dtype)
-        dh -= (each * jnp.einsum("BT,O->BTO", real, jnp.sum(layer.w, axis=1, dtype=dtype))).astype(dh.dtype)
-        constant = each * jnp.einsum("BT,BTO->O", real, features.astype(dtype)), each * jnp.sum(real)
+        dh -= (each * product("BT,O->BTO", real, jnp.sum(layer.w, axis=1, dtype=dtype))).astype(dh.dtype)
+        constant = each * product("BT,BTO->O", real, features.astype(dtype)), each * jnp.sum(real)
     return _totals(layer, *cut, lse, picked, options), (Affine(w=dw, b=db), constant, dh)
 
 

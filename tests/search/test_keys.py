@@ -44,8 +44,13 @@ def test_rows_are_the_keys_of_their_sentences():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: keys.numbered(-1, [0]), r"^sentence 0 has seed -1 and number 0: use 0 to 2\^32 - 1 for both$"),
+        (
+            lambda: keys.numbered(-1, [0]),
+            r"^sentence 0 has seed -1 and number 0: use integers from 0 to 2\^32 - 1 for both$",
+        ),
         (lambda: keys.numbered(0, [0, 2**32]), "^sentence 1 has seed 0 and number 4294967296: "),
+        (lambda: keys.numbered(1.7, [0]), r"^sentence 0 has seed 1\.7 and number 0: use integers from 0 to"),
+        (lambda: keys.numbered(2**70, [0]), r"^sentence 0 has seed 1180591620717411303424 and number 0: "),
         (lambda: keys.checked(None, 2), r"^sampling needs a random key, .* pass key=jax.random.key\(0\)"),
         (
             lambda: keys.checked(jax.random.split(jax.random.key(0), 3), 2),

@@ -186,6 +186,27 @@ def test_a_number_that_the_search_leaves_unread_is_refused(cfg, values, message)
     checked_numbers(numbers_of(cfg), cfg)
 
 
+@pytest.mark.parametrize(
+    ("cfg", "values", "message"),
+    [
+        ({}, {"temperature": 0.0}, "temperature is 0.0: logits are divided by it; use a value above 0"),
+        ({}, {"temperature": jnp.float32(-1)}, "temperature is -1.0: "),
+        ({}, {"length_penalty": np.nan}, "length_penalty is nan: use a finite number"),
+        ({}, {"min_length": -1}, "min_length is -1: "),
+        ({"lm_weight": 0.3}, {"lm_weight": -0.5}, "lm_weight is -0.5: expected a weight"),
+        ({"coverage_penalty": 0.3}, {"coverage_penalty": -0.5}, "coverage_penalty is -0.5: use a value between 0 and"),
+        ({"sampling": True, "top_p": 0.5}, {"top_p": 0.0}, "top_p is 0.0: expected a probability"),
+    ],
+)
+def test_a_number_that_no_search_can_use_is_refused(cfg, values, message):
+    """They gave results with scores of -inf, or ended a search by the exact rule too early."""
+    cfg = SearchConfig(**cfg)
+    numbers = numbers_of(cfg).replace(**values)
+    with pytest.raises(ValueError, match=f"^numbers.{message}"):
+        checked_numbers(numbers, cfg)
+    jax.eval_shape(lambda numbers: checked_numbers(numbers, cfg), numbers)  # what is traced has no value
+
+
 def test_a_strategy_of_ones_own_may_read_the_numbers_of_others():
     numbers = numbers_of(CFG).replace(diverse_strength=1.0, top_p=0.5)
     checked_numbers(numbers, CFG, own_strategy=True)

@@ -41,6 +41,7 @@ OPTIONS = {
     "prefix": {"prefixes": [(A,), (UNK, B)]},
     "phrases": {"phrases": [[(B, A)], [(A,), (0,)]]},
 }
+GROUPS = {"groups": {"diverse_groups": 2}}
 # A phrase may break the rule against repetition where nothing else is left: what listing everything does not know.
 EXCEPT = [("no word twice", "phrases")]
 PAIRS = [
@@ -102,6 +103,18 @@ def test_option_makes_a_difference(name):
     common = {"beam_size": WIDEST, "min_length": 0}
     plain, other = found(SearchConfig(**common)), found(SearchConfig(**(common | values)), **asked)
     assert [[f[:2] for f in sentence] for sentence in other] != [[f[:2] for f in sentence] for sentence in plain]
+
+
+@pytest.mark.parametrize("name", drills_but([*OPTIONS, *GROUPS], kept=["no bigram twice"]))
+def test_with_64_bits_the_results_are_the_same(name):
+    """Arithmetic of indices does not mix with the 32 bits of tokens, which strict promotion refuses."""
+    values = {**OPTIONS, **GROUPS}[name].copy()
+    wanted = [values.pop(name, None) for name in ("prefixes", "phrases")]
+    cfg = SearchConfig(beam_size=4, **values)
+    expected = found(cfg, *wanted)
+    with jax.enable_x64(True):
+        for ours, theirs in zip(found(cfg, *wanted), expected, strict=True):
+            assert [tokens for tokens, *_ in ours] == [tokens for tokens, *_ in theirs]
 
 
 def test_ensemble_is_the_mean_of_probabilities():
@@ -200,3 +213,14 @@ def test_a_coverage_penalty_needs_coverage():
     cfg = SearchConfig(coverage_penalty=1.0)
     with pytest.raises(ValueError, match=r"^coverage is None, but the search has a coverage penalty"):
         search(trigram_step(TABLES), cfg, (), trigram_cache([0], 5), request([3]), limit=4)
+    for odd in (jnp.zeros(4), jnp.zeros((5, 1)), jnp.zeros(5, jnp.bfloat16)):
+        with pytest.raises(ValueError, match=r"^coverage returns .*: expected float32\[5\], one number for each row"):
+            search(
+                trigram_step(TABLES),
+                cfg,
+                (),
+                trigram_cache([0], 5),
+                request([3]),
+                limit=4,
+                coverage=lambda *_: odd,  # noqa: B023
+            )

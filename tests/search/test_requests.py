@@ -10,7 +10,7 @@ import pytest
 
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.search import keys
-from convs2s_jax.search.buckets import Batching
+from convs2s_jax.search.buckets import Batching, Sizes
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.forced import force
 from convs2s_jax.search.numbers import numbers_of
@@ -125,6 +125,8 @@ def test_force_has_the_scores_of_score_and_the_gradient_of_the_loss(params):
     np.testing.assert_allclose(summed, sum(t.best.score for t in expected), rtol=1e-5)
     expected = jax.jit(jax.grad(lambda params: -loss(params, MODEL, Batch(src=src, tgt=tgt)).loss))(params)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), gradient, expected)
+    narrow = force(params, MODEL, cfg, src, tgt.astype(jnp.uint8))[0]
+    assert narrow.tokens.dtype == jnp.int32
     mapped = jax.jit(jax.vmap(partial(scores, params)))(jnp.array([1.0, 2.0]))
     np.testing.assert_allclose(jnp.sum(mapped[0]), summed, rtol=1e-5)
     warm = score(params, MODEL, dataclasses.replace(cfg, temperature=2.0), [[5, 6], [7]], [[8], [9, 10]])
@@ -157,6 +159,16 @@ def test_what_does_not_fit_is_refused(params):
         translate(params, MODEL, SEARCH, [[5], [5, 6]], prefixes=[[], [4, 4]], phrases=[[], [[7, 8, 9], [4]]])
     with pytest.raises(ValueError, match="got 2 sources, 1 prefixes"):
         translate(params, MODEL, SEARCH, [[5], [5]], prefixes=[[4]])
+    drawn = dataclasses.replace(SEARCH, sampling=True)
+    with pytest.raises(ValueError, match="batching.min_axes has room for 1 phrases, which work with plain beam search"):
+        translate(
+            params,
+            MODEL,
+            drawn,
+            [[5]],
+            key=jax.random.key(0),
+            batching=Batching(min_axes=Sizes(prefix=0, phrases=1, phrase=1)),
+        )
 
 
 @pytest.mark.drill

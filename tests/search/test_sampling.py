@@ -66,6 +66,13 @@ def test_the_begin_symbol_is_never_drawn(options):
     assert len(set(drawn.tolist())) > 2
 
 
+def test_with_64_bits_the_samples_are_the_same():
+    cfg = SearchConfig(beam_size=8, sampling=True)
+    expected = draw(cfg, 4).tokens
+    with jax.enable_x64(True):
+        np.testing.assert_array_equal(draw(cfg, 4).tokens, expected)
+
+
 def test_scores_are_those_of_the_model():
     cfg = SearchConfig(beam_size=4, sampling=True, top_k=3, unk_penalty=0.5, temperature=1.3)
     found = draw(cfg, 5)

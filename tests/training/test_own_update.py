@@ -162,6 +162,10 @@ def test_an_update_consumes_its_state_and_not_the_parameters_it_was_made_of():
     [
         (lambda: compile_steps(squared_error, optax.sgd(0.1), parallel="xmap"), "parallel is 'xmap': use"),
         (lambda: compile_steps(squared_error, optax.sgd(0.1), clip=-1.0), "^clip is -1.0: use a maximum gradient norm"),
+        (
+            lambda: compile_steps(squared_error, optax.sgd(0.1), clip=np.nan),
+            "^clip is nan: use a maximum gradient norm",
+        ),
         (lambda: update(compile_steps(squared_error, optax.sgd(0.1)), None, [], None, None), "at least one batch"),
         (
             lambda: compile_steps(lambda *_: jnp.zeros(()), optax.sgd(0.1)).first(START, BATCHES[0], None),

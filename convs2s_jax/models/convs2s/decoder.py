@@ -99,7 +99,7 @@ class ConvDecoderConfig(DecoderConfig):
     @property
     def reads_memory(self) -> bool:
         """Whether any layer attends."""
-        return any(self.attends(i) for i in range(len(self.layers)))
+        return len(self.attention_names) > 0
 
     @property
     def attention_names(self) -> tuple[str, ...]:
@@ -114,7 +114,7 @@ class ConvDecoderConfig(DecoderConfig):
     @property
     def gradient_scale(self) -> float:
         """1 / 2n for n layers that attend (section 3.4; the factor 2 is from fairseq), 1 if none does."""
-        count = sum(self.attends(i) for i in range(len(self.layers)))
+        count = len(self.attention_names)
         return 1.0 / (2 * count) if count else 1.0
 
 

@@ -96,10 +96,14 @@ def restrict(scores: Array, free: Array, progress: Progress, phrases: Array, roo
     unmet = ~progress.met
     begun = spelt(progress.recent, phrases)[..., :-1] & unmet[..., None]
     token = jnp.where(begun, phrases[:, None], V)  # V is out of bounds and dropped
-    rows, beams = jnp.arange(R)[:, None, None, None], jnp.arange(H)[None, :, None, None]
+    rows, beams = (jnp.arange(count, dtype=jnp.int32) for count in (R, H))
     after = jnp.broadcast_to(jnp.arange(1, phrases.shape[-1] + 1, dtype=jnp.int32), token.shape)
-    gain = jnp.zeros(scores.shape, jnp.int32).at[rows, beams, token].max(after, mode="drop")
-    remaining = jnp.sum(jnp.where(unmet, lengths(phrases)[:, None], 0), axis=-1)[..., None]
+    gain = (
+        jnp.zeros(scores.shape, jnp.int32)
+        .at[rows[:, None, None, None], beams[None, :, None, None], token]
+        .max(after, mode="drop")
+    )
+    remaining = jnp.sum(jnp.where(unmet, lengths(phrases)[:, None], 0), axis=-1, dtype=jnp.int32)[..., None]
     scores = scores.at[..., EOS].add(jnp.where(jnp.all(progress.met, axis=-1), 0.0, -jnp.inf))
     affordable = (remaining == 0) | (remaining - gain <= room[:, None, None] - 1)
     scores = jnp.where(affordable, scores, -jnp.inf)
@@ -147,7 +151,7 @@ def choose(view: View) -> Candidates:
 def bank(progress: Progress, phrases: Array) -> Array:
     """Return the number of constraint tokens met, [R, X]: all of a phrase that has occurred, else the matched ones."""
     spelt = jnp.where(progress.met, lengths(phrases)[:, None], matched(progress.recent, phrases))
-    return jnp.sum(spelt, axis=-1)
+    return jnp.sum(spelt, axis=-1, dtype=jnp.int32)
 
 
 def round_robin_order(totals: Array, banks: Array) -> Array:
@@ -160,7 +164,7 @@ def round_robin_order(totals: Array, banks: Array) -> Array:
     better = totals[:, None, :] > totals[:, :, None]
     equal = totals[:, None, :] == totals[:, :, None]
     first = better | (equal & jnp.tri(totals.shape[1], k=-1, dtype=bool)[None])
-    place = jnp.sum(first & (banks[:, None, :] == banks[:, :, None]), axis=-1)
+    place = jnp.sum(first & (banks[:, None, :] == banks[:, :, None]), axis=-1, dtype=jnp.int32)
     place = jnp.where(totals > -jnp.inf, place, totals.shape[1])
     return jnp.lexsort((-totals, place), axis=-1)
 

@@ -19,7 +19,7 @@ def choose(view: View) -> Candidates:
     R, H, V = scores.shape
     grouped = (scores + view.totals[:, :, None]).reshape(R // G, G, H, V)
     times = jnp.zeros((R // G, V), jnp.float32)
-    sentence = jnp.arange(R // G)[:, None]
+    sentence = jnp.arange(R // G, dtype=jnp.int32)[:, None]
     results = []
     for group in range(G):
         steered, beams, tokens = top(grouped[:, group] - strength * times[:, None, :], 2 * H)

@@ -26,7 +26,7 @@ def choose(view: View) -> Candidates:
     assert keys is not None  # see `check`
     scores = view.scores(lambda ruled, _free: ruled.at[..., BOS].set(-jnp.inf))
     R, H, V = scores.shape
-    noise = jax.vmap(lambda key: jax.random.gumbel(jax.random.fold_in(key, view.step), (H, V)))(keys)
+    noise = jax.vmap(lambda key: jax.random.gumbel(jax.random.fold_in(key, view.step), (H, V), scores.dtype))(keys)
     tokens = jnp.argmax(keep(view.structure, view.numbers, scores) + noise, axis=-1).astype(jnp.int32)
     new = view.totals + jnp.take_along_axis(scores, tokens[..., None], axis=-1)[..., 0]
     own = jnp.broadcast_to(jnp.arange(H, dtype=jnp.int32), (R, H))
