@@ -17,7 +17,7 @@ from convs2s_jax.search import translate as translating
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.generate import generate
 from convs2s_jax.training.batch import Batch
-from convs2s_jax.training.loss import loss
+from convs2s_jax.training.loss import loss, training_loss
 from tests.helpers import drills_but, operations
 from tests.models.kinds import together
 from tests.models.laws import SOURCE, TARGET, config, fresh
@@ -90,6 +90,16 @@ def test_every_product_of_the_gradient_of_a_compiled_loss(execution):
     cfg = config(execution=EXECUTIONS[execution], matmul_precision="highest")
     found = traced(jax.grad(jax.jit(lambda p, s, t: summed(p, cfg, s, t))), shapes(cfg), SRC, TGT)
     assert found == {Precision.HIGHEST}
+
+
+def test_every_product_of_the_gradient_of_the_loss_in_training():
+    """With label smoothing, whose part of the gradient has products of its own."""
+    cfg = config(matmul_precision="highest")
+
+    def smoothed(params, src, tgt):
+        return training_loss(params, cfg, Batch(src=src, tgt=tgt), smoothing=0.1).loss
+
+    assert traced(jax.grad(jax.jit(smoothed)), shapes(cfg), SRC, TGT) == {Precision.HIGHEST}
 
 
 @pytest.mark.parametrize("features", [{"kind": "kim"}, {"kind": "pooled"}], ids=lambda x: x["kind"])

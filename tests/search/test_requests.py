@@ -160,7 +160,7 @@ def test_what_does_not_fit_is_refused(params):
     with pytest.raises(ValueError, match="got 2 sources, 1 prefixes"):
         translate(params, MODEL, SEARCH, [[5], [5]], prefixes=[[4]])
     drawn = dataclasses.replace(SEARCH, sampling=True)
-    with pytest.raises(ValueError, match="batching.min_axes has room for 1 phrases, which work with plain beam search"):
+    with pytest.raises(ValueError, match=r"^batching.min_axes has room for 1 phrases, which work with plain"):
         translate(
             params,
             MODEL,
