@@ -119,7 +119,8 @@ def restore_items(
 
     Args:
       folder: folder of the checkpoints.
-      items: shapes and dtypes of what to read: "params", and "optimizer" for the state of the optimiser.
+      items: shapes and dtypes of what to read: "params", and "optimizer" for the state of the optimiser. Arrays that
+        were saved in other dtypes are converted.
       step: which checkpoint to read; None for the best, or the newest intact one if the best is damaged.
       metric: the score that selects the best (`training.best_metric`).
       check: is called with the position before any array is read; raises UserError if it does not belong to this model.
@@ -151,7 +152,8 @@ def restore_items(
             found = _first_intact(asked, items, metric, check, tell_once)
             if found is None:
                 raise UserError(f"{folder}: none of the checkpoints {list(asked)} could be read")
-            return found
+            arrays, position = found
+            return jax.tree.map(_in_dtype_of, arrays, dict(items)), position
     raise UserError(
         f"{folder}: training replaces the checkpoints faster than they can be read; decode from a copy of the workdir, "
         "or train with a larger training.keep"
@@ -227,7 +229,14 @@ def _whole(
     place: Path, step: int, abstract: TrainState, check: Callable[[dict[str, Any]], None]
 ) -> tuple[TrainState, dict[str, Any]]:
     """A training state and its position."""
-    found, position = _items(place, {"params": abstract.params, "optimizer": abstract.optimizer}, check)
+    items = {"params": abstract.params, "optimizer": abstract.optimizer}
+    found, position = _items(place, items, check)
+    for (path, wanted), array in zip(jax.tree.leaves_with_path(items), jax.tree.leaves(found), strict=True):
+        if array.dtype != wanted.dtype:
+            raise UserError(
+                f"{place}: {path_of(path)} was saved in {array.dtype}, but this process computes in {wanted.dtype}; "
+                "continue the run with the JAX_ENABLE_X64 that it began with"
+            )
     # from NumPy, so that nothing is compiled: other arrays would need a program for their conversion
     number = jax.make_array_from_callback((), _placed(abstract.step).sharding, lambda _: np.asarray(step, np.int32))
     return TrainState(params=found["params"], optimizer=found["optimizer"], step=number), position
@@ -236,7 +245,7 @@ def _whole(
 def _items(
     place: Path, items: Mapping[str, Tree], check: Callable[[dict[str, Any]], None]
 ) -> tuple[dict[str, Tree], dict[str, Any]]:
-    """Items of a checkpoint, and its position."""
+    """Items of a checkpoint in the dtypes in which they were saved, and its position."""
     position = _everywhere(lambda: position_file.read(place))
     check(position)
     return {item: _arrays(place, item, abstract, position) for item, abstract in items.items()}, position
@@ -265,14 +274,30 @@ def _arrays(place: Path, item: str, abstract: Tree, position: dict[str, Any]) ->
 
 
 def _read_arrays(folder: Path, placed: dict[str, jax.ShapeDtypeStruct]) -> Tree:
-    """An item in the structure it has on disk, dictionaries and lists. `placed` describes each array, by its path."""
+    """An item in the structure and the dtypes it has on disk. `placed` describes each array, by its path.
+
+    Raises:
+      UserError: it has 64 bits, which arrays of this process cannot have.
+    """
+
+    def described(path: tuple[Any, ...], metadata: Any) -> jax.ShapeDtypeStruct:
+        one = placed[path_of(path)]
+        if metadata.dtype != jax.dtypes.canonicalize_dtype(metadata.dtype):
+            raise UserError(f"{folder} was saved in {metadata.dtype}: set JAX_ENABLE_X64=1 to read it")
+        return jax.ShapeDtypeStruct(one.shape, metadata.dtype, sharding=one.sharding)
+
     store_copy.fetch_item(folder)
     handler = ocp.StandardCheckpointHandler()
     with finishing():
         folder = folder.absolute()  # Orbax requires an absolute path
         saved = handler.metadata(folder).tree
-        item = jax.tree_util.tree_map_with_path(lambda path, _: placed[path_of(path)], saved)
+        item = jax.tree_util.tree_map_with_path(described, saved)
         return handler.restore(folder, args=ocp.args.StandardRestore(item))
+
+
+def _in_dtype_of(array: jax.Array, like: Any) -> jax.Array:
+    """Convert what was saved with another JAX_ENABLE_X64."""
+    return array if array.dtype == like.dtype else array.astype(like.dtype)
 
 
 def _old_name(name: str) -> str:

@@ -4,6 +4,8 @@ import json
 import shutil
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from convs2s_jax.core.errors import UserError
@@ -252,3 +254,31 @@ def test_decoding_without_a_checkpoint_says_what_there_is(folder, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=rf"empty has no checkpoint yet; .* convs2s train --workdir={tmp_path}$"):
         ask(tmp_path / "empty")
+
+
+def test_a_checkpoint_is_read_in_other_bits_and_continued_in_its_own(folder, tmp_path):
+    """With another JAX_ENABLE_X64 than when it was saved; it was called damaged."""
+
+    def widened(x):
+        return jax.ShapeDtypeStruct(x.shape, np.float64 if x.dtype == np.float32 else x.dtype)
+
+    wide, expected, numbers = jax.tree.map(widened, ABSTRACT), state(30), {"metric": "loss", "check": ACCEPT}
+    with jax.enable_x64(True):
+        params, _ = restoring.restore_params(folder, wide.params, step=30, tell=pytest.fail, **numbers)
+        assert params["w"].dtype == np.float64
+        np.testing.assert_array_equal(params["w"], np.asarray(expected.params["w"], np.float64))
+        sentence = r"30: optimizer/0/trace was saved in float32, but this process computes in float64; continue the run with "
+        with pytest.raises(UserError, match=sentence):
+            restoring.restore(folder, wide, check=ACCEPT, tell=pytest.fail)
+        saved = jax.tree.map(lambda x, like: np.asarray(x, like.dtype), expected, wide)
+        with checkpoint.manager(tmp_path / "wide", keep=1) as checkpoints:
+            checkpoint.save(checkpoints, jax.tree.map(jnp.asarray, saved), position(30))
+            checkpoint.wait(checkpoints)
+        found = restoring.restore(tmp_path / "wide", wide, check=ACCEPT, tell=pytest.fail)
+        assert_bitwise(found.state.params, jax.tree.map(jnp.asarray, saved.params))
+    for read in (
+        lambda: restoring.restore(tmp_path / "wide", ABSTRACT, check=ACCEPT, tell=pytest.fail),
+        lambda: restoring.restore_params(tmp_path / "wide", ABSTRACT.params, step=30, tell=pytest.fail, **numbers),
+    ):
+        with pytest.raises(UserError, match=r"30/params was saved in float64: set JAX_ENABLE_X64=1 to read it$"):
+            read()
