@@ -103,6 +103,7 @@ class WordList:
         counts: dict[str, int] = {}
         words: list[tuple[str, int]] = []
         for number, line in enumerate(read_lines(path, again=True), 1):
+            line = line.rstrip()
             word, space, count = line.removesuffix(_OVERWRITE).rstrip().rpartition(" ")
             if not (word and space and count.isdecimal() and len(count) <= _DIGITS):
                 raise UserError(f"{path}, line {number}: {shown(line)} is not a word and its count, as in 'house 12'")

@@ -1,9 +1,11 @@
 """Exported programs translate as decoding does, and need none of this package."""
 
 import ast
+import hashlib
 import itertools
 import json
 import random
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -218,6 +220,10 @@ def test_a_line_break_at_the_end_of_a_line_is_no_part_of_it(convs2s):
         (b"5", "^lines is .* of type bytes; expected a list of strings$"),
         (None, "^lines is 'None' of type NoneType; expected a list of strings$"),
         (["5", 6], "^line 2 is '6' of type int; expected a string$"),
+        (
+            ["5", "6 \ud800"],
+            "^line 2 contains half of a surrogate pair, which is not a character; correct its encoding$",
+        ),
         (["5", "6\n7\n"], "^line 2 contains a line break; pass each line as a separate string$"),
     ],
 )
@@ -226,20 +232,43 @@ def test_what_is_no_list_of_lines_is_refused(lines, sentence, convs2s):
         runtime.Model(convs2s[1]).translate(lines)
 
 
-@pytest.mark.parametrize("nbest", [0, 3])
+@pytest.mark.parametrize("nbest", [0, 3, 1.5, "2", None])
 def test_no_other_number_of_hypotheses_than_the_search_has_can_be_asked_for(convs2s, nbest):
     with pytest.raises(runtime.ExportError, match=f"nbest is {nbest}; use 1 to 2"):
         runtime.Model(convs2s[1]).translate(["5"], nbest=nbest)
 
 
 def test_a_program_of_another_jax_is_refused_with_a_sentence(tmp_path, convs2s):
-    model = runtime.Model(convs2s[1])
-    (tmp_path / "odd.bin").write_bytes(b"\x00" * 100)
-    model.folder = tmp_path
+    model, content = runtime.Model(convs2s[1]), b"\x00" * 100
+    (tmp_path / "odd.bin").write_bytes(content)
+    model.folder, model.manifest["files"]["odd.bin"] = tmp_path, hashlib.sha256(content).hexdigest()
     with pytest.raises(
         runtime.ExportError, match=r"odd.bin was exported with jax [\d.]+ and cannot be read by jax [\d.]+"
     ):
         model._program("odd.bin")
+
+
+def test_programs_are_those_of_the_model_that_was_loaded(tmp_path, convs2s, monkeypatch):
+    """They are read when needed, perhaps from another current folder, or after another export has taken the place."""
+    shutil.copytree(convs2s[1], tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    model = runtime.Model("model")
+    monkeypatch.chdir("/")
+    expected = model.translate(["5"])
+    assert expected == runtime.Model(convs2s[1]).translate(["5"])
+    for path in (tmp_path / "model").glob("translate-8x*.bin"):
+        path.write_bytes(path.read_bytes() + b" ")
+    for path in (tmp_path / "model").glob("translate-64x*.bin"):
+        path.unlink()
+    with pytest.raises(
+        runtime.ExportError, match=r"/model/translate-8x16.bin was changed after the model was loaded; cr"
+    ):
+        model.translate(["5"] * 2)
+    with pytest.raises(
+        runtime.ExportError, match=r"/model/translate-64x16.bin cannot be read: No such file or directory;"
+    ):
+        model.translate(["5"] * 9)
+    assert model.translate(["5"]) == expected
 
 
 def test_an_output_that_is_there_is_not_overwritten(convs2s, tmp_path):

@@ -27,6 +27,7 @@ import tempfile
 import uuid
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ class Model:
 
     def __init__(self, folder: str | Path = Path(__file__).parent) -> None:
         """Read the manifest, the vocabularies and the parameters. Raises ExportError for a damaged folder."""
-        self.folder = Path(folder)
+        self.folder = Path(folder).absolute()  # programs are read later, perhaps from another current folder
         self.manifest = _manifest(self.folder)
         self._check_files()
         self._src, self._tgt = (_VOCABULARIES[v["kind"]](self.folder / v["file"]) for v in self.manifest["vocabulary"])
@@ -79,7 +80,7 @@ class Model:
     def _translate(self, lines: Sequence[str], nbest: int) -> list[Any]:
         """`translate` for lines without line breaks."""
         beams = self.manifest["search"]["beam_size"]
-        if not 1 <= nbest <= beams:
+        if not isinstance(nbest, Integral) or not 1 <= nbest <= beams:
             raise ExportError(f"nbest is {nbest}; use 1 to {beams}, the beam size of this export")
         sources = self._src.encode(lines)
         most = min(max(self._widths), self.manifest["max_source"]) - 1  # without the end symbol
@@ -141,7 +142,7 @@ class Model:
         return self._programs[rows, width]
 
     def _program(self, name: str) -> Callable[..., Any]:
-        content = bytearray((self.folder / name).read_bytes())
+        content = bytearray(self._content(name, "was changed after the model was loaded; create a new Model"))
         try:
             loaded = export.deserialize(content)
         except ImportError:
@@ -160,15 +161,18 @@ class Model:
         return jax.jit(loaded.call)
 
     def _check_files(self) -> None:
-        for name, digest in self.manifest["files"].items():
-            try:
-                content = (self.folder / name).read_bytes()
-            except OSError as error:
-                raise ExportError(
-                    f"{self.folder / name} cannot be read: {error.strerror}; copy the whole folder"
-                ) from None
-            if hashlib.sha256(content).hexdigest() != digest:
-                raise ExportError(f"{self.folder / name} is damaged; copy the folder again")
+        for name in self.manifest["files"]:
+            self._content(name, "is damaged; copy the folder again")
+
+    def _content(self, name: str, otherwise: str) -> bytes:
+        """Return the content of a file. Raises ExportError if it is missing, or differs from that of the manifest."""
+        try:
+            content = (self.folder / name).read_bytes()
+        except OSError as error:
+            raise ExportError(f"{self.folder / name} cannot be read: {error.strerror}; copy the whole folder") from None
+        if hashlib.sha256(content).hexdigest() != self.manifest["files"][name]:
+            raise ExportError(f"{self.folder / name} {otherwise}")
+        return content
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
@@ -336,6 +340,12 @@ def _texts(lines: Iterable[str]) -> list[str]:
         texts.append(line.removesuffix("\n").removesuffix("\r"))
         if "\n" in texts[-1]:
             raise ExportError(f"line {number} contains a line break; pass each line as a separate string")
+        try:
+            line.encode()
+        except UnicodeEncodeError:
+            raise ExportError(
+                f"line {number} contains half of a surrogate pair, which is not a character; correct its encoding"
+            ) from None
     return texts
 
 

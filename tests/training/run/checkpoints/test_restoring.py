@@ -267,7 +267,9 @@ def test_a_checkpoint_is_read_in_other_bits_and_continued_in_its_own(folder, tmp
         params, _ = restoring.restore_params(folder, wide.params, step=30, tell=pytest.fail, **numbers)
         assert params["w"].dtype == np.float64
         np.testing.assert_array_equal(params["w"], np.asarray(expected.params["w"], np.float64))
-        sentence = r"30: optimizer/0/trace was saved in float32, but this process computes in float64; continue the run with "
+        sentence = (
+            r"30: optimizer/0/trace was saved in float32, but this process computes in float64; continue the run with "
+        )
         with pytest.raises(UserError, match=sentence):
             restoring.restore(folder, wide, check=ACCEPT, tell=pytest.fail)
         saved = jax.tree.map(lambda x, like: np.asarray(x, like.dtype), expected, wide)
