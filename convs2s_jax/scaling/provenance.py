@@ -53,8 +53,9 @@ def joined(known: Facts, about: Facts, folder: Path) -> Facts:
     """
     way_out = "choose another --output, or delete the folder"
     check({*known} >= {"versions", "settings", "chips"}, f"{folder} has plans from an earlier version; {way_out}")
-    same = all(known.get(name) == about[name] for name in ("config", "vocabulary"))
-    check(same, f"{folder} has plans for another configuration; {way_out}")
+    check(known.get("config") == about["config"], f"{folder} has plans for another configuration; {way_out}")
+    theirs, ours = known.get("vocabulary", {}), about["vocabulary"]
+    check(theirs == ours, f"{folder} has plans for vocabularies of {_sizes(theirs)}, not {_sizes(ours)}; {way_out}")
     by, this = known["versions"], about["versions"]
     check(by == this, f"{folder} has plans made with {by}, but this is {this}; {way_out}")
     for name, value in about["settings"].items():
@@ -76,6 +77,11 @@ def settings(environment: Mapping[str, str]) -> dict[str, str | None]:
         flags = [flag for flag in environment.get(name, "").split() if not flag.startswith(NO_MATTER)]
         found[name] = " ".join(flags) or None
     return found
+
+
+def _sizes(vocabulary: Mapping[str, int]) -> str:
+    """Name the sizes of vocabularies: 100 (source) and 90 (target)."""
+    return " and ".join(f"{size} ({side})" for side, size in vocabulary.items())
 
 
 def _versions() -> str:

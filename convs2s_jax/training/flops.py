@@ -1,8 +1,9 @@
 """Floating-point operations of a function, counted in its traced program: nothing is compiled.
 
-Matrix products and convolutions count two operations per multiply-add; multiplications of a convolution with its
-padding do not count. Elementwise operations are left out, as is usual for a share of a chip's peak, since they do not
-run on its matrix units. Loops count as often as they run.
+Matrix products and convolutions count two operations per multiply-add. Multiplications with padding that a convolution
+adds itself do not count; those with zeros that the program adds before it do, as the layers of this package do (for a
+kernel of width 3 and sentences of 64 tokens, 1 to 2 % of a convolution). Elementwise operations are left out, as is
+usual for a share of a chip's peak, since they do not run on its matrix units. Loops count as often as they run.
 """
 
 import math

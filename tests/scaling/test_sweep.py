@@ -147,8 +147,11 @@ def test_plans_of_another_configuration_are_refused(tmp_path, plans):
     sweep.run(tiny.config(), cases(), tmp_path, SIZES, print)
     with pytest.raises(UserError, match="has plans for another configuration; choose another --output"):
         sweep.run(tiny.config(seed=7), cases(), tmp_path, SIZES, print)
-    with pytest.raises(UserError, match="has plans for another configuration"):
-        sweep.run(tiny.config(), cases(), tmp_path, {"source": 99, "target": 99}, print)
+    with pytest.raises(
+        UserError,
+        match=r"has plans for vocabularies of \d+ \(source\) and \d+ \(target\), not 99 \(source\)",
+    ):
+        sweep.run(tiny.config(), cases(), tmp_path, {"source": 99, "target": 98}, print)
     assert len(plans) == 6
 
 
