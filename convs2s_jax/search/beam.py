@@ -11,28 +11,23 @@ the search has R = B * G rows. The network sees N = R * H = B * W rows, with tho
 symbol of a plain search it sees B rows, because all hypotheses are equal.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from numbers import Integral
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.typing import DTypeLike
 
 from convs2s_jax.core.tokens import EOS
+from convs2s_jax.search import callbacks
+from convs2s_jax.search.callbacks import Coverage, StepFunction
 from convs2s_jax.search.finished import STOPPING_RULES, StoppingRule, finish
 from convs2s_jax.search.hypotheses import Hypotheses, Trail, empty, merge_groups, pick, trace
 from convs2s_jax.search.numbers import Numbers
-from convs2s_jax.search.request import Request, check_request
-from convs2s_jax.search.rules import SPECIAL, Fused
+from convs2s_jax.search.request import Request
 from convs2s_jax.search.state import Beams, SearchBatch, StepCache, StepMemory, alive, begin, compact, reorder
-from convs2s_jax.search.strategies.base import Candidates, Strategy, View
+from convs2s_jax.search.strategies.base import Strategy, View
 from convs2s_jax.search.structure import Structure
-
-StepFunction = Callable[[StepMemory, StepCache, Array], tuple[Array | Fused, StepCache]]
-Coverage = Callable[[StepMemory, StepCache], Array]
 
 PHASES = 2
 """Number of batch sizes, each half of the previous one; the step is compiled once for each (docs/decisions/0006)."""
@@ -101,7 +96,7 @@ def search(
     """
     B = request.max_lengths.shape[0]
     cache = jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, cache)  # canonical dtypes
-    V = _check(step, strategy, structure, memory, cache, request, coverage, limit, chunk)
+    V = callbacks.check_call(step, strategy, structure, memory, cache, request, coverage, limit, chunk)
     stop = strategy.stop or STOPPING_RULES[structure.stop]
     fixed = Search(step, strategy, stop, structure, numbers, coverage if structure.coverage else None, chunk)
     batch = begin(strategy, structure, memory, cache, request, limit, chunk, start)
@@ -165,32 +160,23 @@ def advance(search: Search, batch: SearchBatch) -> tuple[Beams, Trail]:
     beams, request, H = batch.beams, batch.request, search.structure.group_size
     rows = beams.last.shape
     logits, cache = search.step(batch.memory, beams.cache, beams.last.reshape(-1))
-    _check_result(beams.last.size, beams.cache, logits, cache)
+    callbacks.check_result(beams.last.size, beams.cache, logits, cache)
     view = View(structure, numbers, request, beams.step, beams.totals, beams.history, beams.state, logits)
-    totals, parents, tokens = _checked(strategy.choose(view), (rows[0], 2 * H), beams.totals.dtype)
+    totals, parents, tokens = callbacks.check_candidates(strategy.choose(view), (rows[0], 2 * H), beams.totals.dtype)
 
     ends = tokens == EOS
     ended = jnp.where(ends, totals, -jnp.inf)[:, :H]
     covered = None
     if search.coverage is not None:
-        coverage = search.coverage(batch.memory, cache)
-        if (coverage.shape, coverage.dtype) != ((beams.last.size,), beams.totals.dtype):
-            raise ValueError(
-                f"coverage returns {coverage.dtype}{list(coverage.shape)}: expected {beams.totals.dtype}"
-                f"[{beams.last.size}], one number for each row"
-            )
+        coverage = callbacks.check_coverage(search.coverage(batch.memory, cache), beams.last.size, beams.totals.dtype)
         covered = pick(coverage.reshape(rows), parents[:, :H])
     finished = finish(search.stop, structure, numbers, beams.finished, beams.step, ended, parents[:, :H], covered)
     first = jnp.argsort(ends, axis=-1, stable=True)[:, :H]  # a hypothesis ends at most once, so H of 2H stay alive
     totals, parents, tokens = (pick(x, first) for x in (totals, parents, tokens))
 
     best = jnp.max(totals, axis=-1)
-    early = jnp.asarray(search.stop.is_done(structure, numbers, finished, beams.step, best, request.max_lengths))
-    if (early.shape, early.dtype) != (best.shape, bool):
-        raise ValueError(
-            f"is_done of the stopping rule returns {early.dtype}{list(early.shape)}: expected "
-            f"bool{list(best.shape)}, [R]"
-        )
+    early = search.stop.is_done(structure, numbers, finished, beams.step, best, request.max_lengths)
+    early = callbacks.check_done(early, best.shape)
     done = (beams.step >= request.max_lengths) | early
     after = Beams(
         step=beams.step + 1,
@@ -202,19 +188,6 @@ def advance(search: Search, batch: SearchBatch) -> tuple[Beams, Trail]:
         state=strategy.follow(beams.state, request, parents, tokens),
     )
     return after, Trail(tokens, parents, after.totals)
-
-
-def _checked(candidates: Candidates, shape: tuple[int, int], dtype: DTypeLike) -> Candidates:
-    """Return the candidates of a strategy, of which H stay alive; reject arrays that do not fit the beam."""
-    if not isinstance(candidates, tuple) or len(candidates) != len(Candidates._fields):
-        raise TypeError("`choose` of the strategy has to return Candidates(totals, parents, tokens)")
-    for name, x, kind in zip(Candidates._fields, candidates, (dtype, jnp.int32, jnp.int32), strict=True):
-        if (x.shape, x.dtype) != (shape, kind):
-            raise ValueError(
-                f"{name} of the strategy's candidates are {x.dtype}{list(x.shape)}: expected "
-                f"{jnp.dtype(kind)}{list(shape)}, [R, 2H]"
-            )
-    return Candidates(*candidates)
 
 
 def _longer(history: Array, step: Array, parents: Array, tokens: Array) -> Array:
@@ -239,78 +212,3 @@ def _first(search: Search, batch: SearchBatch) -> SearchBatch:
     after, new = advance(search, replace(batch, beams=one))
     trail = jax.tree.map(lambda x, y: x.at[0].set(y), batch.trail, new)
     return replace(batch, beams=after, trail=trail)
-
-
-def _check(
-    step: StepFunction,
-    strategy: Strategy,
-    structure: Structure,
-    memory: StepMemory,
-    cache: StepCache,
-    request: Request,
-    coverage: Coverage | None,
-    limit: int,
-    chunk: int,
-) -> int:
-    """Reject shapes and options that do not fit together. Return V, the size of the vocabulary."""
-    for name, value in (("limit", limit), ("chunk", chunk)):
-        if not isinstance(value, Integral):
-            raise TypeError(f"{name} is {value}: expected a Python integer, which is static under `jit`")
-    if limit < 1 or chunk < 1:
-        raise ValueError(f"limit is {limit} and chunk is {chunk}: use 1 or more for both")
-    if structure.coverage and coverage is None:
-        raise ValueError("coverage is None, but the search has a coverage penalty: pass coverage")
-    if not isinstance(strategy.stop, StoppingRule | None):
-        raise TypeError(f"stop is {strategy.stop!r}: expected a StoppingRule, such as StoppingRule(is_done)")
-    strategy.check(request)
-    B = request.max_lengths.shape[0]
-    N = B * structure.beam_size
-    if B == 0:
-        raise ValueError("max_lengths is empty: a search needs at least one sentence")
-    for name, tree, rows, what in (("memory", memory, B, "B"), ("cache", cache, N, "B * W")):
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-            if np.shape(leaf)[:1] != (rows,):
-                place = name + jax.tree_util.keystr(path)
-                raise ValueError(f"{place} has shape {np.shape(leaf)}: axis 0 must have {what} = {rows} rows")
-    result = jax.eval_shape(step, memory, cache, jax.ShapeDtypeStruct((N,), jnp.int32))
-    if not isinstance(result, tuple | list) or len(result) != 2:
-        what = f"{len(result)} values" if isinstance(result, tuple | list) else f"a {type(result).__name__}"
-        raise ValueError(f"the step returns {what}: expected two values, (logits [N, V], cache)")
-    logits, after = result
-    if structure.language_model and not isinstance(logits, Fused):
-        raise ValueError("lm_weight is above 0, but the step returns no logits of a language model: return Fused(...)")
-    V = _check_result(N, cache, logits, after)
-    check_request(request, V, limit)
-    return V
-
-
-def _check_result(rows: int, cache: StepCache, logits: Array | Fused, after: StepCache) -> int:
-    """Reject results of a step whose shapes do not fit its inputs, `rows` last symbols and `cache`. Return V."""
-    parts: dict[str, Array] = (
-        {"logits.model": logits.model, "logits.lm": logits.lm} if isinstance(logits, Fused) else {"logits": logits}
-    )
-    V: tuple[int, ...] = ()
-    for name, part in parts.items():
-        if not hasattr(part, "shape"):
-            raise TypeError(
-                f"{name} of the step is a {type(part).__name__}: expected an array [N, V], or [M, N, V] for an "
-                "ensemble, as jnp.stack makes of a list"
-            )
-        V = V or part.shape[-1:]
-        ranks = (2,) if name == "logits.lm" else (2, 3)
-        if part.ndim not in ranks or part.shape[-2:] != (rows, *V) or V[0] < SPECIAL:
-            raise ValueError(
-                f"{name} of the step has shape {part.shape}: expected [N, V], or [M, N, V] for an ensemble, with the "
-                f"same V >= {SPECIAL} symbols and N = {rows} rows, one for each last token of this call; take per-row "
-                "inputs of the step from its cache or memory"
-            )
-    old, new = (jax.tree_util.tree_leaves_with_path(x) for x in (cache, after))
-    if [path for path, _ in old] != [path for path, _ in new]:
-        raise ValueError("the step returns a cache whose structure differs from that of its input cache")
-    for (path, x), (_, y) in zip(old, new, strict=True):
-        if (x.shape, x.dtype) != (y.shape, y.dtype):
-            raise ValueError(
-                f"cache{jax.tree_util.keystr(path)} enters the step as {x.dtype}{list(x.shape)} and is returned as "
-                f"{y.dtype}{list(y.shape)}: shape and dtype must not change"
-            )
-    return int(V[0])

@@ -3,7 +3,7 @@
 from convs2s_jax.core.tokens import EOS
 from convs2s_jax.models.checks import check_config
 from convs2s_jax.search import beam
-from convs2s_jax.search.beam import Coverage, StepFunction
+from convs2s_jax.search.callbacks import Coverage, StepFunction
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.finished import StoppingRule
 from convs2s_jax.search.hypotheses import Hypotheses

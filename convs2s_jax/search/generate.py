@@ -21,7 +21,8 @@ from convs2s_jax.nn import struct
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.types import accumulation_dtype
 from convs2s_jax.search import rules
-from convs2s_jax.search.beam import StepFunction, search
+from convs2s_jax.search.beam import search
+from convs2s_jax.search.callbacks import StepFunction
 from convs2s_jax.search.finished import normalised
 from convs2s_jax.search.hypotheses import Hypotheses
 from convs2s_jax.search.numbers import Numbers
