@@ -146,13 +146,14 @@ def _held_out(
     """Return "train" and "valid" of a corpus. Without its own "valid", hold out a part of train if `hold_out` > 0."""
     if not cfg.hold_out or own is not None or not whole or not whole.tgt:
         return {"train": whole, "valid": own}
-    for distinct, labelled in [(True, True)] * cfg.labelled + [(True, False), (False, False)]:
+    ways = [(True, cfg.labelled), (True, False), (False, False)]  # the others are those of earlier versions
+    for distinct, labelled in ways:
         parts = _cut(whole, cfg.hold_out, distinct=distinct, labelled=labelled)
         if recognise(_text(cfg, "valid", parts["valid"])):
             return parts
     raise UserError(
         f"the validation lines that data.hold_out={cfg.hold_out} takes from the training data are not those of the "
-        "run: its validation files are missing, or its training data have changed; restore them, or use another workdir"
+        "run: its validation files are missing, or its training data have changed; restore them"
     )
 
 
@@ -162,7 +163,8 @@ def _cut(whole: LinePairs, share: float, *, distinct: bool, labelled: bool) -> M
     Args:
       distinct: hold out pairs, so that a held-out pair is in "valid" once and not in "train"; otherwise hold out lines,
         regardless of copies.
-      labelled: whether targets are labels, of which "train" must have all.
+      labelled: whether targets are labels. Then "train" keeps at least one line of each, if any label has two different
+        texts.
     """
     count = len(whole.src)
     check(
@@ -174,12 +176,8 @@ def _cut(whole: LinePairs, share: float, *, distinct: bool, labelled: bool) -> M
     labels = [tgt.strip() for tgt in whole.tgt] if labelled else []
     if labels:
         texts = Counter(label for _, label in set(zip(whole.src, labels, strict=True)))
-        order = order[[texts[labels[i]] > 1 for i in order]]
-        check(
-            len(order) > 0,
-            "data.hold_out takes validation lines from train, but no label of it has two different texts, one for each "
-            "part: add lines, or a validation file",
-        )
+        spare = np.array([texts[labels[i]] > 1 for i in order])
+        order, labels = (order[spare], labels) if spare.any() else (order, [])
     drawn = order[: max(1, round(share * count))]
     held, taken = _distinct(whole, drawn, labels) if distinct else (np.sort(drawn), drawn)
     kept = np.ones(count, bool)
@@ -203,7 +201,7 @@ def _distinct(whole: LinePairs, drawn: np.ndarray, labels: Sequence[str]) -> tup
     Args:
       whole: the training text.
       drawn: sampled line numbers; their order decides which pairs are chosen.
-      labels: the label of each line, of which at least one line is left; empty for parallel text.
+      labels: the label of each line; at least one line of each label is kept. Empty for parallel text.
 
     Returns:
       The first line of each chosen pair, and all lines of chosen pairs; both ascending.
@@ -218,10 +216,12 @@ def _distinct(whole: LinePairs, drawn: np.ndarray, labels: Sequence[str]) -> tup
     held = np.zeros(len(numbers), bool)
     remaining = Counter(labels)
     for (_, tgt), pair in numbers.items():
-        count, label = int(copies[pair]), tgt.strip()
-        if count <= left and remaining[label] != count:  # without labels it is 0 or less
-            held[pair], left = True, left - count
-            remaining[label] -= count
+        count = int(copies[pair])
+        if count > left or (labels and remaining[tgt.strip()] == count):
+            continue
+        held[pair], left = True, left - count
+        if labels:
+            remaining[tgt.strip()] -= count
     if not held.any():
         held[np.argmin(copies)] = True
     taken = lines[held[number[lines]]]

@@ -35,7 +35,7 @@ class RandomPieces:
 
     Attributes:
       ids: the pieces that can occur in text.
-      divides_words: whether there is anything to sample; False for a model of whole words.
+      divides_words: False for a model of whole words, which leaves nothing to sample.
     """
 
     def __init__(self, processor: Any) -> None:
@@ -57,9 +57,9 @@ class RandomPieces:
         self._words = re.compile(".+" if across else f"{_SPACE}[^{_SPACE}]*|[^{_SPACE}]+", re.DOTALL)
 
     def _divides_a_word(self, own: Sequence[str]) -> bool:
-        """Return whether the model divides words into pieces: that of a letter too often repeated to be one piece.
+        """Return whether the model divides a word that is longer than all pieces, here a letter repeated.
 
-        A model of whole words may have pieces of one letter, but a longer word that is no piece is unknown.
+        A model of whole words may have pieces of one letter, but a longer word that is no piece is unknown to it.
 
         Args:
           own: user-defined symbols.

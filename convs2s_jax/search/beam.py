@@ -91,8 +91,8 @@ def search(
       Hypotheses, best first.
 
     Raises:
-      ValueError: shapes do not fit, there is no sentence, prefixes or phrases are outside the vocabulary, a prefix is
-        longer than a result (both are only checked if they are not traced), or `coverage` or keys are missing.
+      ValueError: shapes do not fit; there is no sentence; prefixes or phrases are outside the vocabulary, or do not fit
+        into a result (checked if they are not traced); or `coverage` or keys are missing.
     """
     B = request.max_lengths.shape[0]
     cache = jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, cache)  # canonical dtypes

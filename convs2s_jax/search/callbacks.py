@@ -109,13 +109,14 @@ def check_candidates(candidates: Candidates, shape: tuple[int, int], dtype: DTyp
 
 
 def check_coverage(coverage: Array, rows: int, dtype: DTypeLike) -> Array:
-    """Return what the coverage function returns, [N]; reject other arrays."""
-    if (coverage.shape, coverage.dtype) != ((rows,), dtype):
+    """Return what the coverage function returns as [N] in this dtype; reject what is not a number for each row."""
+    coverage = jnp.asarray(coverage)
+    if coverage.size != rows or not jnp.issubdtype(coverage.dtype, jnp.floating):
         raise ValueError(
             f"coverage returns {coverage.dtype}{list(coverage.shape)}: expected {dtype}[{rows}], one number for each "
             "row"
         )
-    return coverage
+    return coverage.reshape(rows).astype(dtype)
 
 
 def check_done(done: Array, shape: tuple[int, ...]) -> Array:

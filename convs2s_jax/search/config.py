@@ -29,7 +29,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = MappingProxyType(
         "lm_weight": (0, 1e6),
     }
 )
-"""Minimum and maximum of fields; within them, scores of up to 7,000 symbols are finite in float32."""
+"""Minimum and maximum of fields; within them, l(L) is finite in float32 for up to 7,000 symbols."""
 
 
 @record

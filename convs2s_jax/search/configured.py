@@ -59,9 +59,9 @@ def beam_search(
       Hypotheses, best first.
 
     Raises:
-      ValueError: shapes do not fit, there is no sentence, prefixes or phrases are outside the vocabulary, a prefix is
-        longer than a result (both are only checked if they are not traced), `coverage` or keys are missing, or `search`
-        does not use the keys or one of the `numbers`.
+      ValueError: shapes do not fit; there is no sentence; prefixes or phrases are outside the vocabulary, or do not fit
+        into a result; one of the `numbers` is out of bounds; `coverage` or keys are missing, or `search` does not use
+        the keys or one of the `numbers`. Traced values are not checked.
       TypeError: `search`, `request`, `numbers` or `strategy` has another type.
     """
     check_config(search, SearchConfig, name="search")

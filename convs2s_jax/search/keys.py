@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from numbers import Integral
-from typing import Any
 
 import jax
 import numpy as np
@@ -27,15 +26,16 @@ def numbered(seeds: int | Sequence[int], numbers: Sequence[int]) -> np.ndarray:
     Raises:
       ValueError: a number or a seed is not an unsigned 32-bit integer.
     """
-    each: Sequence[Any] = list(seeds) if isinstance(seeds, Sequence | np.ndarray) else [seeds] * len(numbers)
-    for i, (seed, number) in enumerate(zip(each, numbers, strict=True)):
+    if np.ndim(seeds) and len(np.asarray(seeds)) not in (1, len(numbers)):
+        raise ValueError(f"got {len(np.asarray(seeds))} seeds for {len(numbers)} sentences: pass one for each")
+    found = [np.broadcast_to(np.asarray(given), (len(numbers),)) for given in (seeds, numbers)]
+    for i, (seed, number) in enumerate(zip(*found, strict=True)):
         if not all(isinstance(one, Integral) and 0 <= int(one) <= LARGEST_SEED for one in (seed, number)):
             raise ValueError(
                 f"sentence {i} has seed {seed} and number {number}: use integers from 0 to 2^32 - 1 for both"
             )
-    found = np.asarray(each, np.uint32), np.asarray(numbers, np.uint32)
     size = max(FEWEST, 1 << max(0, len(numbers) - 1).bit_length())
-    padded = jax.device_put([np.pad(one, (0, size - len(numbers))) for one in found])
+    padded = jax.device_put([np.pad(one.astype(np.uint32), (0, size - len(numbers))) for one in found])
     return np.asarray(_folded(*padded))[: len(numbers)]
 
 

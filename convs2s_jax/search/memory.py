@@ -45,11 +45,12 @@ def check_beam(
     needed = bytes_per_hypothesis(params, cfgs, vocab_size=vocab_size, limit=limit)
     most = largest_beam(needed, rows=rows, vocab_size=vocab_size, memory=memory_of(jax.local_devices()[0]))
     if search.beam_size > most:
-        enough, smaller = ("not even for a beam of 1", "") if most == 0 else (f"for a beam of {most}", "beam_size or ")
+        enough = f"memory is enough for a beam of {most}; use a smaller beam_size or"
+        if most < 1:
+            enough = "memory is not enough even for a beam of 1; use a smaller"
         raise UserError(
             f"search.beam_size is {search.beam_size}: with {rows} sentences in a batch, a vocabulary of {vocab_size} "
-            f"and up to {limit} symbols in a translation, memory is enough {enough}; use a smaller {smaller}"
-            "max_length_b, or smaller batches"
+            f"and up to {limit} symbols in a translation, {enough} max_length_b, or smaller batches"
         )
 
 

@@ -96,22 +96,28 @@ def checked_numbers(numbers: Any, cfg: SearchConfig, *, own_strategy: bool = Fal
         raise TypeError(f"numbers is a {type(numbers).__name__}: expected what `numbers_of` returns")
     own, structure = numbers_of(cfg), structure_of(cfg)
     cast = {field.name: _cast(field.name, getattr(numbers, field.name), own) for field in dataclasses.fields(Numbers)}
-    for name, value in cast.items():
-        if isinstance(value, jax.core.Tracer) or value == getattr(own, name):
+    for name in cast:
+        given = getattr(numbers, name)
+        if isinstance(given, jax.core.Tracer) or _plain(given) == _plain(getattr(own, name)):
             continue
         switch = _SWITCHES.get(name)
         if switch and switch.of_strategy and own_strategy:
             continue
         if switch and not switch.is_on(structure):
             raise ValueError(
-                f"numbers.{name} is {getattr(numbers, name)}, but this search does not use it: set {switch.remedy} in "
-                "`search`"
+                f"numbers.{name} is {_plain(given)}, but this search does not use it: set {switch.remedy} in `search`"
             )
         try:
-            dataclasses.replace(cfg, **{name: value.item()})  # type: ignore[arg-type]  # a number for a number
+            dataclasses.replace(cfg, **{name: _plain(given)})  # type: ignore[arg-type]  # a number for a number
         except UserError as error:
             raise ValueError(f"numbers.{error}") from error
     return Numbers(**cast)
+
+
+def _plain(value: Any) -> int | float:
+    """Return a number that is not traced as Python's, with the digits that are printed: 0.1, also in 32 bits."""
+    one = np.asarray(value)[()]
+    return int(one) if jnp.issubdtype(one.dtype, jnp.integer) else float(str(one))
 
 
 def _cast(name: str, value: Any, like: Numbers) -> Scalar:
@@ -120,7 +126,8 @@ def _cast(name: str, value: Any, like: Numbers) -> Scalar:
     dtype = getattr(like, name).dtype
     if value.ndim:
         raise ValueError(f"numbers.{name} has shape {value.shape}: pass one number, or map with jax.vmap")
-    kind, what = (jnp.integer, "an integer") if jnp.issubdtype(dtype, jnp.integer) else (jnp.number, "a number")
-    if not jnp.issubdtype(value.dtype, kind):
+    is_whole = jnp.issubdtype(dtype, jnp.integer)
+    kinds, what = ((jnp.integer,), "an integer") if is_whole else ((jnp.integer, jnp.floating), "a number")
+    if not any(jnp.issubdtype(value.dtype, kind) for kind in kinds):
         raise TypeError(f"numbers.{name} is {value} of {value.dtype}: expected {what}")
     return value.astype(dtype) if isinstance(value, Array) else dtype.type(value)

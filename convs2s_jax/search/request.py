@@ -178,7 +178,8 @@ def check_required_ids(
 def check_request(request: Request, vocabulary: int, limit: int) -> None:
     """`check_required_ids` for those arrays of a request that are not traced. Padding is allowed at the end only.
 
-    Also reject maximum lengths below 0, and prefixes and phrases that do not fit into a result of `limit` symbols.
+    Also reject maximum lengths below 0, and prefixes and single phrases that do not fit into a result of `limit`
+    symbols. Several phrases may overlap, so their lengths are not added up.
     """
     rows = len(request.max_lengths)
     prefixes, phrases = (
@@ -190,16 +191,22 @@ def check_request(request: Request, vocabulary: int, limit: int) -> None:
     if isinstance(request.max_lengths, jax.core.Tracer):
         return
     lengths = np.asarray(request.max_lengths)
-    wanted = np.sum(phrases != PAD, axis=(-2, -1))
-    needed = np.sum(prefixes != PAD, axis=-1) + wanted
     check_lengths(lengths)
-    room = np.minimum(lengths, limit - 1)
-    if (needed > room).any():
-        i = int(np.argmax(needed > room))
-        raise ValueError(
-            f"sentence {i}: its prefix {'and phrases have' if wanted[i] else 'has'} {needed[i]} tokens, but its result "
-            f"has at most {room[i]} before the end symbol"
-        )
+    for i, (prefix, wanted, room) in enumerate(zip(*required, np.minimum(lengths, limit - 1).tolist(), strict=True)):
+        with_phrase = max((_joined(prefix, phrase) for phrase in wanted), default=0)
+        needed = max(len(prefix), with_phrase)
+        if needed > room:
+            what = "its prefix has" if len(prefix) > room else "its prefix and a phrase have"
+            raise ValueError(
+                f"sentence {i}: {what} {needed} tokens, but its result has at most {room} before the end symbol"
+            )
+
+
+def _joined(prefix: np.ndarray, phrase: np.ndarray) -> int:
+    """Return the length of the shortest sequence that begins with a prefix and contains a phrase."""
+    P, K = len(prefix), len(phrase)
+    ends = (at for at in range(P + 1) if np.array_equal(prefix[at : at + K], phrase[: P - at]))
+    return max(P, next(ends) + K)
 
 
 def check_lengths(lengths: np.ndarray) -> None:

@@ -87,9 +87,9 @@ def translate(
     Raises:
       ValueError: ids that are outside the vocabulary, end symbols or padding; prefixes or phrases that differ in number
         from the sources, do not fit into a translation, or are given for an empty source; sampling without a key, a key
-        without sampling, or the wrong number of keys; `nbest` below 1; a shortlist with sampling; `search.lm_weight`
-        without a language model, or the reverse; a coverage penalty without attention; models or a shortlist of
-        different vocabularies.
+        without sampling, or the wrong number of keys; `nbest` below 1; a shortlist, or room for phrases, with sampling;
+        `search.lm_weight` without a language model, or the reverse; a coverage penalty without attention; models or a
+        shortlist of different vocabularies.
       TypeError: parameters or ids are traced by `jit`, `grad` or `vmap`; `key` is not a random key.
     """
     members, cfgs = members_of(params, cfg, search)
@@ -122,7 +122,7 @@ def translate(
     if batching.min_axes.phrases and (search.sampling or search.diverse_groups > 1):
         raise ValueError(
             f"batching.min_axes has room for {batching.min_axes.phrases} phrases, which work with plain beam search "
-            "only: leave it out"
+            "only: use 0"
         )
     largest = at_least(sizes(prefixes, phrases), batching.min_axes)
 

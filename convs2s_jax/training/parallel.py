@@ -181,7 +181,7 @@ def _explicit(
     named = exchange.dtype == "auto"
     rule = "JAX chooses the collectives and sums in the dtype of the model; use auto, or parallel=shard_map"
     check(named, f"training.sum_dtype is {exchange.dtype} with parallel=explicit: {rule}")
-    if row_shards(mesh) == 1:  # JAX mistakes types whose axes have one device each for others
+    if row_shards(mesh) == 1:  # jax 0.10 to 0.12: "Expected cotangent type" for axes of types that have one device each
         return _jit(loss, finish, mesh, exchange, rules)
     sharded_loss = explicit.sharded_loss(loss, mesh, rules)
 

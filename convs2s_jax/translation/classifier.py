@@ -87,7 +87,7 @@ class Classifier:
 
         Raises:
           TypeError: `lines` is a single string, or an entry is not a str.
-          ValueError: a string has more than one line.
+          ValueError: a string has more than one line, or half of a surrogate pair.
         """
         return label(self, arguments.texts_of("line", lines), batching=batching)
 

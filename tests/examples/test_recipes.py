@@ -35,7 +35,7 @@ def _as_users_have_it():
 def run(title, **names):
     """The names that a recipe defines, given those that it uses."""
     code = re.search(rf"^\*\*{title}\.\*\*.*?^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)[1]
-    names |= {"jax": jax, "optax": optax, "convs2s": convs2s}
+    names |= {"jax": jax, "jnp": jnp, "optax": optax, "convs2s": convs2s}
     exec(compile(code, title, "exec"), names)
     return names
 
@@ -56,14 +56,18 @@ def test_frozen_parameters_stay_and_all_others_change():
 
 
 def test_an_average_follows_the_kernels_that_layers_use():
-    params = [convs2s.split_kernels(init(jax.random.key(seed)), CFG) for seed in range(3)]
-    names = run("A moving average of the parameters", state=SimpleNamespace(params=params[0]))
-    found = names["follow"](names["average"], params[1], 0.5)
-    found = names["follow"](found, params[2], 0.75)
-    doubles = [jax.tree.map(lambda x: np.asarray(x, np.float64), init(jax.random.key(seed))) for seed in range(3)]
-    expected = jax.tree.map(lambda a, b, c: 0.75 * (a + b) / 2 + 0.25 * c, *doubles)
-    close(found, expected)
-    close(names["follow"](names["average"], params[1]), jax.tree.map(lambda a, b: 0.999 * a + 0.001 * b, *doubles[:2]))
+    optimizer = optax.adam(0.1)
+    step = convs2s.compile_steps(lambda params, batch, key: convs2s.loss(params, CFG, batch, key=key), optimizer)
+    state = convs2s.init_state(convs2s.split_kernels(init(jax.random.key(0)), CFG), optimizer)
+    names = run("A moving average of the parameters", state=state)
+    average, doubles = names["average"], [jax.tree.map(np.float64, convs2s.merge_kernels(state.params))]
+    for decay in (0.5, 0.75):
+        state, _ = convs2s.update(step, state, [BATCH], rate=None, key=None)
+        doubles.append(jax.tree.map(np.float64, convs2s.merge_kernels(state.params)))
+        average = names["follow"](average, state.params, decay)
+    close(average, jax.tree.map(lambda a, b, c: 0.75 * (a + b) / 2 + 0.25 * c, *doubles))
+    found = names["follow"](names["average"], state.params)
+    close(found, jax.tree.map(lambda a, c: 0.999 * a + 0.001 * c, doubles[0], doubles[2]))
 
 
 def test_least_risk_is_the_sample_nearest_to_all(tmp_path):

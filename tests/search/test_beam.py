@@ -319,8 +319,8 @@ def test_a_step_that_closes_over_arrays_of_rows_is_refused(part, message):
             r"^max_lengths is \[3, -1\]: use numbers of tokens from 0 to 2\^31 - 1$",
         ),
         (
-            {"max_lengths": [9, 9], "prefixes": [[], [4]], "phrases": [[[4, 5]], [[4, 5], [6]]]},
-            "^sentence 1: its prefix and phrases have 4 tokens, but its result has at most 3 before the end symbol$",
+            {"max_lengths": [9, 9], "prefixes": [[4, 5], [4, 6]], "phrases": [[[4, 5], [5, 6]], [[6], [7, 7]]]},
+            "^sentence 1: its prefix and a phrase have 4 tokens, but its result has at most 3 before the end symbol$",
         ),
         (
             {"max_lengths": [9, 9], "prefixes": [[4, 5, 6, 7], []]},

@@ -186,6 +186,16 @@ def test_a_number_that_the_search_leaves_unread_is_refused(cfg, values, message)
     checked_numbers(numbers_of(cfg), cfg)
 
 
+def test_numbers_of_another_search_are_taken_also_inside_jit():
+    """At the bounds too, which 32 bits round; arrays that a jitted function closes over are not traced."""
+    numbers = numbers_of(SearchConfig(temperature=1e-6, unk_penalty=-0.1))
+    for given in (numbers, jax.tree.map(jnp.asarray, numbers)):
+        found = jax.jit(lambda: checked_numbers(given, SearchConfig()))()  # noqa: B023
+        assert (found.temperature, found.unk_penalty) == (np.float32(1e-6), np.float32(-0.1))
+    with pytest.raises(TypeError, match=r"temperature is .*: expected a number"):
+        checked_numbers(numbers.replace(temperature=2 + 1j), SearchConfig())
+
+
 @pytest.mark.parametrize(
     ("cfg", "values", "message"),
     [
@@ -193,6 +203,7 @@ def test_a_number_that_the_search_leaves_unread_is_refused(cfg, values, message)
         ({}, {"temperature": jnp.float32(-1)}, "temperature is -1.0: "),
         ({}, {"length_penalty": np.nan}, "length_penalty is nan: use a finite number"),
         ({}, {"min_length": -1}, "min_length is -1: "),
+        ({}, {"min_length": np.int64(2**40)}, "min_length is 1099511627776: "),
         ({"lm_weight": 0.3}, {"lm_weight": -0.5}, "lm_weight is -0.5: expected a weight"),
         ({"coverage_penalty": 0.3}, {"coverage_penalty": -0.5}, "coverage_penalty is -0.5: use a value between 0 and"),
         ({"sampling": True, "top_p": 0.5}, {"top_p": 0.0}, "top_p is 0.0: expected a probability"),

@@ -120,14 +120,15 @@ def restore_items(
     Args:
       folder: folder of the checkpoints.
       items: shapes and dtypes of what to read: "params", and "optimizer" for the state of the optimiser. Arrays that
-        were saved in other dtypes are converted.
+        were saved in 32 bits are converted if this process computes in 64.
       step: which checkpoint to read; None for the best, or the newest intact one if the best is damaged.
       metric: the score that selects the best (`training.best_metric`).
       check: is called with the position before any array is read; raises UserError if it does not belong to this model.
       tell: is called with a sentence for each damaged checkpoint.
 
     Raises:
-      UserError: there is no checkpoint, no checkpoint of that step, or none that is intact.
+      UserError: there is no checkpoint, no checkpoint of that step, or none that is intact; or it has 64 bits and this
+        process computes in 32.
     """
     store_copy.refresh(folder.parent)
     if not folder.is_dir():

@@ -74,7 +74,7 @@ def check_targets(split: Split, vocabularies: Vocabularies) -> None:
     unknown = np.flatnonzero(split.tgt.tokens == UNK)  # one token a line
     if len(unknown):
         i = int(unknown[0])
-        remedy = "add other texts with it" if split.text.is_held_out else "correct it"
+        remedy = "correct it, add other texts with this label" if split.text.is_held_out else "correct it"
         raise UserError(
             f"{split.text.where(i)}: the label '{split.text.tgt[i].strip()}' is not in the list of labels from the "
             f"training text, or from the run set by data.vocabulary.dir or training.finetune_from: {remedy}, or delete "

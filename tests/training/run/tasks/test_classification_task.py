@@ -246,7 +246,7 @@ def test_parallel_files_may_hold_labels(tmp_path):
     (tmp_path / "train.label").write_text("".join(f"label {i}\n" for i in range(10)))
     with pytest.raises(
         UserError,
-        match=r"train.label, line \d, held out for validation: the label 'label \d' is not .*add other texts w",
+        match=r"train.label, line \d, held out for validation: the label 'label \d' is not .*add other text",
     ):
         train(tiny.config(**options, data__hold_out=0.1), tmp_path / "other")
 
