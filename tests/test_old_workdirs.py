@@ -6,7 +6,6 @@ November 2026), and what decode.py of that commit made of six lines.
 
 import dataclasses
 import json
-import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -17,17 +16,12 @@ from convs2s_jax.training.run.loop import train
 from convs2s_jax.translation import lines as library
 from convs2s_jax.translation.translator import load
 from tests.helpers import drills_but
-
-FOLDER = Path(__file__).parent / "reference" / "workdirs"
-KINDS = sorted(path.name.removesuffix(".tar.xz") for path in FOLDER.iterdir())
-LINES = ["5 kilowatts", "", "Norway and Spain", "1 2 3 4 5 6", "at 12:30", "£5.00"]
+from tests.workdirs import KINDS, LINES, unpacked
 
 
 @pytest.fixture(params=drills_but(KINDS, kept=["convs2s", "recurrent"]))
 def old(request, tmp_path) -> Path:
-    with tarfile.open(FOLDER / f"{request.param}.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    return tmp_path / request.param
+    return unpacked(request.param, tmp_path)
 
 
 def test_an_old_workdir_gives_the_translations_it_gave_then(old):

@@ -146,8 +146,8 @@ def _held_out(
     """Return "train" and "valid" of a corpus. Without its own "valid", hold out a part of train if `hold_out` > 0."""
     if not cfg.hold_out or own is not None or not whole or not whole.tgt:
         return {"train": whole, "valid": own}
-    ways = [(True, cfg.labelled), (True, False), (False, False)]  # the others are those of earlier versions
-    for distinct, labelled in ways:
+    earlier = [(True, False), (False, False)]
+    for distinct, labelled in [(True, True), *earlier] if cfg.labelled else earlier:
         parts = _cut(whole, cfg.hold_out, distinct=distinct, labelled=labelled)
         if recognise(_text(cfg, "valid", parts["valid"])):
             return parts

@@ -26,17 +26,18 @@ def numbered(seeds: int | Sequence[int], numbers: Sequence[int]) -> np.ndarray:
     Raises:
       ValueError: a number or a seed is not an unsigned 32-bit integer.
     """
-    if np.ndim(seeds) and len(np.asarray(seeds)) not in (1, len(numbers)):
-        raise ValueError(f"got {len(np.asarray(seeds))} seeds for {len(numbers)} sentences: pass one for each")
-    found = [np.broadcast_to(np.asarray(given), (len(numbers),)) for given in (seeds, numbers)]
+    each, count = np.asarray(seeds), len(numbers)
+    if each.ndim and len(each) not in (1, count):
+        raise ValueError(f"got {len(each)} seeds for {count} sentences: pass one for each")
+    found = np.broadcast_to(each, (count,)), np.asarray(numbers)
     for i, (seed, number) in enumerate(zip(*found, strict=True)):
         if not all(isinstance(one, Integral) and 0 <= int(one) <= LARGEST_SEED for one in (seed, number)):
             raise ValueError(
                 f"sentence {i} has seed {seed} and number {number}: use integers from 0 to 2^32 - 1 for both"
             )
-    size = max(FEWEST, 1 << max(0, len(numbers) - 1).bit_length())
-    padded = jax.device_put([np.pad(one.astype(np.uint32), (0, size - len(numbers))) for one in found])
-    return np.asarray(_folded(*padded))[: len(numbers)]
+    size = max(FEWEST, 1 << max(0, count - 1).bit_length())
+    padded = jax.device_put([np.pad(one.astype(np.uint32), (0, size - count)) for one in found])
+    return np.asarray(_folded(*padded))[:count]
 
 
 def for_search(search: SearchConfig, seeds: int | Sequence[int], numbers: Sequence[int]) -> np.ndarray | None:

@@ -193,8 +193,7 @@ def check_request(request: Request, vocabulary: int, limit: int) -> None:
     lengths = np.asarray(request.max_lengths)
     check_lengths(lengths)
     for i, (prefix, wanted, room) in enumerate(zip(*required, np.minimum(lengths, limit - 1).tolist(), strict=True)):
-        with_phrase = max((_joined(prefix, phrase) for phrase in wanted), default=0)
-        needed = max(len(prefix), with_phrase)
+        needed = max((_joined(prefix, phrase) for phrase in wanted), default=len(prefix))
         if needed > room:
             what = "its prefix has" if len(prefix) > room else "its prefix and a phrase have"
             raise ValueError(

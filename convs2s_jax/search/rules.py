@@ -146,8 +146,9 @@ def repeats(history: Array, step: Array, size: int, vocab_size: int) -> Array:
         newest = jax.lax.dynamic_slice_in_dim(history, place, 1, axis=2)
         same = same & (history[:, :, offset : offset + len(starts)] == newest)
     last = history[:, :, size - 1 :]
-    rows, hypotheses = (jnp.arange(count, dtype=jnp.int32) for count in (R, H))
-    return jnp.zeros((R, H, vocab_size), bool).at[rows[:, None, None], hypotheses[None, :, None], last].max(same)
+    rows = jnp.arange(R, dtype=jnp.int32)[:, None, None]
+    hypotheses = jnp.arange(H, dtype=jnp.int32)[None, :, None]
+    return jnp.zeros((R, H, vocab_size), bool).at[rows, hypotheses, last].max(same)
 
 
 def force(scores: Array, log_probs: Array, numbers: Numbers, prefixes: Array, step: Array) -> Array:

@@ -15,7 +15,6 @@ from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.models.classifier.model import ClassifierConfig, ClassifierParams
 from convs2s_jax.search.buckets import DEFAULT_BATCHING, Batching
 from convs2s_jax.search.classify import classify
-from convs2s_jax.training.run.stores import store_copy
 from convs2s_jax.translation import arguments, trained
 from convs2s_jax.translation.lines import encode
 from convs2s_jax.translation.trained import Dtype, Steps, Trained
@@ -93,28 +92,21 @@ class Classifier:
 
 
 def load(
-    workdir: Path | str,
-    *,
-    steps: Steps = (),
-    dtype: Dtype | None = None,
-    tell: Tell = warnings.warn,
-    given_as: str = "workdir",
+    workdir: Path | str, *, steps: Steps = (), dtype: Dtype | None = None, tell: Tell = warnings.warn
 ) -> Classifier:
     """Load the classifier of a workdir.
 
     Args:
       workdir: workdir of a training run, or its address in an object store (gs://BUCKET/NAME, s3://BUCKET/NAME).
       steps, dtype, tell: as in `translator.load`.
-      given_as: the argument that the workdir comes from, for messages.
 
     Raises:
       UserError: the model is not a classifier; a configuration, vocabulary or complete checkpoint is missing; or a
         vocabulary belongs to another model.
     """
-    check_place(given_as, [workdir], stores=True)
-    with store_copy.reading(str(workdir), tell, flag=given_as) as (folder, told):
-        found = trained.restore(folder, steps, dtype, told, given_as=given_as)
-    with located(f"{given_as}={workdir}"):
+    check_place("workdir", [workdir], stores=True)
+    found = trained.restore_from(workdir, steps, dtype, tell, given_as="workdir")
+    with located(f"workdir={workdir}"):
         return from_trained(found)
 
 

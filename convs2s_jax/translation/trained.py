@@ -67,6 +67,12 @@ class Trained:
     splits: Mapping[str, Known]
 
 
+def restore_from(workdir: Path | str, steps: Steps, dtype: Dtype | None, tell: Tell, *, given_as: str) -> Trained:
+    """`restore` for a workdir that may be an address in an object store."""
+    with store_copy.reading(workdir, tell, flag=given_as) as (folder, told):
+        return restore(folder, steps, dtype, told, given_as=given_as)
+
+
 def restore(workdir: Path, steps: Steps, dtype: Dtype | None, tell: Tell, *, given_as: str = "--workdir") -> Trained:
     """Load the model of a workdir. Arguments and errors are those of `translator.load`."""
     folder = run_folder.checkpoints(workdir)

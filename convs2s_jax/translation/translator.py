@@ -21,7 +21,6 @@ from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.nn.types import Key
 from convs2s_jax.search.buckets import DEFAULT_BATCHING, Batching
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.training.run.stores import store_copy
 from convs2s_jax.translation import arguments, trained
 from convs2s_jax.translation import lines as text
 from convs2s_jax.translation.loaded import LoadedModel
@@ -243,8 +242,7 @@ def _prepared(params: Params, cfg: ModelConfig, int8: bool) -> Params:
 
 
 def _load(workdir: str, steps: Steps, dtype: Dtype | None, tell: Tell, given_as: str) -> Translator:
-    with store_copy.reading(workdir, tell, flag=given_as) as (folder, told):
-        found = trained.restore(folder, steps, dtype, told, given_as=given_as)
+    found = trained.restore_from(workdir, steps, dtype, tell, given_as=given_as)
     with located(f"{given_as}={workdir}"):
         return from_trained(found)
 

@@ -1,7 +1,6 @@
 """Recipes of docs/library.md that are no scripts, as they stand on the page."""
 
 import re
-import tarfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,9 +13,9 @@ import sacrebleu
 
 import convs2s_jax as convs2s
 from tests.helpers import close
+from tests.workdirs import unpacked
 
 PAGE = Path(__file__).parents[2] / "docs" / "library.md"
-WORKDIRS = Path(__file__).parents[1] / "reference" / "workdirs"
 CFG = convs2s.ModelConfig(
     embedding_dim=8,
     encoder=convs2s.ConvEncoderConfig(layers=[(8, 3)], max_positions=16),
@@ -71,9 +70,7 @@ def test_an_average_follows_the_kernels_that_layers_use():
 
 
 def test_least_risk_is_the_sample_nearest_to_all(tmp_path):
-    with tarfile.open(WORKDIRS / "convs2s.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    translator, lines = convs2s.load(tmp_path / "convs2s"), ["5 kilowatts", "Norway and Spain"]
+    translator, lines = convs2s.load(unpacked("convs2s", tmp_path)), ["5 kilowatts", "Norway and Spain"]
     names = run("Minimum Bayes risk decoding", translator=translator, lines=lines)
     drawn = [[hypothesis.text for hypothesis in result.hypotheses] for result in names["found"]]
     for texts, chosen in zip(drawn, names["translations"], strict=True):

@@ -8,7 +8,6 @@ import random
 import shutil
 import subprocess
 import sys
-import tarfile
 import venv
 from pathlib import Path
 
@@ -27,16 +26,7 @@ from convs2s_jax.interop.programs.exporting import Export, export_programs
 from convs2s_jax.nn.trees import paths
 from convs2s_jax.translation.translator import Translator, load
 from tests.stores import bucket, requests  # noqa: F401  (fixtures)
-
-FOLDER = Path(__file__).parents[1] / "reference" / "workdirs"
-KINDS = sorted(path.name.removesuffix(".tar.xz") for path in FOLDER.iterdir())
-LINES = ["5 kilowatts", "", "Norway and Spain", "1 2 3 4 5 6", "at 12:30", "£5.00"]
-
-
-def workdir_of(kind, folder):
-    with tarfile.open(FOLDER / f"{kind}.tar.xz") as archive:
-        archive.extractall(folder, filter="data")
-    return folder / kind
+from tests.workdirs import KINDS, LINES, unpacked
 
 
 def exported(workdir, output, **more):
@@ -48,7 +38,7 @@ def exported(workdir, output, **more):
 @pytest.fixture(scope="module")
 def convs2s(tmp_path_factory):
     folder = tmp_path_factory.mktemp("programs")
-    workdir = workdir_of("convs2s", folder)
+    workdir = unpacked("convs2s", folder)
     return workdir, exported(workdir, folder / "model", max_tokens=24, platforms=("cpu", "cuda", "tpu"))
 
 
@@ -67,7 +57,7 @@ def test_an_export_to_a_store_has_the_files_of_a_local_one(convs2s, bucket, requ
 @pytest.mark.drill
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_of_model_translates_as_decoding_does(kind, tmp_path):
-    workdir = workdir_of(kind, tmp_path)
+    workdir = unpacked(kind, tmp_path)
     model = runtime.Model(exported(workdir, tmp_path / "model", max_tokens=32))
     expected = [json.loads(line) for line in (workdir / "translations.jsonl").read_text().splitlines()]
     assert model.translate(LINES) == [one["hypotheses"][0]["text"] for one in expected]

@@ -3,8 +3,6 @@
 import dataclasses
 import json
 import shutil
-import tarfile
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -24,17 +22,14 @@ from tests import stores
 from tests.helpers import drills_but
 from tests.processes import called
 from tests.serving.reversing import talk
+from tests.workdirs import unpacked
 
 bucket = stores.bucket
-FOLDER = Path(__file__).parents[1] / "reference" / "workdirs"
 
 
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("serving")
-    with tarfile.open(FOLDER / "convs2s.tar.xz") as archive:
-        archive.extractall(folder, filter="data")
-    return folder / "convs2s"
+    return unpacked("convs2s", tmp_path_factory.mktemp("serving"))
 
 
 def loaded(workdir, *, allow):

@@ -5,7 +5,8 @@ import shutil
 
 import pytest
 
-from tests.serving.test_server import Running, unpacked
+from tests.serving.test_server import Running
+from tests.workdirs import unpacked
 
 TEXT = "5 kilowatts\nat 12:30"
 
@@ -16,7 +17,7 @@ def page(tmp_path):
     chromium = shutil.which("chromium")
     if chromium is None:
         pytest.skip("no Chromium: make browser installs it")
-    server = Running(unpacked(tmp_path), "--max_tokens=32", "--batch_size=8", "--beam_sizes=2,1")
+    server = Running(unpacked("convs2s", tmp_path), "--max_tokens=32", "--batch_size=8", "--beam_sizes=2,1")
     with browsers.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page()

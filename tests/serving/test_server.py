@@ -9,12 +9,10 @@ import signal
 import socket
 import subprocess
 import sys
-import tarfile
 import threading
 import time
 import urllib.error
 import urllib.request
-from pathlib import Path
 
 import pytest
 import uvicorn
@@ -25,8 +23,8 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.serving.limits import Bounded
 from convs2s_jax.serving.options import ServeOptions
 from convs2s_jax.serving.server import _configured, _progress, _Server, address_of, listening_socket
+from tests.workdirs import unpacked
 
-ARCHIVE = Path(__file__).parents[1] / "reference" / "workdirs" / "convs2s.tar.xz"
 COMMAND = [sys.executable, "-c", "from convs2s_jax.commands.convs2s import console; console()", "serve"]
 
 
@@ -114,13 +112,18 @@ def test_a_second_sigterm_lets_the_server_finish_and_a_second_ctrl_c_ends_it(mon
             signal.signal(number, handler)
 
 
+async def begin_and_end(receive, send):
+    """Answer that the application has started, and later that it has shut down."""
+    for _ in range(2):
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+
+
 async def never_answering(scope, receive, send):
     """An application whose requests do not end by themselves."""
     if scope["type"] == "http":
         await asyncio.Event().wait()
-    for _ in range(2):
-        message = await receive()
-        await send({"type": f"{message['type']}.complete"})
+    await begin_and_end(receive, send)
 
 
 def test_requests_that_are_not_finished_in_time_are_told_in_one_sentence(caplog):
@@ -151,14 +154,12 @@ def test_requests_that_are_not_finished_in_time_are_told_in_one_sentence(caplog)
 
 async def repeating(scope, receive, send):
     """An application that answers with the body of the request."""
-    if scope["type"] == "http":
-        body = (await receive())["body"]
-        length = str(len(body)).encode()
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", length)]})
-        return await send({"type": "http.response.body", "body": body})
-    for _ in range(2):
-        message = await receive()
-        await send({"type": f"{message['type']}.complete"})
+    if scope["type"] != "http":
+        return await begin_and_end(receive, send)
+    body = (await receive())["body"]
+    length = str(len(body)).encode()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", length)]})
+    await send({"type": "http.response.body", "body": body})
 
 
 @pytest.mark.parametrize("offered", ["h2c", "websocket"])
@@ -229,15 +230,11 @@ class Running:
             return json.load(answer)
 
 
-def unpacked(folder):
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(folder, filter="data")
-    return folder / "convs2s"
-
-
 @pytest.fixture
 def server(tmp_path):
-    running = Running(unpacked(tmp_path), "--max_tokens=32", "--batch_size=8", "--drain=20", "--max_waiting=9999")
+    running = Running(
+        unpacked("convs2s", tmp_path), "--max_tokens=32", "--batch_size=8", "--drain=20", "--max_waiting=9999"
+    )
     yield running
     running.end()
 

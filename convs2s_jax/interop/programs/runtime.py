@@ -60,7 +60,8 @@ class Model:
         """Read the manifest, the vocabularies and the parameters. Raises ExportError for a damaged folder."""
         self.folder = Path(folder).absolute()  # programs are read later, perhaps from another current folder
         self.manifest = _manifest(self.folder)
-        self._check_files()
+        for name in self.manifest["files"]:
+            self._content(name, "is damaged; copy the folder again")
         self._src, self._tgt = (_VOCABULARIES[v["kind"]](self.folder / v["file"]) for v in self.manifest["vocabulary"])
         stored = _safetensors(self.folder / self.manifest["parameters"]["file"])
         params = [stored[name] for name in self.manifest["parameters"]["order"]]
@@ -159,10 +160,6 @@ class Model:
                 f"this model was exported for {', '.join(known)}, but JAX is using {here}; export it for {here}"
             )
         return jax.jit(loaded.call)
-
-    def _check_files(self) -> None:
-        for name in self.manifest["files"]:
-            self._content(name, "is damaged; copy the folder again")
 
     def _content(self, name: str, otherwise: str) -> bytes:
         """Return the content of a file. Raises ExportError if it is missing, or differs from that of the manifest."""

@@ -96,13 +96,10 @@ def restrict(scores: Array, free: Array, progress: Progress, phrases: Array, roo
     unmet = ~progress.met
     begun = spelt(progress.recent, phrases)[..., :-1] & unmet[..., None]
     token = jnp.where(begun, phrases[:, None], V)  # V is out of bounds and dropped
-    rows, beams = (jnp.arange(count, dtype=jnp.int32) for count in (R, H))
+    rows = jnp.arange(R, dtype=jnp.int32)[:, None, None, None]
+    beams = jnp.arange(H, dtype=jnp.int32)[None, :, None, None]
     after = jnp.broadcast_to(jnp.arange(1, phrases.shape[-1] + 1, dtype=jnp.int32), token.shape)
-    gain = (
-        jnp.zeros(scores.shape, jnp.int32)
-        .at[rows[:, None, None, None], beams[None, :, None, None], token]
-        .max(after, mode="drop")
-    )
+    gain = jnp.zeros(scores.shape, jnp.int32).at[rows, beams, token].max(after, mode="drop")
     remaining = jnp.sum(jnp.where(unmet, lengths(phrases)[:, None], 0), axis=-1, dtype=jnp.int32)[..., None]
     scores = scores.at[..., EOS].add(jnp.where(jnp.all(progress.met, axis=-1), 0.0, -jnp.inf))
     affordable = (remaining == 0) | (remaining - gain <= room[:, None, None] - 1)
