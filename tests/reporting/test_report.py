@@ -23,7 +23,7 @@ from convs2s_jax.translation import lines
 from convs2s_jax.translation.translator import load
 from tests import stores, tiny
 from tests.processes import called
-from tests.serving.test_server import unpacked
+from tests.workdirs import unpacked
 
 bucket = stores.bucket
 
@@ -45,7 +45,7 @@ def snapshot(folder):
 
 
 def test_the_page_holds_what_the_files_and_the_decoder_say(tmp_path):
-    one = unpacked(tmp_path)
+    one = unpacked("convs2s", tmp_path)
     two = shutil.copytree(one, tmp_path / "two")
     before = snapshot(one)
     data, told = made(one, two, output=tmp_path / "out", lines=4, attention=2)
@@ -99,7 +99,7 @@ def test_the_page_holds_what_the_files_and_the_decoder_say(tmp_path):
 
 
 def test_a_run_in_a_store_has_the_page_of_a_local_one(bucket, tmp_path):
-    here = unpacked(tmp_path)
+    here = unpacked("convs2s", tmp_path)
     shutil.copytree(here, bucket / "convs2s")
     expected, told = made(here, output=tmp_path / "out", lines=4, attention=1)
     found, again = made("gs://bucket/convs2s", output=tmp_path / "out", lines=4, attention=1)
