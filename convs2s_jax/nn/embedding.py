@@ -1,12 +1,14 @@
 """Token and position embeddings (section 3.1): e = w + p."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.nn import draws, struct
-from convs2s_jax.nn.sharded_params import ShardedParam
+from convs2s_jax.nn.sharded_params import ShardedParam, gather
 from convs2s_jax.nn.types import Array, Key, shardings_in_types
 
 STD = 0.1
@@ -45,7 +47,7 @@ def init(key: Key, vocabulary: int, dim: int, max_positions: int | None, *, std:
     )
 
 
-def embed(params: Embedding, tokens: Array, start: Array) -> Array:
+def embed(params: Embedding, tokens: Array, start: Array | None = None) -> Array:
     """Embed tokens: e = w + p, token plus absolute position.
 
     Positions count real tokens only, so padding on either side has no effect. The first real token reads row PAD + 1.
@@ -53,16 +55,28 @@ def embed(params: Embedding, tokens: Array, start: Array) -> Array:
     Args:
       params: tables.
       tokens: [B, T] ids, PAD at padded positions.
-      start: [B], number of real tokens of the sequence before `tokens`.
+      start: [B], number of real tokens of the sequence before `tokens`; None for 0.
 
     Returns:
       [B, T, E]. Positions with PAD contain row PAD of the table, which is zero unless a softmax has trained it.
     """
     e = rows(params.table, tokens)
     if params.positions is not None:
-        e += rows(params.positions, position_rows(tokens, start))
+        e += position_embeddings(params.positions, tokens, start)
     real = (tokens != PAD)[:, :, None]
     return jnp.where(real, e, jax.lax.stop_gradient(e))  # nothing here trains row PAD
+
+
+def position_embeddings(table: Array | ShardedParam, tokens: Array, start: Array | None = None) -> Array:
+    """Return the row of a table [P, E] for the position of each token, [B, T, E]. Arguments are as in `embed`.
+
+    From position 0 on, T tokens read only the first T + PAD + 1 rows. So these alone have a gradient, and on a mesh the
+    rest of the table's gradient is not communicated.
+    """
+    if start is None:
+        full: Any = gather(table)
+        table = full[: tokens.shape[1] + PAD + 1]
+    return rows(table, position_rows(tokens, start))
 
 
 def rows(table: Array | ShardedParam, indices: Array) -> Array:
@@ -81,10 +95,11 @@ def widened(ids: Array) -> Array:
     return ids if ids.dtype.itemsize > 2 else ids.astype(jnp.int32)
 
 
-def position_rows(tokens: Array, start: Array) -> Array:
+def position_rows(tokens: Array, start: Array | None = None) -> Array:
     """Return the row of `Embedding.positions` that each token reads, [B, T]. Arguments are as in `embed`."""
     real = (tokens != PAD).astype(jnp.int32)  # there may be more tokens than 8-bit ids can count
-    return (jnp.cumsum(real, axis=1) + start.astype(jnp.int32)[:, None]) * real + PAD
+    before = 0 if start is None else start.astype(jnp.int32)[:, None]
+    return (jnp.cumsum(real, axis=1) + before) * real + PAD
 
 
 def length_after(length: Array, tokens: Array) -> Array:

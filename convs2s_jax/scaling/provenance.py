@@ -12,7 +12,6 @@ from convs2s_jax.core.config import check, to_dict
 from convs2s_jax.core.versions import versions
 from convs2s_jax.scaling import gpus
 from convs2s_jax.scaling.chips import CHIPS
-from convs2s_jax.training.mesh import MeshConfig
 from convs2s_jax.training.run.config import Config
 
 Facts = dict[str, Any]
@@ -36,8 +35,9 @@ def of_plans(cfg: Config, sizes: Mapping[str, int], chips: Collection[str], envi
       chips: names of chips. Rates that are not in the table are measured once per process.
       environment: environment variables of this process.
     """
+    mesh = dataclasses.replace(cfg.mesh, data=-1, fsdp=1, tensor=1)
     return {
-        "config": to_dict(dataclasses.replace(cfg, mesh=MeshConfig(rules=cfg.mesh.rules), parallel="jit")),
+        "config": to_dict(dataclasses.replace(cfg, mesh=mesh, parallel="jit")),
         "vocabulary": dict(sizes),
         "versions": _versions(),
         "settings": settings(environment),

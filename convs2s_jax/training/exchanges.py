@@ -161,7 +161,7 @@ def param_collectives(
       over: mesh axes over which gradients are summed.
       rules: of `sharding.shardings`.
     """
-    axis, early = sharding.state_axis(mesh), is_early(mesh, exchange)
+    axis = sharding.state_axis(mesh)
 
     def of_param(path: tuple[Any, ...], value: Array) -> ParamCollectives:
         name = path_of(path)
@@ -173,6 +173,7 @@ def param_collectives(
         dim = sharded[0] if sharded else None
         both = dim is not None and halves is None and "tensor" in sharding.axes_of(own[dim])
         groups = mesh.shape["tensor"] if both else 1
+        early = is_early(name, mesh, exchange)
         return ParamCollectives(axis, dim, exchange.dtype, over, use, halves, early, groups, promoted)
 
     return jax.tree_util.tree_map_with_path(of_param, merged)

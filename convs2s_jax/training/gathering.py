@@ -34,14 +34,14 @@ class Exchange(NamedTuple):
       dtype: of the sums.
       reduce_once_per_update: whether each device accumulates its gradients of several batches before they are reduced
         over devices. `explicit` ignores it, and `jit` with `fsdp` uses it only if the mesh spans slices.
-      early: whether kernels that `fsdp` shards are gathered once, before the first layer, like those sharded by `data`:
-        for meshes whose axis `fsdp` stands for `data` within a slice, and was not requested in order to save memory.
-        `explicit` ignores it.
+      gather_once: which kernels that `fsdp` shards are gathered once, before the first layer, like those sharded by
+        `data`: the ends of their paths, as in `mesh.ShardingRule`. True for all, on meshes whose axis `fsdp` stands for
+        `data` within a slice, and was not requested in order to save memory. `explicit` ignores it.
     """
 
     dtype: SumDtype = "auto"
     reduce_once_per_update: bool = False
-    early: bool = False
+    gather_once: bool | tuple[str, ...] = False
 
 
 EACH_BATCH = Exchange()
@@ -136,9 +136,11 @@ class ConstrainedRows:
         return found.astype(value.dtype)
 
 
-def is_early(mesh: Mesh, exchange: Exchange) -> bool:
-    """Whether kernels are gathered once, before the first layer, instead of by the layers in both passes."""
-    return exchange.early or sharding.state_axis(mesh) == "data"
+def is_early(name: str, mesh: Mesh, exchange: Exchange) -> bool:
+    """Whether a kernel is gathered once, before the first layer, instead of by its layer in both passes."""
+    if exchange.gather_once is True or sharding.state_axis(mesh) == "data":
+        return True
+    return sharding.ends_with_any(name, exchange.gather_once or ())
 
 
 def constrained(params: Tree, mesh: Mesh, rules: Sequence[ShardingRule] = (), exchange: Exchange = EACH_BATCH) -> Tree:
@@ -146,10 +148,10 @@ def constrained(params: Tree, mesh: Mesh, rules: Sequence[ShardingRule] = (), ex
     if mesh.size == 1:
         return jax.tree.map(lambda value: ShardedParam(value, Alone(), value.dtype, True), params)
     cut = sharding.state_axis(mesh)
-    early = is_early(mesh, exchange)
 
     def sharded(path: tuple[Any, ...], value: Array) -> ShardedParam:
         name = path_of(path)
+        early = is_early(name, mesh, exchange)
         whole, own = (sharding.spec(name, value.shape, mesh, cut=axis, rules=rules) for axis in (None, cut))
         if sharding.in_halves(name, value.shape, mesh, rules):
             whole, own = (P(*spec, None) for spec in (whole, own))

@@ -33,14 +33,16 @@ class ShardingRule:
     axes: tuple[str | None, ...]
 
     def __post_init__(self) -> None:
-        check(
-            self.path != "" and all(self.path.split("/")),
-            f"path is '{self.path}': use the end of a parameter's path, such as conv/w",
-        )
+        _check_path("path is", self.path)
         named = [name for text in self.axes for name in names_of(text)]
         for name in named:
             check(name in AXES, f"axes contains '{name}'{did_you_mean(name, AXES)}")
             check(named.count(name) == 1, f"axes contains {name} {named.count(name)} times: it can shard only one axis")
+
+
+def _check_path(field: str, path: str) -> None:
+    """Refuse a path with an empty component; `field` introduces it in the message."""
+    check(path != "" and all(path.split("/")), f"{field} '{path}': use the end of a parameter's path, such as conv/w")
 
 
 def names_of(axes: str | None) -> tuple[str, ...]:
@@ -61,14 +63,20 @@ class MeshConfig:
       tensor: devices over which the outputs of each layer and the vocabulary are sharded.
       rules: sharding of some parameters, in place of the built-in rules; the first matching rule applies. See
         `convs2s config --config=NAME --shardings`.
+      gather_once: ends of paths, as in `rules`, of parameters of layers that `fsdp` shards but that stay gathered from
+        the forward to the backward pass, such as "encoder/blocks/14/*/*". This sends less and needs more memory. It has
+        an effect if fsdp is above 1 and parallel is jit or shard_map.
     """
 
     data: int = -1
     fsdp: int = 1
     tensor: int = 1
     rules: tuple[ShardingRule, ...] = ()
+    gather_once: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        for path in self.gather_once:
+            _check_path("gather_once contains", path)
         for axis in AXES:
             size = getattr(self, axis)
             check(size == -1 or size >= 1, f"{axis} is {size}: use 1 or more devices, or -1 for the rest")

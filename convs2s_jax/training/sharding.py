@@ -136,7 +136,7 @@ def in_halves(name: str, shape: tuple[int, ...], mesh: Mesh | AbstractMesh, rule
     """
     size, stem = mesh.shape["tensor"], stem_of(name)
     both = (f"{stem[:-1]}{end}" for end in "wb")  # a kernel and its bias are sharded alike
-    named = any(_ends(stem, path) for path in HALVES) and all(config_rule_index(each, rules) is None for each in both)
+    named = ends_with_any(stem, HALVES) and all(config_rule_index(each, rules) is None for each in both)
     return named and not name.endswith("/g") and size > 1 and halves.fits(shape[-1], size)
 
 
@@ -170,6 +170,11 @@ def config_rule_index(name: str, rules: Sequence[ShardingRule]) -> int | None:
     return next(matching, None)
 
 
+def ends_with_any(name: str, paths: Sequence[str]) -> bool:
+    """Whether a parameter's name ends with one of these paths, in which * is any component."""
+    return any(_ends(stem_of(name), path) for path in paths)
+
+
 def _ends(name: str, path: str) -> bool:
     """Whether a name ends with a path, in which * is any component."""
     names, parts = name.split("/")[::-1], path.split("/")[::-1]
@@ -182,7 +187,7 @@ def check_rules(params: Tree, rules: Sequence[ShardingRule]) -> None:
     Raises:
       UserError: a rule matches no parameter, or has another number of axes, or shards what stays whole.
     """
-    arrays = [(path_of(path), leaf.shape) for path, leaf in jax.tree_util.tree_leaves_with_path(params)]
+    arrays = _paths_and_shapes(params)
     numbers = [config_rule_index(name, rules) for name, _ in arrays]
     for number, rule in enumerate(rules):
         where = f"mesh.rules[{number}]"
@@ -204,6 +209,20 @@ def check_rules(params: Tree, rules: Sequence[ShardingRule]) -> None:
                 f"{where}.axes contains {rows[0] if rows else ''}, but {name} stays whole between updates: use tensor "
                 "only",
             )
+
+
+def check_gather_once(params: Tree, paths: Sequence[str]) -> None:
+    """Check that each path of `mesh.gather_once` matches one of these trained parameters. Raises UserError."""
+    for number, path in enumerate(paths):
+        check(
+            any(ends_with_any(name, (path,)) for name, _ in _paths_and_shapes(params)),
+            f"mesh.gather_once[{number}] is '{path}': it matches no parameter; convs2s config --config=NAME "
+            "--shardings lists them",
+        )
+
+
+def _paths_and_shapes(params: Tree) -> list[tuple[str, tuple[int, ...]]]:
+    return [(path_of(path), leaf.shape) for path, leaf in jax.tree_util.tree_leaves_with_path(params)]
 
 
 def shardings(abstract: Tree, mesh: Mesh, parallel: Parallel = "jit", *, rules: Sequence[ShardingRule] = ()) -> Tree:

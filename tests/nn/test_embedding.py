@@ -7,7 +7,7 @@ import pytest
 
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.nn import embedding
-from tests.helpers import array
+from tests.helpers import array, operations
 
 
 def embedded(params, tokens, start):
@@ -25,27 +25,36 @@ def embedded(params, tokens, start):
 
 
 @pytest.mark.parametrize("positions", [16, None])
-@pytest.mark.parametrize("start", [[0, 0, 0], [3, 0, 5]])
+@pytest.mark.parametrize("start", [None, [0, 0, 0], [3, 0, 5]])
 def test_embed_counts_real_tokens_on_either_side_of_the_padding(start, positions):
     params = embedding.init(jax.random.key(0), 9, 4, positions)
     tokens = np.array([[1, 1, 5, 6, 2], [7, 8, 2, 1, 1], [3, 4, 5, 6, 2]], np.int32)
-    e = embedding.embed(params, jnp.asarray(tokens), array(start, jnp.int32))
-    np.testing.assert_allclose(e, embedded(params, tokens, start), rtol=1e-6, atol=1e-7)
+    e = embedding.embed(params, jnp.asarray(tokens), None if start is None else array(start, jnp.int32))
+    np.testing.assert_allclose(e, embedded(params, tokens, start or [0, 0, 0]), rtol=1e-6, atol=1e-7)
 
 
 def test_padding_trains_no_row():
     params = embedding.init(jax.random.key(0), 9, 4, 16)
     tokens = array([[1, 5, 2], [7, 1, 1]], jnp.int32)
-    gradient = jax.grad(lambda params: jnp.sum(embedding.embed(params, tokens, jnp.zeros(2, jnp.int32))))(params)
+    gradient = jax.grad(lambda params: jnp.sum(embedding.embed(params, tokens)))(params)
     for table, trained in ((gradient.table, [2, 5, 7]), (gradient.positions, [2, 3])):
         np.testing.assert_array_equal(np.flatnonzero(table.any(axis=1)), trained)
+
+
+def test_the_gradient_of_positions_is_that_of_the_rows_that_can_be_read():
+    """So that a mesh need not communicate that of the others. Row 0 is never read, row PAD at padding."""
+    params = embedding.init(jax.random.key(0), 9, 4, 16)
+    tokens = array([[1, 5, 2], [7, 1, 1]], jnp.int32)
+    gradient = jax.grad(lambda positions: jnp.sum(embedding.position_embeddings(positions, tokens)))
+    program = operations(jax.make_jaxpr(gradient)(params.positions).jaxpr)
+    assert [op.invars[0].aval.shape for op in program if op.primitive.name == "scatter-add"] == [(3 + PAD + 1, 4)]
 
 
 def test_the_last_row_of_the_positions_is_usable():
     """P rows hold P - 2 positions: the limit the user is told."""
     params = embedding.init(jax.random.key(0), 9, 4, 8)
     tokens = np.full((1, 6), 5, np.int32)
-    e = embedding.embed(params, jnp.asarray(tokens), jnp.zeros(1, jnp.int32))
+    e = embedding.embed(params, jnp.asarray(tokens))
     np.testing.assert_allclose(e[0], params.table[5][None] + params.positions[2:], rtol=1e-6)
 
 

@@ -335,14 +335,14 @@ def test_rules_are_those_of_the_configuration(tmp_path, monkeypatch):
         raise UserError("enough")
 
     monkeypatch.setattr(sweep.plan, "make", one)
-    rules = [["conv/w", ["fsdp", None, None]]]
-    cfg = tiny.config(mesh={"fsdp": 2, "rules": rules}, parallel="shard_map")
+    given = {"rules": [["conv/w", ["fsdp", None, None]]], "gather_once": ["conv/w"]}
+    cfg = tiny.config(mesh={"fsdp": 2, **given}, parallel="shard_map")
     wanted = cases(topologies=("cpu:1",), tokens=())
     sweep.run(cfg, wanted, tmp_path, SIZES, print)
     (found,) = made
-    assert (found.mesh, found.parallel) == (MeshConfig(data=1, rules=cfg.mesh.rules), "jit")
+    assert (found.mesh, found.parallel) == (MeshConfig(data=1, rules=cfg.mesh.rules, gather_once=("conv/w",)), "jit")
     assert found.mesh.rules
-    sweep.run(tiny.config(mesh={"data": 4, "rules": rules}), wanted, tmp_path, SIZES, print)
+    sweep.run(tiny.config(mesh={"data": 4, **given}), wanted, tmp_path, SIZES, print)
     with pytest.raises(UserError, match="has plans for another configuration"):
         sweep.run(tiny.config(), wanted, tmp_path, SIZES, print)
 

@@ -142,30 +142,39 @@ def test_updates_with_sums_in_rings_are_those_of_one_device(sizes, updates, monk
 
 
 @pytest.mark.parametrize(
-    ("sizes", "asked", "times"),
-    drills_but([((8, 1, 1), 1, 1), ((1, 8, 1), 8, 2), ((1, 8, 1), 1, 1)], kept=[((1, 8, 1), 8, 2)]),
+    ("sizes", "asked", "once", "again"),
+    drills_but(
+        [
+            ((8, 1, 1), 1, (), ()),
+            ((1, 8, 1), 8, (), ("encoder/blocks/", "decoder/blocks/")),
+            ((1, 8, 1), 8, ("encoder/blocks/*/*/*",), ("decoder/blocks/",)),
+            ((1, 8, 1), 1, (), ()),
+        ],
+        kept=[((1, 8, 1), 8, ("encoder/blocks/*/*/*",), ("decoder/blocks/",))],
+    ),
     ids=str,
 )
-def test_kernels_are_gathered_again_for_the_backward_pass_where_fsdp_was_asked_for(sizes, asked, times):
+def test_kernels_are_gathered_again_for_the_backward_pass_where_fsdp_was_asked_for(sizes, asked, once, again):
     """In the program as it is handed to XLA. Kernels of layers are gathered in both passes, the others in the first.
 
     The last case is that of a slice among several, along which `fsdp` stands for `data`.
     """
-    cfg = tiny.config(mesh__fsdp=asked, parallel="shard_map")
+    cfg = tiny.config(mesh__fsdp=asked, mesh__gather_once=once, parallel="shard_map")
     cfg = dataclasses.replace(cfg, model=MODEL)
     state, _, batches = laid_out("shard_map", sizes)
     steps = compile_run(program_key(cfg), mesh_of(sizes))
     text = steps.first.lower(state.params, batches[0], KEY).as_text()
     merged = jax.eval_shape(weight_norm.merge, state.params)
     names = [path_of(path) for path, leaf in jax.tree_util.tree_leaves_with_path(merged) if leaf.ndim > 1]
-    assert text.count('"stablehlo.all_gather"') == sum(times if "/blocks/" in name else 1 for name in names)
+    assert text.count('"stablehlo.all_gather"') == sum(2 if name.startswith(again) else 1 for name in names)
 
 
 @pytest.mark.drill
+@pytest.mark.parametrize("once", [True, ("encoder/blocks/1/*/*", "attention/query/w")], ids=str)
 @pytest.mark.parametrize("way", ["jit", "shard_map"])
-def test_kernels_that_stay_gathered_have_the_gradients_of_one_device(way, gradients):
+def test_kernels_that_stay_gathered_have_the_gradients_of_one_device(way, once, gradients):
     state, _, batches = laid_out(way, (2, 4, 1))
-    steps = compile_configured(MODEL, TRAINING, mesh_of((2, 4, 1)), parallel=way, early=True)
+    steps = compile_configured(MODEL, TRAINING, mesh_of((2, 4, 1)), parallel=way, gather_once=once)
     assert_equal_each(steps.first(state.params, batches[0], KEY), gradients)
 
 

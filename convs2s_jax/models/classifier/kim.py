@@ -102,7 +102,7 @@ def extract(
       [B, F]: the maps of the first width, then those of the second, and so on.
     """
     mask = src != PAD
-    x = zero_padding(embed(params.embedding, src, jnp.zeros(src.shape[:1], jnp.int32)), mask)
+    x = zero_padding(embed(params.embedding, src), mask)
     real = mask.astype(jnp.int32)
     begun, left = jnp.cumsum(real, axis=1), jnp.cumsum(real[:, ::-1], axis=1)[:, ::-1]
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import jax
-import jax.numpy as jnp
 
 from convs2s_jax.core.config import record
 from convs2s_jax.core.tokens import PAD
@@ -137,8 +136,7 @@ def encode(
     """
     mask = src != PAD
     keys = split_key(key, len(cfg.layers) + 1)
-    start = jnp.zeros(src.shape[:1], jnp.int32)
-    e = replicate_channels(embed(params.embedding, src, start).astype(params.map_in.w.dtype))
+    e = replicate_channels(embed(params.embedding, src).astype(params.map_in.w.dtype))
     e = dropout(e, rate, keys[0])
 
     convolve = CONVOLUTIONS[cfg.convolution.kind].convolve

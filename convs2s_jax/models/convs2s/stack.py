@@ -64,10 +64,11 @@ def apply_layers(
     """
     outputs: list[Any] = [x]
     made: list[Tree] = []
+    sharded = any_sharded(items)
     for run in runs(layers, [jax.tree.structure(item) for item in items], cfg.shortest_loop):
         scanned = len(run) > 1
         apply: BoundLayer = partial(_with_gathered_kernels, partial(layer, layers[run.start], cfg.form(scanned)))
-        apply = cfg.with_remat(apply, scanned=scanned, sharded=any_sharded(items[run.start]), named=True)
+        apply = cfg.with_remat(apply, scanned=scanned, sharded=sharded, named=True)
         if scanned:
             stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(items[i] for i in run))
             x, ys = jax.lax.scan(partial(_body, apply), outputs[-1], stacked)

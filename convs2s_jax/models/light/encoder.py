@@ -1,7 +1,6 @@
 """The LightConv and DynamicConv encoder: lightweight or dynamic convolutions (Wu et al. 2019)."""
 
 import jax
-import jax.numpy as jnp
 
 from convs2s_jax.core.config import record
 from convs2s_jax.core.tokens import PAD
@@ -106,12 +105,8 @@ def encode(
         return residual(block.feed_forward.norm, cfg, x, feed_forward, rate, k[3])[0]
 
     apply = execution.with_remat(layer, sharded=any_sharded(params.blocks), static=(1,))
-    start = jnp.zeros(src.shape[:1], jnp.int32)
-    x = dropout(
-        layers.embed(params.embedding, cfg, src, start).astype(params.blocks[0].convolution.map_in.w.dtype),
-        rate,
-        keys[0],
-    )
+    dtype = params.blocks[0].convolution.map_in.w.dtype
+    x = dropout(layers.embed(params.embedding, cfg, src).astype(dtype), rate, keys[0])
     for block, width, k in zip(params.blocks, cfg.layers, keys[1:], strict=True):
         x = apply(block, width, x, k)
     x = layers.norm_after(params.norm, x)

@@ -11,7 +11,7 @@ from convs2s_jax.models.protocols import check_positions, check_rate, fields_aft
 from convs2s_jax.nn import affine, embedding, layer_norm, struct
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.dropout import dropout, split_key
-from convs2s_jax.nn.embedding import Embedding, position_rows
+from convs2s_jax.nn.embedding import Embedding
 from convs2s_jax.nn.gate import glu
 from convs2s_jax.nn.gradient import materialise_gradient
 from convs2s_jax.nn.layer_norm import LayerNorm
@@ -135,12 +135,12 @@ def init_embedding(key: Key, cfg: LightConfig, vocabulary: int, dim: int) -> Emb
     return embedding.init(key, vocabulary, dim, rows, std=dim**-0.5)
 
 
-def embed(params: Embedding, cfg: LightConfig, tokens: Array, start: Array) -> Array:
+def embed(params: Embedding, cfg: LightConfig, tokens: Array, start: Array | None = None) -> Array:
     """Embed tokens: e = sqrt(E) w + p. Arguments and result are as in `nn.embedding.embed`."""
     E = params.table.shape[1]
     e = embedding.rows(params.table, tokens) * E**0.5
     table = jnp.asarray(sinusoidal(cfg.max_positions, E)) if params.positions is None else params.positions
-    return e + embedding.rows(table, position_rows(tokens, start)).astype(e.dtype)
+    return e + embedding.position_embeddings(table, tokens, start).astype(e.dtype)
 
 
 def init_norm_after(cfg: LightConfig, dim: int) -> LayerNorm | None:

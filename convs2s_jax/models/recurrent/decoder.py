@@ -167,7 +167,7 @@ def advance(
     embeddings, between layers and to the features. Of `execution`, only `remat` has an effect, on each step or layer.
     """
     keys = split_key(key, cfg.layers + 1)
-    e = dropout(embed(params.embedding, tokens, jnp.zeros(len(tokens), jnp.int32)), rate, keys[0])
+    e = dropout(embed(params.embedding, tokens), rate, keys[0])
     layers = RecurrentLayers(
         kind=CELLS[cfg.cell],
         scoring=ATTENTIONS[cfg.attention],

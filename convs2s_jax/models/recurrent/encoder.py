@@ -152,7 +152,7 @@ def encode(
     keys = split_key(key, cfg.layers + 1)
 
     apply = execution.with_remat(partial(_layer, cfg))
-    x = embed(params.embedding, src, jnp.zeros(src.shape[:1], jnp.int32)).astype(dtype)
+    x = embed(params.embedding, src).astype(dtype)
     for i, (cells, k) in enumerate(zip(params.layers, keys, strict=False)):
         y, last = apply(cells, dropout(x, rate, k), mask)
         x = x + y if cfg.adds_input(i) else y

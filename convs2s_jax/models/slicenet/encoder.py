@@ -3,7 +3,6 @@
 from typing import Literal
 
 import jax
-import jax.numpy as jnp
 
 from convs2s_jax.core.config import record
 from convs2s_jax.core.tokens import PAD
@@ -80,9 +79,8 @@ def encode(
     keys = split_key(key, cfg.modules + 1)
     dtype = params.modules[0][0].conv.pointwise.w.dtype
     dim = params.embedding.table.shape[1]
-    start = jnp.zeros(src.shape[:1], jnp.int32)
-    words = embed(params.embedding, src, start).astype(dtype) * dim**0.5
-    x = dropout(words + layers.timing_of(cfg, src, start, dim, dtype), rate, keys[0])
+    words = embed(params.embedding, src).astype(dtype) * dim**0.5
+    x = dropout(words + layers.timing_of(cfg, src, None, dim, dtype), rate, keys[0])
 
     def module(steps: tuple[SliceNetStep, ...], x: Array, key: Key | None) -> Array:
         y = layers.centred_steps(steps[:2], cfg.shapes[:2], x, mask)

@@ -18,7 +18,7 @@ from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models.protocols import check_positions
 from convs2s_jax.nn import convolution, factored, layer_norm, struct
 from convs2s_jax.nn.attention import context
-from convs2s_jax.nn.embedding import position_rows, rows
+from convs2s_jax.nn.embedding import position_embeddings
 from convs2s_jax.nn.factored import Factored
 from convs2s_jax.nn.layer_norm import LayerNorm, normalise
 from convs2s_jax.nn.padding import zero_padding
@@ -180,10 +180,11 @@ def attend(
     return normalise(params.norm, x + reshape(c, x.shape)), reshape(a, (*x.shape[:2], -1)), afters
 
 
-def timing_of(cfg: SliceNetConfig, tokens: Array, start: Array, dim: int, dtype: jnp.dtype) -> Array:
+def timing_of(cfg: SliceNetConfig, tokens: Array, start: Array | None, dim: int, dtype: jnp.dtype) -> Array:
     """Return the timing signal [B, T, E] of tokens [B, T]: sines and cosines of their positions; zero at PAD."""
     table = jnp.asarray(sinusoidal(cfg.max_positions, dim), dtype)
-    return jnp.where((tokens != PAD)[:, :, None], rows(table, position_rows(tokens, start)), jnp.zeros((), dtype))
+    positions = position_embeddings(table, tokens, start)
+    return jnp.where((tokens != PAD)[:, :, None], positions, jnp.zeros((), dtype))
 
 
 def reach_of(shapes: Shapes) -> int:

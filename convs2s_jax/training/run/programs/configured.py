@@ -76,7 +76,7 @@ def compile_configured(
     *,
     parallel: Parallel = "jit",
     accumulates: bool = False,
-    early: bool = False,
+    gather_once: bool | tuple[str, ...] = False,
     rules: Sequence[ShardingRule] = (),
     platform: str | None = None,
 ) -> Step[Batch, LossSums]:
@@ -88,12 +88,12 @@ def compile_configured(
       mesh: the devices; None for one.
       parallel: how the update is spread over devices.
       accumulates: whether updates have several batches; see `Exchange.reduce_once_per_update`.
-      early: whether kernels that `fsdp` shards are gathered before the first layer; see `gathering.Exchange`.
+      gather_once: kernels that `fsdp` shards and that are gathered before the first layer; see `gathering.Exchange`.
       rules: how parameters are sharded, before those of `training.sharding`.
       platform: of the devices that the mesh stands in for (`ExecutionConfig.for_gradients`); None for its own.
     """
     model = _for_gradients(model, mesh, parallel, platform)
-    exchange = Exchange(dtype=training.sum_dtype, reduce_once_per_update=accumulates, early=early)
+    exchange = Exchange(dtype=training.sum_dtype, reduce_once_per_update=accumulates, gather_once=gather_once)
     shards = 1 if mesh is None else loss_shards(mesh, parallel, exchange)
     return compile_steps(
         loss_of(model, smoothing=training.label_smoothing, shards=shards),

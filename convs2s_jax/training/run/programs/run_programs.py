@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from convs2s_jax.core.config import check
 from convs2s_jax.nn import draws
 from convs2s_jax.nn.types import Key, Tree
 from convs2s_jax.training import by_pmap, dispatch, optimizer, sharding
@@ -34,7 +35,7 @@ class ProgramKey(NamedTuple):
       training: with defaults in the fields that programs do not depend on.
       parallel: how the update is spread over devices.
       accumulates: whether updates have several batches.
-      early: whether kernels that `fsdp` shards are gathered before the first layer; see `gathering.Exchange`.
+      gather_once: kernels that `fsdp` shards and that are gathered before the first layer; see `gathering.Exchange`.
       rules: how parameters are sharded, before those of `training.sharding`.
     """
 
@@ -42,7 +43,7 @@ class ProgramKey(NamedTuple):
     training: TrainingConfig
     parallel: Parallel
     accumulates: bool
-    early: bool
+    gather_once: bool | tuple[str, ...]
     rules: tuple[ShardingRule, ...]
 
 
@@ -55,8 +56,14 @@ def program_key(cfg: Config) -> ProgramKey:
         label_smoothing=cfg.training.label_smoothing,
         skip_bad_steps=min(cfg.training.skip_bad_steps, 1),
     )
-    accumulates = cfg.data.batch.accumulate > 1
-    return ProgramKey(cfg.model, training, cfg.parallel, accumulates, cfg.mesh.fsdp == 1, cfg.mesh.rules)
+    return ProgramKey(
+        model=cfg.model,
+        training=training,
+        parallel=cfg.parallel,
+        accumulates=cfg.data.batch.accumulate > 1,
+        gather_once=cfg.mesh.fsdp == 1 or cfg.mesh.gather_once,
+        rules=cfg.mesh.rules,
+    )
 
 
 def abstract_state(cfg: Config) -> TrainState:
@@ -117,11 +124,16 @@ def _fresh(key: ProgramKey, *, source: int, target: int) -> Callable[[Key], Trai
 
 
 def check_rules(cfg: Config) -> None:
-    """Refuse `mesh.rules` that do not fit the model, or all with `parallel=pmap`. Raises UserError."""
+    """Refuse `mesh.rules` and `mesh.gather_once` that do not fit the model or `parallel`. Raises UserError."""
     if cfg.parallel == "pmap":
         by_pmap.check_rules(cfg.mesh.rules)
     if cfg.mesh.rules:
         sharding.check_rules(abstract_state(cfg).params, cfg.mesh.rules)
+    if cfg.mesh.gather_once:
+        named = f"mesh.gather_once is set with parallel={cfg.parallel}"
+        check(cfg.parallel != "pmap", f"{named}, which replicates all parameters; drop it, or use jit")
+        check(cfg.parallel != "explicit", f"{named}, whose layers all gather in both passes; use jit or shard_map")
+        sharding.check_gather_once(abstract_state(cfg).params, cfg.mesh.gather_once)
 
 
 def check_types(cfg: Config, mesh: Mesh, step: Step[Batch, LossSums]) -> None:
@@ -141,7 +153,7 @@ def compile_run(key: ProgramKey, mesh: Mesh, platform: str | None = None) -> Ste
         mesh,
         parallel=key.parallel,
         accumulates=key.accumulates,
-        early=key.early,
+        gather_once=key.gather_once,
         rules=key.rules,
         platform=platform,
     )
