@@ -93,24 +93,15 @@ def translate(
       TypeError: parameters or ids are traced by `jit`, `grad` or `vmap`; `key` is not a random key.
     """
     members, cfgs = members_of(params, cfg, search)
-    check_config(batching, Batching, name="batching")
     count = len(sources)
-    if shortlist is not None and search.sampling:
-        raise ValueError("shortlist with sampling: samples are drawn from the whole vocabulary; leave one out")
     check_untraced((params, key), sources, () if prefixes is None else prefixes, *(() if phrases is None else phrases))
+    _check_options(search, batching, key, shortlist, nbest)
     sources = checked_sources(sources, members, cfgs)
     prefixes = as_ids("its prefix", [()] * count if prefixes is None else prefixes)
     phrases = as_phrases([()] * count if phrases is None else phrases)
-    if key is not None and not search.sampling:
-        raise ValueError("key without sampling: this search draws no samples; leave it out, or set sampling=True")
     drawn = keys.on_host(key, count) if search.sampling else None
-    if nbest is not None and (not isinstance(nbest, Integral) or nbest < 1):
-        raise ValueError(f"nbest is {nbest!r}: use 1 or more, or None for all that the search finds")
     reads = any(c.reads_source for c in cfgs)
-    room = min(c.max_source for c in cfgs) - 1
-    cuts = [max(0, len(source) - room) for source in sources]
-    read = [source[:room] for source in sources]
-    lengths = [len(source) + 1 for source in read]
+    read, lengths, cuts = _as_read(sources, cfgs)
     most = [max_output_length(cfgs, search, length) for length in lengths]
     check_required(sources, prefixes, phrases, most, reads=reads)
     real = [i for i, source in enumerate(sources) if len(source) > 0 or not reads]
@@ -119,11 +110,6 @@ def translate(
         check_required_ids(prefixes, phrases, words)
         if shortlist is not None:
             check_shortlist(shortlist, members, cfgs, words)
-    if batching.min_axes.phrases and (search.sampling or search.diverse_groups > 1):
-        raise ValueError(
-            f"batching.min_axes has room for {batching.min_axes.phrases} phrases, which work with plain beam search "
-            "only: use 0"
-        )
     largest = at_least(sizes(prefixes, phrases), batching.min_axes)
 
     def run(group: Sequence[Bucket], mesh: Mesh | None) -> Any:
@@ -207,12 +193,10 @@ def score(
     check_untraced(params, sources, targets)
     sources, targets = checked_sources(sources, members, cfgs), as_ids("its target", targets)
     check_ids("its target", targets, target_size(members, cfgs))
-    room = min(c.max_source for c in cfgs) - 1
-    most = min(c.max_target for c in cfgs)
+    read, lengths, cuts = _as_read(sources, cfgs)
     unscored = (without_tokens(float("-inf"), attention=attention),)
-    results = [Translation(unscored, max(0, len(source) - room)) for source in sources]
-    read = [source[:room] for source in sources]
-    lengths = [len(source) + 1 for source in read]
+    results = [Translation(unscored, cut) for cut in cuts]
+    most = min(c.max_target for c in cfgs)
     fits = [i for i, target in enumerate(targets) if len(target) + 1 <= most]
     if progress is not None and len(fits) < len(targets):
         progress(len(targets) - len(fits))
@@ -227,8 +211,44 @@ def score(
     on = replicator(members)
     plan = _numbered(batches([max(lengths[i], len(targets[i]) + 1) for i in fits], batching), fits)
     for i, found, weights in spread(plan, run, devices, progress):
-        results[i] = Translation(candidates_of(found, weights, lengths[i]), results[i].cut)
+        results[i] = Translation(candidates_of(found, weights, lengths[i]), cuts[i])
     return results
+
+
+def _check_options(
+    search: SearchConfig,
+    batching: Batching,
+    key: Key | np.ndarray | None,
+    shortlist: Shortlist | None,
+    nbest: int | None,
+) -> None:
+    """Refuse arguments of `translate` that do not fit each other."""
+    check_config(batching, Batching, name="batching")
+    if shortlist is not None and search.sampling:
+        raise ValueError("shortlist with sampling: samples are drawn from the whole vocabulary; leave one out")
+    if key is not None and not search.sampling:
+        raise ValueError("key without sampling: this search draws no samples; leave it out, or set sampling=True")
+    if nbest is not None and (not isinstance(nbest, Integral) or nbest < 1):
+        raise ValueError(f"nbest is {nbest!r}: use 1 or more, or None for all that the search finds")
+    if batching.min_axes.phrases and (search.sampling or search.diverse_groups > 1):
+        raise ValueError(
+            f"batching.min_axes has room for {batching.min_axes.phrases} phrases, which work with plain beam search "
+            "only: use 0"
+        )
+
+
+def _as_read(
+    sources: Sequence[np.ndarray], cfgs: Sequence[ModelConfig]
+) -> tuple[list[np.ndarray], list[int], list[int]]:
+    """Cut sources to the models' positions.
+
+    Returns:
+      What the models read, its lengths with the end symbol, and how many tokens of each source were removed.
+    """
+    room = min(c.max_source for c in cfgs) - 1
+    read = [source[:room] for source in sources]
+    cuts = [max(0, len(source) - room) for source in sources]
+    return read, [len(source) + 1 for source in read], cuts
 
 
 def max_output_length(cfgs: Sequence[ModelConfig], search: SearchConfig, source_length: int) -> int:
