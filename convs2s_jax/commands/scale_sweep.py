@@ -122,7 +122,7 @@ def check_overrides(overrides: Overrides) -> None:
     for field, text in overrides:
         if field in TAKEN_FROM:
             name = f"{command_line.PREFIX}{field}"
-            others = ", and --config.mesh.rules or --config.mesh.gather_once alone" if field == "mesh" else ""
+            others = "; mesh.rules and mesh.gather_once can be set alone" if field == "mesh" else ""
             raise UserError(f"{name}={text}: a sweep sets this with {TAKEN_FROM[field]}; use that flag instead{others}")
 
 

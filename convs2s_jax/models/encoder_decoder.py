@@ -31,7 +31,7 @@ from convs2s_jax.nn.dropout import typed
 from convs2s_jax.nn.embedding import Embedding
 from convs2s_jax.nn.layer_norm import LayerNorm
 from convs2s_jax.nn.quantized import Quantized
-from convs2s_jax.nn.sharded_params import ShardedParam, any_sharded, gather, is_sharded
+from convs2s_jax.nn.sharded_params import ShardedParam, any_sharded, gather, gathered_by_layer, is_sharded
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Array, Key, Tree, accumulation_dtype
 
@@ -181,7 +181,7 @@ def gather_before_layers(params: T, cfg: Any) -> T:
         if isinstance(x, Embedding):
             only_rows = not (tied and name.startswith("decoder/"))
             return Embedding(table=table(x.table, only_rows=only_rows), positions=table(x.positions, only_rows=False))
-        left_to_layer = is_sharded(x) and not x.early and "/blocks/" in name
+        left_to_layer = is_sharded(x) and not x.early and gathered_by_layer(name)
         return x if left_to_layer else gather(x)
 
     gathered: T = jax.tree_util.tree_map_with_path(

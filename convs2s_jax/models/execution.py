@@ -49,10 +49,10 @@ class ExecutionConfig:
         "none": save all. "block": save the input of each layer. "dots": save outputs of matrix products and
         convolutions. "offload": save outputs of matrix products without batch axes, in host memory (GPU, TPU); this
         recomputes convolutions of the form "xla". In recurrent decoders that attend at each time step, a block is one
-        time step. With mesh.fsdp, layers that gather their own kernels save less with "none": only outputs of products
-        and convolutions. In ConvS2S they save only outputs of convolutions, except those of the form "products",
-        which "auto" uses in loops (on CPUs for gradients in bfloat16 with jax 0.11 and newer). True and False of
-        earlier versions are "block" and "none".
+        time step. With mesh.fsdp, if layers gather their own kernels, all layers of the encoder or decoder save less
+        with "none": only outputs of products and convolutions. In ConvS2S they save only outputs of convolutions,
+        except those of the form "products", which "auto" uses in loops (on CPUs for gradients in bfloat16 with jax 0.11
+        and newer). True and False of earlier versions are "block" and "none".
       convolution: how dense convolutions are computed, "xla", "products" or "winograd" (`nn.convolution`). "auto" uses
         products inside a loop and XLA's convolution elsewhere. There are two exceptions, for gradients on CPUs: in
         bfloat16 with jax 0.11 and newer, products (decision 0046); otherwise "winograd", which is faster and rounds
@@ -105,8 +105,8 @@ class ExecutionConfig:
         Args:
           layer: any function of parameters and arrays.
           scanned: whether it is the body of a loop.
-          sharded: whether its parameters are `nn.sharded_params.ShardedParam`s. If so, "none" saves outputs of products
-            but no gathered kernels.
+          sharded: whether any layer of its stack gathers its kernels, `nn.sharded_params.ShardedParam`s. If so, "none"
+            saves outputs of products but no gathered kernels.
           named: whether the layer calls `save_for_backward` on what is worth saving in that case, instead of all
             outputs of products.
           static: indices of its arguments that are not arrays.

@@ -1,14 +1,12 @@
 """Token and position embeddings (section 3.1): e = w + p."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.nn import draws, struct
-from convs2s_jax.nn.sharded_params import ShardedParam, gather
+from convs2s_jax.nn.sharded_params import ShardedParam
 from convs2s_jax.nn.types import Array, Key, shardings_in_types
 
 STD = 0.1
@@ -67,15 +65,14 @@ def embed(params: Embedding, tokens: Array, start: Array | None = None) -> Array
     return jnp.where(real, e, jax.lax.stop_gradient(e))  # nothing here trains row PAD
 
 
-def position_embeddings(table: Array | ShardedParam, tokens: Array, start: Array | None = None) -> Array:
+def position_embeddings(table: Array, tokens: Array, start: Array | None = None) -> Array:
     """Return the row of a table [P, E] for the position of each token, [B, T, E]. Arguments are as in `embed`.
 
-    From position 0 on, T tokens read only the first T + PAD + 1 rows. So these alone have a gradient, and on a mesh the
-    rest of the table's gradient is not communicated.
+    Rows of T tokens from position 0 on are among the first T + PAD + 1. Only these have a gradient, so on a mesh whose
+    program XLA partitions (`parallel=jit`) only these are reduced.
     """
     if start is None:
-        full: Any = gather(table)
-        table = full[: tokens.shape[1] + PAD + 1]
+        table = table[: tokens.shape[1] + PAD + 1]
     return rows(table, position_rows(tokens, start))
 
 

@@ -59,6 +59,11 @@ def is_sharded(x: Any) -> bool:
     return isinstance(x, ShardedParam)
 
 
+def gathered_by_layer(name: str) -> bool:
+    """Whether a parameter with this path is gathered by its layer, unless it is `early`; the others are before."""
+    return "/blocks/" in name
+
+
 def gather(params: T) -> T:
     """Gather every `ShardedParam` of the parameters."""
     gathered: T = jax.tree.map(lambda x: x.gather(x.value, x.dtype) if is_sharded(x) else x, params, is_leaf=is_sharded)

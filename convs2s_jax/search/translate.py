@@ -101,7 +101,8 @@ def translate(
     phrases = as_phrases([()] * count if phrases is None else phrases)
     drawn = keys.on_host(key, count) if search.sampling else None
     reads = any(c.reads_source for c in cfgs)
-    read, lengths, cuts = _as_read(sources, cfgs)
+    read, cuts = _truncated(sources, cfgs)
+    lengths = [len(source) + 1 for source in read]
     most = [max_output_length(cfgs, search, length) for length in lengths]
     check_required(sources, prefixes, phrases, most, reads=reads)
     real = [i for i, source in enumerate(sources) if len(source) > 0 or not reads]
@@ -193,7 +194,8 @@ def score(
     check_untraced(params, sources, targets)
     sources, targets = checked_sources(sources, members, cfgs), as_ids("its target", targets)
     check_ids("its target", targets, target_size(members, cfgs))
-    read, lengths, cuts = _as_read(sources, cfgs)
+    read, cuts = _truncated(sources, cfgs)
+    lengths = [len(source) + 1 for source in read]
     unscored = (without_tokens(float("-inf"), attention=attention),)
     results = [Translation(unscored, cut) for cut in cuts]
     most = min(c.max_target for c in cfgs)
@@ -222,7 +224,7 @@ def _check_options(
     shortlist: Shortlist | None,
     nbest: int | None,
 ) -> None:
-    """Refuse arguments of `translate` that do not fit each other."""
+    """Refuse options of `translate` that are wrong or do not fit each other."""
     check_config(batching, Batching, name="batching")
     if shortlist is not None and search.sampling:
         raise ValueError("shortlist with sampling: samples are drawn from the whole vocabulary; leave one out")
@@ -237,18 +239,10 @@ def _check_options(
         )
 
 
-def _as_read(
-    sources: Sequence[np.ndarray], cfgs: Sequence[ModelConfig]
-) -> tuple[list[np.ndarray], list[int], list[int]]:
-    """Cut sources to the models' positions.
-
-    Returns:
-      What the models read, its lengths with the end symbol, and how many tokens of each source were removed.
-    """
+def _truncated(sources: Sequence[np.ndarray], cfgs: Sequence[ModelConfig]) -> tuple[list[np.ndarray], list[int]]:
+    """Truncate sources to the models' positions. Return them, and how many tokens of each were removed."""
     room = min(c.max_source for c in cfgs) - 1
-    read = [source[:room] for source in sources]
-    cuts = [max(0, len(source) - room) for source in sources]
-    return read, [len(source) + 1 for source in read], cuts
+    return [source[:room] for source in sources], [max(0, len(source) - room) for source in sources]
 
 
 def max_output_length(cfgs: Sequence[ModelConfig], search: SearchConfig, source_length: int) -> int:

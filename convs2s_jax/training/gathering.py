@@ -35,13 +35,13 @@ class Exchange(NamedTuple):
       reduce_once_per_update: whether each device accumulates its gradients of several batches before they are reduced
         over devices. `explicit` ignores it, and `jit` with `fsdp` uses it only if the mesh spans slices.
       gather_once: which kernels that `fsdp` shards are gathered once, before the first layer, like those sharded by
-        `data`: the ends of their paths, as in `mesh.ShardingRule`. True for all, on meshes whose axis `fsdp` stands for
-        `data` within a slice, and was not requested in order to save memory. `explicit` ignores it.
+        `data`: the ends of their paths, as in `mesh.ShardingRule`; ("*",) for all, on meshes whose axis `fsdp` stands
+        for `data` within a slice, and was not requested in order to save memory. `explicit` and `pmap` ignore it.
     """
 
     dtype: SumDtype = "auto"
     reduce_once_per_update: bool = False
-    gather_once: bool | tuple[str, ...] = False
+    gather_once: tuple[str, ...] = ()
 
 
 EACH_BATCH = Exchange()
@@ -138,9 +138,7 @@ class ConstrainedRows:
 
 def is_early(name: str, mesh: Mesh, exchange: Exchange) -> bool:
     """Whether a kernel is gathered once, before the first layer, instead of by its layer in both passes."""
-    if exchange.gather_once is True or sharding.state_axis(mesh) == "data":
-        return True
-    return sharding.ends_with_any(name, exchange.gather_once or ())
+    return sharding.state_axis(mesh) == "data" or sharding.ends_with_any(name, exchange.gather_once)
 
 
 def constrained(params: Tree, mesh: Mesh, rules: Sequence[ShardingRule] = (), exchange: Exchange = EACH_BATCH) -> Tree:

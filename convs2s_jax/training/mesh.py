@@ -40,9 +40,9 @@ class ShardingRule:
             check(named.count(name) == 1, f"axes contains {name} {named.count(name)} times: it can shard only one axis")
 
 
-def _check_path(field: str, path: str) -> None:
-    """Refuse a path with an empty component; `field` introduces it in the message."""
-    check(path != "" and all(path.split("/")), f"{field} '{path}': use the end of a parameter's path, such as conv/w")
+def _check_path(lead: str, path: str) -> None:
+    """Refuse a path with an empty component; `lead` introduces it in the message."""
+    check(path != "" and all(path.split("/")), f"{lead} '{path}': use the end of a parameter's path, such as conv/w")
 
 
 def names_of(axes: str | None) -> tuple[str, ...]:
@@ -63,9 +63,11 @@ class MeshConfig:
       tensor: devices over which the outputs of each layer and the vocabulary are sharded.
       rules: sharding of some parameters, in place of the built-in rules; the first matching rule applies. See
         `convs2s config --config=NAME --shardings`.
-      gather_once: ends of paths, as in `rules`, of parameters of layers that `fsdp` shards but that stay gathered from
-        the forward to the backward pass, such as "encoder/blocks/14/*/*". This sends less and needs more memory. It has
-        an effect if fsdp is above 1 and parallel is jit or shard_map.
+      gather_once: ends of paths, as in `rules`, of parameters in `blocks` that `fsdp` shards but that stay gathered
+        from the forward to the backward pass, such as "encoder/blocks/14/*/*". This sends less and needs more memory.
+        Listed layers leave the loop of their neighbours (`execution.scan_layers`). If all parameters of an encoder or
+        decoder are listed, its layers store the same activations as without fsdp (`execution.remat`). Ignored if fsdp
+        is 1; refused with parallel=explicit and pmap.
     """
 
     data: int = -1

@@ -9,6 +9,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from convs2s_jax.core.config import check
+from convs2s_jax.nn.sharded_params import gathered_by_layer
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training import halves
@@ -172,7 +173,7 @@ def config_rule_index(name: str, rules: Sequence[ShardingRule]) -> int | None:
 
 def ends_with_any(name: str, paths: Sequence[str]) -> bool:
     """Whether a parameter's name ends with one of these paths, in which * is any component."""
-    return any(_ends(stem_of(name), path) for path in paths)
+    return any(_ends(stem_of(name), stem_of(path)) for path in paths)
 
 
 def _ends(name: str, path: str) -> bool:
@@ -212,12 +213,13 @@ def check_rules(params: Tree, rules: Sequence[ShardingRule]) -> None:
 
 
 def check_gather_once(params: Tree, paths: Sequence[str]) -> None:
-    """Check that each path of `mesh.gather_once` matches one of these trained parameters. Raises UserError."""
+    """Check that each path of `mesh.gather_once` matches a trained parameter that layers gather. Raises UserError."""
+    names = [name for name, _ in _paths_and_shapes(params) if gathered_by_layer(name)]
     for number, path in enumerate(paths):
         check(
-            any(ends_with_any(name, (path,)) for name, _ in _paths_and_shapes(params)),
-            f"mesh.gather_once[{number}] is '{path}': it matches no parameter; convs2s config --config=NAME "
-            "--shardings lists them",
+            any(ends_with_any(name, (path,)) for name in names),
+            f"mesh.gather_once[{number}] is '{path}': it matches no parameter of blocks, which alone are gathered in "
+            "both passes; convs2s config --config=NAME --shardings lists them",
         )
 
 

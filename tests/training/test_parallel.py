@@ -17,8 +17,9 @@ from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
 from convs2s_jax.models.convs2s.layers import ConvLayer
 from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.nn import weight_norm
+from convs2s_jax.nn.sharded_params import is_sharded
 from convs2s_jax.nn.trees import path_of
-from convs2s_jax.training import rings, sharding
+from convs2s_jax.training import gathering, rings, sharding
 from convs2s_jax.training.optimizer import AdamConfig
 from convs2s_jax.training.run.config import TrainingConfig
 from convs2s_jax.training.run.programs.compilations import CompileCounter
@@ -169,8 +170,19 @@ def test_kernels_are_gathered_again_for_the_backward_pass_where_fsdp_was_asked_f
     assert text.count('"stablehlo.all_gather"') == sum(2 if name.startswith(again) else 1 for name in names)
 
 
+def test_the_partitioner_gathers_once_what_is_listed():
+    params = jax.eval_shape(weight_norm.merge, first_state(KEY, MODEL, TRAINING, **VOCABULARIES).params)
+    exchange = gathering.Exchange(gather_once=("encoder/blocks/1/*/*", "query/w/v"))
+    marked = gathering.constrained(params, mesh_of((1, 8, 1)), (), exchange)
+    leaves = jax.tree_util.tree_leaves_with_path(marked, is_leaf=is_sharded)
+    assert {path_of(path) for path, leaf in leaves if leaf.early} == {
+        *("encoder/blocks/1/conv/w", "encoder/blocks/1/conv/b"),
+        *("decoder/blocks/0/attention/query/w", "decoder/blocks/1/attention/query/w"),
+    }
+
+
 @pytest.mark.drill
-@pytest.mark.parametrize("once", [True, ("encoder/blocks/1/*/*", "attention/query/w")], ids=str)
+@pytest.mark.parametrize("once", [("*",), ("encoder/blocks/1/*/*", "attention/query/w")], ids=str)
 @pytest.mark.parametrize("way", ["jit", "shard_map"])
 def test_kernels_that_stay_gathered_have_the_gradients_of_one_device(way, once, gradients):
     state, _, batches = laid_out(way, (2, 4, 1))

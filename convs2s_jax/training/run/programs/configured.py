@@ -76,7 +76,7 @@ def compile_configured(
     *,
     parallel: Parallel = "jit",
     accumulates: bool = False,
-    gather_once: bool | tuple[str, ...] = False,
+    gather_once: tuple[str, ...] = (),
     rules: Sequence[ShardingRule] = (),
     platform: str | None = None,
 ) -> Step[Batch, LossSums]:

@@ -43,7 +43,7 @@ class ProgramKey(NamedTuple):
     training: TrainingConfig
     parallel: Parallel
     accumulates: bool
-    gather_once: bool | tuple[str, ...]
+    gather_once: tuple[str, ...]
     rules: tuple[ShardingRule, ...]
 
 
@@ -61,7 +61,7 @@ def program_key(cfg: Config) -> ProgramKey:
         training=training,
         parallel=cfg.parallel,
         accumulates=cfg.data.batch.accumulate > 1,
-        gather_once=cfg.mesh.fsdp == 1 or cfg.mesh.gather_once,
+        gather_once=("*",) if cfg.mesh.fsdp == 1 else cfg.mesh.gather_once,
         rules=cfg.mesh.rules,
     )
 
@@ -130,9 +130,10 @@ def check_rules(cfg: Config) -> None:
     if cfg.mesh.rules:
         sharding.check_rules(abstract_state(cfg).params, cfg.mesh.rules)
     if cfg.mesh.gather_once:
-        named = f"mesh.gather_once is set with parallel={cfg.parallel}"
-        check(cfg.parallel != "pmap", f"{named}, which replicates all parameters; drop it, or use jit")
-        check(cfg.parallel != "explicit", f"{named}, whose layers all gather in both passes; use jit or shard_map")
+        check(
+            cfg.parallel in ("jit", "shard_map"),
+            f"mesh.gather_once is set with parallel={cfg.parallel}: use jit or shard_map, or drop it",
+        )
         sharding.check_gather_once(abstract_state(cfg).params, cfg.mesh.gather_once)
 
 
