@@ -63,7 +63,10 @@ run() {
   shift 2
   printf -v flags ' %q' --config="$config" --workdir="$workdir" --distributed "$@"
   # the process outlives the connection; a machine polls its own metadata and saves before it is preempted
-  on_workers "cd $FOLDER && export METADATA=$METADATA &&
+  on_workers "if kill -0 \$(cat $FOLDER.pid) 2>/dev/null; then
+      echo 'training is already running here; stop it first' >&2; exit 1
+    fi
+    cd $FOLDER && export METADATA=$METADATA &&
     export JAX_COMPILATION_CACHE_DIR=\${JAX_COMPILATION_CACHE_DIR:-$(printf '%q' "$workdir")/cache/compiled} &&
     { nohup setsid launch/run.sh .venv/bin/python train.py$flags >>../$FOLDER.log 2>&1 </dev/null &
     echo \$! >../$FOLDER.pid; }"

@@ -45,7 +45,8 @@ class ExportOptions:
       checkpoint: steps of checkpoints, or last:N for the last N; the kernels of several checkpoints are averaged.
         Default: the best checkpoint on validation.
       platforms: platforms that the programs run on, from cpu, cuda, rocm and tpu.
-      max_tokens: maximum number of source tokens per line, including the end symbol.
+      max_tokens: maximum number of source tokens per line, including the end symbol, rounded up to the width of a
+        program.
     """
 
     workdir: str = ""
@@ -70,7 +71,9 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     extras.check_installed("exporting", NEEDED, "export")
     with ended_by_signals():
         from convs2s_jax.interop.programs.exporting import Export, export_programs
+        from convs2s_jax.training.run import run_folder
 
+    run_folder.check_outside_runs(options.output, "--output")
     order = Export(
         workdir=options.workdir,
         output=options.output,

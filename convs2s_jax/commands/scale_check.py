@@ -1,5 +1,6 @@
 """`convs2s scale check`: run updates on the local devices and compare them with their plan."""
 
+import dataclasses
 import functools
 import os
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from convs2s_jax.commands.scale_batches import Batches, check_json, write_json
 from convs2s_jax.commands.shared import leave, read_config
 from convs2s_jax.core import command_line, xla_flags
 from convs2s_jax.core.command_line import Command, Group, Overrides
-from convs2s_jax.core.config import check
+from convs2s_jax.core.config import check, to_dict
 from convs2s_jax.core.guard import SMALLER_BATCHES, ended_by_signals
 from convs2s_jax.core.xla_flags import Name as FlagSet
 from convs2s_jax.training.run.processes.options import Processes, from_environment
@@ -58,11 +59,16 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     with ended_by_signals():
         from convs2s_jax.scaling import check as checking
         from convs2s_jax.scaling import plan, tables, topology
+        from convs2s_jax.training.run import run_folder
+        from convs2s_jax.training.run.checkpoints.digest import digest_of_record
         from convs2s_jax.training.run.processes import distributed, rendezvous
 
     if options.devices and given.num_processes is None:
         topology.reserve(options.devices)
+    run_folder.check_outside_runs(options.json, "--json")
+    flags = {"config": to_dict(cfg), "batches": dataclasses.asdict(batches), "steps": options.steps}
     with rendezvous.together(given):
+        distributed.agree("configuration, batch or number of steps", digest_of_record(flags))
         distributed.primary_only("checked", lambda: check_json(options.json))
         devices = checking.attached_topology(options.devices)
         sizes = plan.sizes_of(cfg, batches.vocabulary, batches.labels)

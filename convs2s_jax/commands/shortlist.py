@@ -57,13 +57,22 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     places, others = places_of_corpus(overrides)
     command_line.refuse_overrides(others, "a shortlist")
     with ended_by_signals():
+        from convs2s_jax.data import corpora
+        from convs2s_jax.training.run import run_folder
         from convs2s_jax.training.run.stores import store_copy
         from convs2s_jax.translation import shortlists
+        from convs2s_jax.translation.jobs import output
+        from convs2s_jax.translation.trained import moved
 
+    run_folder.check_outside_runs(options.output, "--output")
     place = options.output or joined(options.workdir, shortlists.NAME)
     with store_copy.opened(options.workdir) as workdir, local_copies.outgoing("--output", place, tell) as path:
         if options.output or workdir.is_dir():  # a missing workdir is reported below
             shortlists.check_writable(path)
+        if options.output and workdir.is_dir():
+            data = moved(run_folder.load_config(workdir, given_as="--workdir").data, places)
+            whose = f"the corpus of --workdir={options.workdir}"
+            output.check_not_overwriting(str(path), corpora.files_of(data), whose)
         made, vocabularies = shortlists.make(
             workdir,
             words=options.words,

@@ -1,5 +1,6 @@
 """Curves from the numbers in metrics.jsonl."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -88,7 +89,7 @@ def curves(runs: Sequence[Run]) -> list[Curve]:
                 own = [
                     Point(run.name, split, record["step"], record[field] * quantity.scale)
                     for record in run.reports_of(split)
-                    if isinstance(record.get(field), (int, float))
+                    if isinstance(record.get(field), (int, float)) and math.isfinite(record[field])
                 ]
                 kept = thinned(own, MOST)
                 left_out += len(own) - len(kept)

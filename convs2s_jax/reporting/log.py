@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 _LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (.*)")
-_RATE = re.compile(r"(?:step|epoch) \d+: .*learning rate ([\d.e+-]+) -> ([\d.e+-]+)")
+_NUMBER = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
+_RATE = re.compile(rf"(?:step|epoch) \d+: .*learning rate {_NUMBER} -> {_NUMBER}(?:[,;] .*)?")
 _STOPPED = re.compile(r"stopped at (step \d+(?:, epoch \d+)?): (.*)")
 _CONTINUED = re.compile(r"continuing at step \d+, epoch \d+")
 _USED = re.compile("training (?:pairs|texts|lines): (.*)")
@@ -71,7 +72,7 @@ def read(text: str) -> Log:
     last = sentences[max(begins + continued, default=0) :]
     stopped = _last(_STOPPED, last)  # a tracker may log something after it
     size = _last(_SIZE, sentences)
-    rates = filter(None, map(_RATE.match, sentences))
+    rates = [found for sentence in sentences if (found := _RATE.fullmatch(sentence))]
     return Log(
         begun=lines[0][0] if lines else "",
         ended=lines[-1][0] if lines else "",

@@ -177,7 +177,9 @@ def _samples(folder: Path, problems: list[str]) -> dict[int, tuple[Sample, ...]]
             continue
         try:
             values = [json.loads(line) for line in content(path).split(b"\n") if line]  # texts may contain U+2028
-            found[int(path.stem)] = tuple(Sample(v["source"], v["hypothesis"], v["reference"]) for v in values)
+            texts = [(v["source"], v["hypothesis"], v["reference"]) for v in values]
+            "".join(text for each in texts for text in each).encode()  # raises unless all are Unicode text
+            found[int(path.stem)] = tuple(Sample(*each) for each in texts)
         except (OSError, ValueError, KeyError, TypeError):
             problems.append(f"{path} is damaged and was skipped")
     return dict(sorted(found.items()))

@@ -230,7 +230,8 @@ def _splits(cfg: Config) -> tuple[dict[str, str], dict[str, str]]:
     data, unread = {}, {}
     for name in SPLITS:
         try:
-            text = parallel_text.read(cfg.data, name, optional=name != "train")
+            optional = name == "test" or (name == "valid" and cfg.data.hold_out == 0)
+            text = parallel_text.read(cfg.data, name, optional=optional)
             data[name] = fingerprint_of_text(text) or "none"
         except UserError as error:
             unread[name] = str(error)

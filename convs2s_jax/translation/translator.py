@@ -153,8 +153,8 @@ def load(
     for place, member in zip(places[1:], members[1:], strict=True):
         if member.reads_source != first.reads_source:
             raise UserError(
-                f"{given_as}: either {places[0]} or {place} is a language model, which reads no source; pass it as "
-                "--lm beside translation models"
+                f"{given_as}: either {places[0]} or {place} is a language model, which reads no source; convs2s "
+                "decode takes one as --lm beside translation models"
             )
         with located(given_as):
             for side in ("source", "target"):

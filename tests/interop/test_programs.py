@@ -110,11 +110,14 @@ def stock(lines, path):
 TEXTS = ["", "a  b", "ab c", "the cat \u2581 sat", "\U0001f600 unknown", "x" * 30]
 
 
-@pytest.mark.parametrize("kind", ["bpe", "words", "listed", "stock", "codes 0.1", "codes 0.2"])
+@pytest.mark.parametrize("kind", ["bpe", "words", "marked", "listed", "stock", "codes 0.1", "codes 0.2"])
 def test_the_runtime_cuts_text_as_the_vocabularies_do(kind, tmp_path):
     lines = ["the cat sat on the mat", "a b c \u2581 ab", "cats and mats " * 3] * 20
-    cfg = VocabularyConfig(kind="words" if kind == "words" else "bpe", min_count=1)
-    train = words.train if kind == "words" else sentencepiece.train
+    if kind == "marked":  # the first word is a byte order mark
+        lines += ["\ufeff " * 200]
+    by_words = kind in ("words", "marked")
+    cfg = VocabularyConfig(kind="words" if by_words else "bpe", min_count=1)
+    train = words.train if by_words else sentencepiece.train
     made = train(cfg, lines, size=41, field="size")
     if kind == "listed":
         cut = [made.token(i) for i in range(made.size - 1, 5, -1)]

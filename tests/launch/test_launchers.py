@@ -161,6 +161,8 @@ while sleep 0.1; do :; done"""
     training = ["python", "train.py", f"--config={CONFIG}", "--workdir=/a b", "--distributed", FLAG]
     assert training in programs.calls()
     assert "running" in programs.call("gcloud_tpu.sh", "log", **known).stdout
+    again = programs.call("gcloud_tpu.sh", "run", CONFIG, "/a b", FLAG, **known)  # the stand-in returns no status
+    assert "training is already running here; stop it first" in again.stderr
     assert programs.call("gcloud_tpu.sh", "stop", **known).returncode == 0
     pid = (home / "convs2s_jax.pid").read_text().strip()
     subprocess.run(

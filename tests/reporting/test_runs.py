@@ -157,15 +157,32 @@ def test_damaged_lines_are_told_and_one_being_written_is_not(tmp_path):
     samples = path.parent / "samples"
     samples.mkdir()
     (samples / "4.jsonl").write_text('{"source": "a"}\n')
+    (samples / "5.jsonl").write_text('{"source": 1, "hypothesis": "b", "reference": "c"}\n')
+    (samples / "6.jsonl").write_text('{"source": "\\ud800", "hypothesis": "b", "reference": "c"}\n')
     (samples / "2.jsonl").write_text(json.dumps({"source": "a", "hypothesis": "b", "reference": "c"}))
     found = runs.read(path.parent, "a")
     assert found.samples == {2: (runs.Sample("a", "b", "c"),)}
     assert [problem.partition(str(path.parent))[2] for problem in found.problems] == [
         "/metrics.jsonl has no reports yet, so there are no curves",
         "/train.log cannot be read (No such file or directory), so devices and reasons are unknown",
-        "/samples/4.jsonl is damaged and was skipped",
+        *(f"/samples/{step}.jsonl is damaged and was skipped" for step in (4, 5, 6)),
     ]
     assert "A model: an encoder of kind conv (1 layer)" in summary.paragraph(found)
+
+
+@pytest.mark.parametrize("cut", ["1e-", "1.2.3", "e5", "."])
+def test_a_rate_that_is_no_number_is_skipped(cut):
+    line = "2026-11-28 22:20:01 epoch {}: validation loss 3.1 did not improve on 3: learning rate 0.25 -> {}\n"
+    found = log.read(line.format(4, "0.025") + line.format(5, cut))
+    assert [(each.before, each.after) for each in found.rates] == [(0.25, 0.025)]
+
+
+def test_values_that_json_does_not_know_are_no_points(tmp_path):
+    found = runs.read(workdir_at(tmp_path / "a"), "a")
+    usual = {curve.field: curve.points for curve in curves.curves([found])}
+    odd = [{"step": 9, "split": "train", "epoch": 1, "loss": value} for value in (float("nan"), float("inf"))]
+    found = dataclasses.replace(found, records=(*found.records, *odd))
+    assert {curve.field: curve.points for curve in curves.curves([found])} == usual
 
 
 def test_samples_may_hold_what_unicode_calls_line_ends(tmp_path):

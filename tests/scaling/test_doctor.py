@@ -1,5 +1,7 @@
 """What the doctor says of facts, and facts of this process."""
 
+from functools import partial
+
 import pytest
 
 from convs2s_jax.commands import scale
@@ -129,6 +131,17 @@ def test_missing_data_ends_with_status_2(tmp_path):
     missing = f"process 0 cannot read the data (train, valid, test): data.dir is '{tmp_path}/none': this folder"
     assert f"WRONG: {missing}" in found.stdout
     assert f"1 problem found: {missing}" in found.stderr
+
+
+def test_validation_text_that_training_requires_is_missing(tmp_path):
+    """Unless data.hold_out is 0, which trains without."""
+    for side in ("de", "en"):
+        (tmp_path / f"train.{side}").write_text("a b\n" * 4)
+    read = partial(tiny.config, data__corpus="files", data__dir=str(tmp_path), data__src="de", data__tgt="en")
+    data, unread = doctor._splits(read(data__hold_out=None))
+    assert (sorted(data), list(unread)) == (["test", "train"], ["valid"])
+    data, unread = doctor._splits(read(data__hold_out=0))
+    assert (data["valid"], unread) == ("none", {})
 
 
 def test_a_folder_that_is_missing_is_named_and_not_left_behind(tmp_path):

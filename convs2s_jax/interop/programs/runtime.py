@@ -218,7 +218,7 @@ class Words:
 
     def __init__(self, path: Path) -> None:
         """Read a list with a word and its count on each line."""
-        self._words = list(SPECIAL) + [_word(line) for line in path.read_bytes().decode("utf-8").split("\n")[:-1]]
+        self._words = list(SPECIAL) + [_word(line) for line in path.read_bytes().decode("utf-8-sig").split("\n")[:-1]]
         self._ids = {word: i for i, word in enumerate(self._words) if word not in SPECIAL}
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:

@@ -291,3 +291,19 @@ def check_not_of_run(name: str, workdir: str, flag: str) -> None:
     inside = output.removeprefix(f"{resolved(workdir)}/")
     if inside != output and inside.partition("/")[0] in FILES:
         raise UserError(f"--output={name} belongs to the run {flag}={workdir}: choose another path")
+
+
+def check_outside_runs(name: str, flag: str) -> None:
+    """Raise UserError if a local output would be one of the own files of any run.
+
+    Args:
+      name: path of the output; addresses are not checked.
+      flag: the flag that specifies it, for messages.
+    """
+    if name in ("", "-") or scheme_of(name):
+        return
+    output = Path(resolved(name))
+    for folder in output.parents:
+        own = output.relative_to(folder).parts[0] in FILES
+        if own and (folder / "config.json").is_file() and checkpoints(folder).is_dir():
+            raise UserError(f"{flag}={name} belongs to the run in {folder}: choose another path")

@@ -57,6 +57,11 @@ def _of_run(cfg: Config, workdir: Path, text: TrainingText, tell: Tell, *, learn
         return vocabulary.load(folder)
     learned = run_folder.learned_vocabularies(workdir) / _origin(cfg, text)
     if not learn:
+        check(
+            learned.is_dir(),
+            "this process has a different training corpus from process 0, which stored the vocabularies of its own: "
+            "all must be the same",
+        )
         return vocabulary.load(learned)
     if cfg.training.finetune_from:
         made = finetuning.vocabularies(cfg, tell)

@@ -313,6 +313,15 @@ def test_no_file_of_the_run_is_written_over(desk, name):
         run_folder.check_not_of_run(place, str(desk.workdir), "--lm")
 
 
+def test_no_file_of_any_run_is_written_over(desk, tmp_path):
+    """By commands whose output need not concern that run."""
+    for name in ("config.json", "vocab/src.model", "checkpoints/3"):
+        with pytest.raises(UserError, match=rf"^--json=.*/{name} belongs to the run in .*: choose another path$"):
+            run_folder.check_outside_runs(f"{desk.workdir}/{name}", "--json")
+    for free in ("", "-", "gs://bucket/config.json", f"{desk.workdir}/plan.json", f"{tmp_path}/config.json"):
+        run_folder.check_outside_runs(free, "--json")
+
+
 def test_other_files_beside_those_of_a_run_may_be_outputs(desk):
     for free in ("out", "outputs/config.json", "config.json.txt", "../vocab"):
         run_folder.check_not_of_run(f"{desk.workdir}/{free}", str(desk.workdir), "--workdir")

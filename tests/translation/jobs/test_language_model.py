@@ -109,7 +109,7 @@ def test_models_that_do_not_go_together_are_refused(trained, lm, other, tmp_path
         "^--lm: .*run reads a source; use the workdir of a single language model", trained, lm=str(other), search=weight
     )
     refused("^--lm: .*run is itself a language model", lm, lm=str(lm), search=weight)
-    with pytest.raises(UserError, match=" is a language model, which reads no source; pass it as --lm"):
+    with pytest.raises(UserError, match="is a language model, which reads no source; convs2s decode takes one as --lm"):
         load([trained, lm], tell=print)
     own = tmp_path / "own"
     train(config(training__max_steps=1, data__vocabulary__tgt_size=140), own)

@@ -4,6 +4,9 @@ import dataclasses
 
 from convs2s_jax.core.config import check
 
+MOST = 2**31 - 1
+"""Largest number of processes that JAX accepts."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Processes:
@@ -44,11 +47,16 @@ class Processes:
         if self.coordinator_address is not None:
             _, colon, port = self.coordinator_address.rpartition(":")
             check(
-                bool(colon) and port.isdigit(),
+                bool(colon) and _is_number(port, 65535) and int(port) > 0,
                 f"--coordinator_address={self.coordinator_address}: use host:port, such as 10.0.0.1:1234",
             )
         for name in ("initialization_timeout", "heartbeat_timeout"):
             check(getattr(self, name) >= 1, f"--{name}={getattr(self, name)}: use 1 second or more")
+
+
+def _is_number(text: str, most: int) -> bool:
+    """Whether the text is a whole number from 0 to `most`, in ASCII digits."""
+    return text.isascii() and text.isdigit() and len(text) <= len(str(most)) and int(text) <= most
 
 
 def from_environment(processes: Processes, environment: dict[str, str]) -> Processes:
@@ -58,8 +66,8 @@ def from_environment(processes: Processes, environment: dict[str, str]) -> Proce
     def number(given: int | None, name: str) -> int | None:
         text = environment.get(name, "")
         check(
-            given is not None or not text or text.isdigit(),
-            f"in the environment, {name} is {text!r}: not a number",
+            given is not None or not text or _is_number(text, MOST),
+            f"in the environment, {name} is {text!r}: not a number from 0 to {MOST}",
         )
         return int(text) if given is None and text else given
 

@@ -4,12 +4,14 @@ import contextlib
 import socket
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import jax
 
-from convs2s_jax.core.errors import UserError, first_line
+from convs2s_jax.core.config import check
+from convs2s_jax.core.errors import UserError, counted, first_line
 from convs2s_jax.core.guard import ended_by_signals
 from convs2s_jax.training.run.processes import distributed, peers
 from convs2s_jax.training.run.processes.holder import LOST
@@ -53,12 +55,28 @@ def join(processes: Processes) -> Peers | None:
                 f"--distributed: {reason.rstrip('.')}. Start under Slurm, Open MPI, Kubernetes or on a TPU pod, or set "
                 "--coordinator_address, --num_processes and --process_id"
             ) from error
+        if "RPC server" in reason:
+            raise UserError(
+                f"--coordinator_address={address}: {who} cannot listen there ({reason}): use an address of this "
+                "machine and a port that no other program uses"
+            ) from error
         raise UserError(f"{who} did not find the others {where} ({reason})") from error
-    jax.devices()
+    devices = jax.devices()
     distributed.barrier("joined")  # no process may exit while another is still connecting
     if not distributed.is_multi_process():
         return None
+    _check_devices(Counter(device.process_index for device in devices))
     return peers.connect(processes.heartbeat_timeout, None if address is None else address.rpartition(":")[0])
+
+
+def _check_devices(counts: Counter[int]) -> None:
+    """Refuse processes with different numbers of devices, which JAX's collectives between processes require."""
+    odd = [process for process in sorted(counts) if counts[process] != counts[0]]
+    check(
+        not odd,
+        f"process {odd[0] if odd else 0} has {counted(counts[odd[0]] if odd else 0, 'device')}, process 0 has "
+        f"{counts[0]}: give each process the same number",
+    )
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 
 import jax
 import numpy as np
@@ -38,6 +39,9 @@ def test_flags_come_before_the_environment():
         ({**GIVEN, "process_id": 4}, r"^--process_id=4: with 4 processes, use 0 to 3$"),
         ({**GIVEN, "num_processes": 0}, r"^--num_processes=0: use 1 or more$"),
         ({**GIVEN, "coordinator_address": "host"}, r"^--coordinator_address=host: use host:port, such as 10.0.0.1"),
+        ({**GIVEN, "coordinator_address": "host:1\u00b3"}, "^--coordinator_address=host:1\u00b3: use host:port"),
+        ({**GIVEN, "coordinator_address": "host:65536"}, "^--coordinator_address=host:65536: use host:port"),
+        ({**GIVEN, "coordinator_address": "host:0"}, "^--coordinator_address=host:0: use host:port"),
         ({"heartbeat_timeout": 0}, r"^--heartbeat_timeout=0: use 1 second or more$"),
     ],
 )
@@ -46,9 +50,16 @@ def test_nonsense_is_refused(values, message):
         Processes(**values)
 
 
-def test_an_environment_that_is_no_number_is_refused():
-    with pytest.raises(UserError, match=r"^in the environment, JAX_PROCESS_ID is 'one': not a number$"):
-        from_environment(Processes(), {"JAX_PROCESS_ID": "one"})
+@pytest.mark.parametrize("text", ["one", "\u00b2", "-1", "2147483648", "9" * 5000])
+def test_an_environment_that_is_no_number_is_refused(text):
+    with pytest.raises(UserError, match=rf"^in the environment, JAX_PROCESS_ID is '{text}': not a number from 0 to 21"):
+        from_environment(Processes(), {"JAX_PROCESS_ID": text})
+
+
+def test_processes_with_different_numbers_of_devices_are_refused():
+    rendezvous._check_devices(Counter([0, 0, 1, 1]))
+    with pytest.raises(UserError, match=r"^process 1 has 1 device, process 0 has 2: give each process the same num"):
+        rendezvous._check_devices(Counter([0, 0, 1, 2, 2]))
 
 
 def test_a_single_process_is_its_own_primary_and_agrees_with_itself(tmp_path):
