@@ -287,9 +287,7 @@ def check_not_of_run(name: str, workdir: str, flag: str) -> None:
     """
     if name == "-" or scheme_of(name) != scheme_of(workdir):
         return
-    output = resolved(name)
-    inside = output.removeprefix(f"{resolved(workdir)}/")
-    if inside != output and inside.partition("/")[0] in FILES:
+    if _is_own(resolved(name), resolved(workdir)):
         raise UserError(f"--output={name} belongs to the run {flag}={workdir}: choose another path")
 
 
@@ -302,8 +300,13 @@ def check_outside_runs(name: str, flag: str) -> None:
     """
     if name in ("", "-") or scheme_of(name):
         return
-    output = Path(resolved(name))
-    for folder in output.parents:
-        own = output.relative_to(folder).parts[0] in FILES
-        if own and (folder / "config.json").is_file() and checkpoints(folder).is_dir():
+    output = resolved(name)
+    for folder in Path(output).parents:
+        if _is_own(output, str(folder)) and (folder / "config.json").is_file() and checkpoints(folder).is_dir():
             raise UserError(f"{flag}={name} belongs to the run in {folder}: choose another path")
+
+
+def _is_own(output: str, workdir: str) -> bool:
+    """Whether a resolved path or address is one of the own files and folders of the run at this one, or within them."""
+    inside = output.removeprefix(f"{workdir.rstrip('/')}/")
+    return inside != output and inside.partition("/")[0] in FILES

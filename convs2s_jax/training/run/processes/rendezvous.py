@@ -71,12 +71,12 @@ def join(processes: Processes) -> Peers | None:
 
 def _check_devices(counts: Counter[int]) -> None:
     """Refuse processes with different numbers of devices, which JAX's collectives between processes require."""
-    odd = [process for process in sorted(counts) if counts[process] != counts[0]]
-    check(
-        not odd,
-        f"process {odd[0] if odd else 0} has {counted(counts[odd[0]] if odd else 0, 'device')}, process 0 has "
-        f"{counts[0]}: give each process the same number",
-    )
+    for process, count in sorted(counts.items()):
+        check(
+            count == counts[0],
+            f"process {process} has {counted(count, 'device')}, process 0 has {counts[0]}: give each process the same "
+            "number",
+        )
 
 
 @contextlib.contextmanager
