@@ -74,6 +74,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
         from convs2s_jax.translation import attention_figure, fit, layer_attention, trained, translator
         from convs2s_jax.translation.jobs import inputs
 
+    run_folder.check_outside_runs(options.output, "--output")
     compiled_programs.keep(os.environ)
     with store_copy.reading(options.workdir, tell) as (workdir, told):
         cfg = run_folder.load_config(workdir)

@@ -92,7 +92,9 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
         extras.check_installed("drawing figures (or use --nofigures)", ["matplotlib"], "plan")
     with ended_by_signals():
         from convs2s_jax.scaling import figures, plan, sweep, topology
+        from convs2s_jax.training.run import run_folder
 
+    run_folder.check_outside_runs(options.output, "--output")
     wanted = sweep.cases(
         options.topologies,
         options.slices,

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from absl import flags, logging
 
-from convs2s_jax.core import streams
+from convs2s_jax.core import platforms, streams
 from convs2s_jax.core.errors import UserError, one_line
 
 INTERRUPTED, TERMINATED = 130, 143
@@ -189,9 +189,9 @@ def writing_remedy(error: OSError, otherwise: str) -> str:
 
 
 def user_message(error: Exception, *, memory: str = MORE_MEMORY) -> str | None:
-    """Return the message for a user error, an unusable file, a full disk or memory that ran out.
+    """Return the message for a user error, an unusable file, a full disk, memory that ran out or a missing accelerator.
 
-    `memory` is the advice for the last case. Returns None for an error in the program, whose traceback is useful.
+    `memory` is the advice if memory ran out. Returns None for an error in the program, whose traceback is useful.
     """
     if isinstance(error, UserError | flags.Error):
         return str(error)
@@ -204,4 +204,4 @@ def user_message(error: Exception, *, memory: str = MORE_MEMORY) -> str | None:
         isinstance(error, RuntimeError) and any(said in str(error) for said in NO_MEMORY_IN)
     ):
         return NO_MEMORY + memory
-    return None
+    return platforms.unavailable(error, os.environ.get("JAX_PLATFORMS"))

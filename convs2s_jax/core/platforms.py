@@ -1,13 +1,17 @@
-"""Predict which kind of device JAX will use, before it starts its backends."""
+"""Predict which kind of device JAX will use, before it starts its backends, and explain why it cannot start them."""
 
 import importlib
 import importlib.util
 import pkgutil
+import re
+import traceback
 from pathlib import Path
 
 TPUS = ("accel[0-9]*", "vfio/[0-9]*")
 GPUS = ("nvidia[0-9]*", "nvhost-gpu*", "nvmap", "dxg", "kfd")
 """Device files in /dev for TPUs, and for GPUs: NVIDIA, NVIDIA boards (Jetson), WSL, and AMD."""
+_UNABLE = re.compile(r"Unable to initialize backend '(\w+)': (.*?)\.?(?: \((?:set|you may)[^()]*\))?$", re.DOTALL)
+"""JAX's message, without the advice at its end."""
 
 
 def expects_cpu(platforms: str | None, devices: Path = Path("/dev")) -> bool:
@@ -33,6 +37,30 @@ def rules_out_accelerators(platforms: str | None, devices: Path = Path("/dev")) 
     if platforms:
         return platforms == "cpu"
     return not _any(devices, GPUS + TPUS)
+
+
+def unavailable(error: Exception, platforms: str | None) -> str | None:
+    """Return the message for an error that JAX raises if it cannot start a platform; None for any other error.
+
+    Args:
+      error: what JAX raised.
+      platforms: JAX_PLATFORMS.
+    """
+    if found := _UNABLE.match(str(error)):
+        name, why = found.groups()
+    elif isinstance(error, AssertionError) and _raised_at_start(error):  # asked for GPUs where there are none
+        name, why = str(platforms), "there is no such device"
+    else:
+        return None
+    chosen, remedy = (f"JAX_PLATFORMS={platforms}: ", "unset it or ") if platforms else ("", "")
+    return f"{chosen}JAX cannot use {name} on this machine ({why}); {remedy}set JAX_PLATFORMS=cpu"
+
+
+def _raised_at_start(error: Exception) -> bool:
+    """Whether an error comes from the function of JAX that starts all platforms."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    names = [(frame.f_globals.get("__name__"), frame.f_code.co_name) for frame in frames]
+    return names[-1:] == [("jax._src.xla_bridge", "backends")]
 
 
 def _any(devices: Path, patterns: tuple[str, ...]) -> bool:

@@ -1,5 +1,7 @@
 """Whether JAX will compute on CPUs is known before it starts."""
 
+import os
+import subprocess
 import sys
 import types
 
@@ -76,6 +78,41 @@ def test_accelerators_are_ruled_out_by_the_choice_of_platforms_or_without_device
     if device:
         add(tmp_path / device)
     assert platforms.rules_out_accelerators(chosen, tmp_path) is expected
+
+
+START = """
+import jax
+from convs2s_jax.core.guard import user_message
+for platforms in ("bogus", "cuda"):
+    jax.config.update("jax_platforms", platforms)
+    try:
+        jax.devices()
+    except Exception as error:
+        print(user_message(error))
+"""
+
+
+def test_a_platform_that_jax_cannot_start_ends_in_one_sentence():
+    """The errors are JAX's own; for GPUs it raises an AssertionError without a message."""
+    environment = os.environ | {"JAX_PLATFORMS": "there"}
+    ended = subprocess.run([sys.executable, "-c", START], capture_output=True, text=True, env=environment, check=True)
+    bogus, cuda = ended.stdout.splitlines()
+    assert bogus.startswith("JAX_PLATFORMS=there: JAX cannot use bogus on this machine (Backend 'bogus' is not in the ")
+    remedy = "unset it or set JAX_PLATFORMS=cpu"
+    assert bogus.endswith(f"); {remedy}")
+    assert cuda == f"JAX_PLATFORMS=there: JAX cannot use there on this machine (there is no such device); {remedy}"
+
+
+def test_other_errors_are_not_of_a_platform():
+    assert platforms.unavailable(RuntimeError("Unable"), None) is None
+    assert platforms.unavailable(AssertionError(), None) is None
+
+
+def test_without_a_choice_of_platforms_the_advice_is_to_choose_one():
+    advice = " (you may need to uninstall the failing plugin package, or set JAX_PLATFORMS=cpu to skip this backend.)"
+    error = RuntimeError(f"Unable to initialize backend 'tpu': it is in use.{advice}")
+    expected = "JAX cannot use tpu on this machine (it is in use); set JAX_PLATFORMS=cpu"
+    assert platforms.unavailable(error, None) == expected
 
 
 @pytest.mark.parametrize("cpu", [True, False])

@@ -57,7 +57,12 @@ class Model:
     """An exported model, ready to translate. Programs are compiled when first needed."""
 
     def __init__(self, folder: str | Path = Path(__file__).parent) -> None:
-        """Read the manifest, the vocabularies and the parameters. Raises ExportError for a damaged folder."""
+        """Read the manifest, vocabularies and parameters. Raises ExportError: the folder is damaged, or no device."""
+        try:
+            jax.devices()
+        except (RuntimeError, AssertionError) as error:
+            why = str(error) or "there is none of that kind"
+            raise ExportError(f"JAX finds no device ({why}); unset JAX_PLATFORMS or set JAX_PLATFORMS=cpu") from error
         self.folder = Path(folder).absolute()  # programs are read later, perhaps from another current folder
         self.manifest = _manifest(self.folder)
         for name in self.manifest["files"]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from convs2s_jax.core import stores
 from convs2s_jax.core.checksums import FIELD, DamagedError, seal, unseal
 from convs2s_jax.core.config import build, check, to_dict
 from convs2s_jax.core.errors import UserError
@@ -292,18 +293,34 @@ def check_not_of_run(name: str, workdir: str, flag: str) -> None:
 
 
 def check_outside_runs(name: str, flag: str) -> None:
-    """Raise UserError if a local output would be one of the own files of any run.
+    """Raise UserError if an output would be one of the own files of any run.
 
     Args:
-      name: path of the output; addresses are not checked.
+      name: path or address of the output; "" for none.
       flag: the flag that specifies it, for messages.
+
+    Raises:
+      UserError: it belongs to a run, or the store of an address that may be one's cannot be used.
     """
-    if name in ("", "-") or scheme_of(name):
+    if name in ("", "-"):
         return
-    output = resolved(name)
-    for folder in Path(output).parents:
-        if _is_own(output, str(folder)) and (folder / "config.json").is_file() and checkpoints(folder).is_dir():
-            raise UserError(f"{flag}={name} belongs to the run in {folder}: choose another path")
+    root = f"{scheme_of(name)}://" if scheme_of(name) else ""
+    output = name if root else resolved(name)
+    parts = output.removeprefix(root).split("/")
+    for depth in range(1, len(parts)):
+        folder = root + "/".join(parts[:depth]) or "/"
+        try:
+            if _is_own(output, folder) and _is_run(folder):
+                raise UserError(f"{flag}={name} belongs to the run in {folder}: choose another path")
+        except OSError as error:
+            raise stores.unusable(flag, name, error) from error
+
+
+def _is_run(folder: str) -> bool:
+    """Whether there is a run at a path or address. Raises OSError if a store cannot be used."""
+    if scheme_of(folder):
+        return stores.exists(stores.join(folder, "config.json")) and bool(stores.names(folder, "checkpoints/"))
+    return (Path(folder) / "config.json").is_file() and checkpoints(Path(folder)).is_dir()
 
 
 def _is_own(output: str, workdir: str) -> bool:

@@ -1,10 +1,12 @@
 """A workdir belongs to one configuration, and says so when another comes."""
 
 import dataclasses
+import errno
 import json
 
 import pytest
 
+from convs2s_jax.core import stores
 from convs2s_jax.core.config import build, override
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run import run_folder
@@ -181,3 +183,35 @@ def test_a_field_of_another_version_is_named(tmp_path):
     path.write_text(json.dumps({**values, "sed": 1}), encoding="utf-8")
     with pytest.raises(UserError, match=r"config\.sed: there is no field 'sed'; did you mean 'seed'\?"):
         run_folder.load_config(tmp_path)
+
+
+def test_no_object_of_any_run_is_written_over(monkeypatch):
+    there = ["b/r/config.json", "b/r/checkpoints/3/done", "b/export/config.json"]
+    monkeypatch.setattr(stores, "exists", lambda at: at.removeprefix("gs://") in there)
+    monkeypatch.setattr(
+        stores,
+        "names",
+        lambda at, beginning: [n for n in there if n.startswith(f"{at.removeprefix('gs://')}/{beginning}")],
+    )
+    for name in ("config.json", "checkpoints/3", "checkpoints/new/x", "vocab"):
+        with pytest.raises(
+            UserError, match=rf"^--output=gs://b/r/{name} belongs to the run in gs://b/r: choose another"
+        ):
+            run_folder.check_outside_runs(f"gs://b/r/{name}", "--output")
+    for free in (
+        "gs://b/config.json",
+        "gs://b/r/shortlist.npz",
+        "gs://b/export/config.json",
+        "s3://b",
+        "s3://b/vocab/",
+    ):
+        run_folder.check_outside_runs(free, "--output")
+
+
+def test_a_store_that_cannot_be_used_is_reported(monkeypatch):
+    def refuses(_):
+        raise PermissionError(errno.EACCES, "it is denied", "gs://b")
+
+    monkeypatch.setattr(stores, "exists", refuses)
+    with pytest.raises(UserError, match=r"^--output=gs://b/vocab cannot be used: it is denied;"):
+        run_folder.check_outside_runs("gs://b/vocab", "--output")

@@ -318,7 +318,7 @@ def test_no_file_of_any_run_is_written_over(desk, tmp_path):
     for name in ("config.json", "vocab/src.model", "checkpoints/3"):
         with pytest.raises(UserError, match=rf"^--json=.*/{name} belongs to the run in .*: choose another path$"):
             run_folder.check_outside_runs(f"{desk.workdir}/{name}", "--json")
-    for free in ("", "-", "gs://bucket/config.json", f"{desk.workdir}/plan.json", f"{tmp_path}/config.json"):
+    for free in ("", "-", "gs://bucket/plan.json", f"{desk.workdir}/plan.json", f"{tmp_path}/config.json"):
         run_folder.check_outside_runs(free, "--json")
 
 
