@@ -42,7 +42,7 @@ settings.load_profile("here")
 # Tracing makes many objects; to look through all of them after every 700 new ones takes a tenth of the time.
 gc.set_threshold(50_000, 20, 50)
 
-RESIDENT = 1.5e9
+RESIDENT = 2.5e9
 """Bytes of memory from which on compiled programs are dropped, so that two workers fit into a small machine.
 
 Each keeps some mappings of memory too, of which a process may have 65,530: this bound is reached long before.

@@ -168,11 +168,16 @@ def test_every_flag_reaches_its_option(trained, tmp_path):
         assert "Norwegen" in hypothesis["text"]
         scores = hypothesis["token_scores"]
         assert hypothesis["score"] <= sum(scores) / ((5 + len(scores)) / 6) ** 0.6 + 1e-4  # less what is uncovered
+
+
+@pytest.mark.drill
+def test_the_flags_of_samples_and_groups_reach_their_options(trained):
     sampled = decoding(f"--workdir={trained}", "--sampling", "--top_k=5", "--top_p=0.9", "--seed=1", text="a\n")
     groups = decoding(f"--workdir={trained}", "--diverse_groups=2", "--diverse_strength=1", text="a\n")
     assert [sampled.returncode, groups.returncode] == [0, 0], sampled.stderr + groups.stderr
 
 
+@pytest.mark.drill
 def test_a_training_whose_messages_have_no_reader_runs_to_its_end(tmp_path):
     """As in `train.py ... 2>&1 | head`. It ended without saving."""
     config = tiny.config_file(tmp_path, training__max_steps=3)

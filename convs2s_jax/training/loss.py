@@ -117,7 +117,7 @@ def _features(
     check_static("shards", shards)
     if jnp.ndim(smoothing):
         raise ValueError(f"smoothing has shape {jnp.shape(smoothing)}: pass one number, or map with jax.vmap")
-    if not isinstance(smoothing, jax.core.Tracer) and not 0.0 <= smoothing < 1.0:
+    if not isinstance(smoothing, jax.core.Tracer) and not 0.0 <= float(smoothing) < 1.0:
         raise ValueError(f"smoothing is {smoothing}: use 0 or more and less than 1")
     if shards < 1 or len(batch.tgt) % shards:
         raise ValueError(f"{len(batch.tgt)} rows cannot be split over {shards} devices: use a multiple")

@@ -24,6 +24,7 @@ def test_a_training_finds_what_was_prepared(tmp_path, capsys):
     assert {path: path.stat().st_mtime_ns for path in workdir.rglob("*.tokens")} == kept
 
 
+@pytest.mark.drill
 def test_a_run_that_began_with_other_text_is_refused(tmp_path, capsys):
     text, workdir = tmp_path / "text", tmp_path / "run"
     text.mkdir()

@@ -41,6 +41,7 @@ def same(a, b):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), a, b)
 
 
+@partial(jax.jit, static_argnames="cfg")
 def pure_decode(params, cfg=CFG):
     merged = encoder_decoder.cast(weight_norm.merge(params), cfg)
     memory = encoder_decoder.encode(merged, cfg, SRC)
@@ -66,8 +67,8 @@ def pure_gradient(params):
 
 
 def test_linen_has_the_values_and_gradients_of_the_pure_functions():
-    fresh = LINEN.init(jax.random.key(0), SRC, TGT)
-    same(jax.tree.map(jnp.zeros_like, fresh), {"params": {"model": jax.tree.map(jnp.zeros_like, PARAMS)}})
+    fresh = jax.jit(LINEN.init)(jax.random.key(0), SRC, TGT)
+    same(jax.tree.map(np.zeros_like, fresh), {"params": {"model": jax.tree.map(np.zeros_like, PARAMS)}})
     apply = jax.jit(jax.value_and_grad(lambda params: total(LINEN.apply({"params": {"model": params}}, SRC, TGT))))
     value, gradient = apply(PARAMS)
     same(value, total(pure_decode(PARAMS)[0]))

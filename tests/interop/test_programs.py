@@ -42,6 +42,7 @@ def convs2s(tmp_path_factory):
     return workdir, exported(workdir, folder / "model", max_tokens=24, platforms=("cpu", "cuda", "tpu"))
 
 
+@pytest.mark.drill
 def test_an_export_to_a_store_has_the_files_of_a_local_one(convs2s, bucket, requests):  # noqa: F811
     workdir, folder = convs2s
     bucket.mkdir()

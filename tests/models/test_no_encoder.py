@@ -45,7 +45,8 @@ def test_there_are_no_parameters_of_a_source_and_nothing_of_it_is_read():
     assert not memory.mask.any()
     other = encoder_decoder.encode(params, cfg, jnp.full((B, 9), 7, jnp.int32))
     jax.tree.map(np.testing.assert_array_equal, memory, other)
-    _, attention, _ = encoder_decoder.decode(params, cfg, memory, cache, encoder_decoder.decoder_inputs(TGT))
+    decode = jax.jit(encoder_decoder.decode, static_argnums=1)
+    _, attention, _ = decode(params, cfg, memory, cache, encoder_decoder.decoder_inputs(TGT))
     np.testing.assert_array_equal(attention, np.zeros((B, T, 1)))
 
 

@@ -25,7 +25,7 @@ MORE = {
     "dilated": {"kind": "conv", "layers": [(32, 3)] * 4, "convolution": DILATED},
     "modules": {"kind": "slicenet", "modules": 2, "kernels": [3, 3, 2, 1], "dilations": [1, 2, 1, 1]},
 }
-KEPT = ["even", "dilated"]
+KEPT = ["dilated"]
 
 
 def limited(table):

@@ -81,7 +81,7 @@ def half(encoder: str, decoder: str) -> ModelConfig:
     return config(encoder, decoder, dtype="bfloat16", dropout=0.1)
 
 
-KEPT = [("conv", "conv"), ("lightconv", "lightconv"), ("gru", "bahdanau"), ("separable", "feeding")]
+KEPT = [("conv", "conv"), ("lightconv", "lightconv"), ("gru", "bahdanau")]
 
 
 @pytest.mark.parametrize("objective", list(LOSSES))

@@ -7,7 +7,7 @@ import pytest
 
 from convs2s_jax.nn import affine
 from convs2s_jax.nn.affine import Affine
-from tests.helpers import array, barriers
+from tests.helpers import array, barriers, drills_but
 
 
 @pytest.mark.parametrize("leading", [(), (3,), (2, 3), (2, 3, 2)])
@@ -27,7 +27,7 @@ def test_linear_computes_in_the_dtype_of_its_kernel():
     assert affine.linear(params, jnp.ones((1, 2), jnp.float32)).dtype == jnp.bfloat16
 
 
-@pytest.mark.parametrize("leading", [(3,), (2, 3), (2, 3, 2)])
+@pytest.mark.parametrize("leading", drills_but([((3,),), ((2, 3),), ((2, 3, 2),)], kept=[((2, 3, 2),)]))
 def test_its_derivatives_in_bfloat16_are_those_in_float32(leading):
     """Small whole numbers, which bfloat16 holds exactly: both modes, reverse mode twice, and forward over reverse."""
     draws = iter(jax.random.split(jax.random.key(0), 6))

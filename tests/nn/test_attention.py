@@ -1,5 +1,7 @@
 """Attention against loops over sentences, hypotheses and positions."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -44,6 +46,7 @@ def loops(maps, h, g, keys, values, mask):
     return out, weights
 
 
+@partial(jax.jit, static_argnames="projected")
 def run(maps, h, g, keys, values, mask, projected=False):
     wq, bq, wc, bc, h, g, keys, values = (jnp.asarray(x, jnp.float32) for x in (*maps, h, g, keys, values))
     params = MultiStepAttention(query=Affine(w=wq, b=bq), context=Affine(w=wc, b=bc))

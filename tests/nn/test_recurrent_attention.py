@@ -65,9 +65,10 @@ def test_gradients_through_chunks_are_those_of_the_whole(monkeypatch):
     params, source, _, _, queries = setup("additive", 7)
 
     def gradient():
-        return jax.grad(
-            lambda *args: jnp.sum(jnp.sin(recurrent_attention.attend(ATTENTIONS["additive"], *args)[0])), (0, 2)
-        )(params, source, queries)
+        def total(*args):
+            return jnp.sum(jnp.sin(recurrent_attention.attend(ATTENTIONS["additive"], *args)[0]))
+
+        return jax.jit(jax.grad(total, (0, 2)))(params, source, queries)
 
     chunked = gradient()
     monkeypatch.setattr(recurrent_attention, "CHUNK", 100)

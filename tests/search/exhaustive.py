@@ -67,6 +67,7 @@ def trigram_step(tables):
     return step
 
 
+@partial(jax.jit, static_argnames="beam_size")
 def trigram_cache(languages, beam_size: int):
     """The cache before the start symbol, whose older neighbour is EOS as well."""
     rows = jnp.repeat(jnp.asarray(languages, jnp.int32), beam_size)

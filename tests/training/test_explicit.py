@@ -24,6 +24,7 @@ def test_gradients_are_those_of_one_device():
     assert_equal_each(gradients(cfg, mesh_of((4, 2, 1)), "explicit"), gradients(cfg), least=LEAST)
 
 
+@pytest.mark.drill
 def test_with_tensor_alone_gradients_are_those_of_one_device():
     """No axis of types has more than one device. JAX refused the gradient of depthwise taps and of recurrent cells."""
     cfg = build(ModelConfig, {"embedding_dim": 32, "dropout": 0.3, **pair("separable", "separable")})

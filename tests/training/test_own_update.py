@@ -126,7 +126,7 @@ def test_the_public_loss_is_that_of_one_device_in_each_mode(parallel, impl):
 
     def mean(mesh):
         steps = compile_steps(lambda p, b, key: loss(p, cfg, b, key=key), optax.sgd(1.0), mesh, parallel=parallel)
-        state = init_state(model.split(params, cfg), optax.sgd(1.0))
+        state = init_state(jax.jit(model.split, static_argnums=1)(params, cfg), optax.sgd(1.0))
         _, report = update(steps, state, [batch(0, 8, 7, 9)], 0.1, key)
         return jax.device_get((report.loss.loss, report.grad_norm))
 

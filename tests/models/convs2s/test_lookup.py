@@ -34,16 +34,21 @@ def test_what_is_looked_up_is_what_the_layer_computes(width, positions, cuts):
     embedding, map_in, conv = layer(width, positions)
     found = tables.init(embedding, map_in, conv)
     past, history = jnp.zeros((2, width - 1, C)), tables.init_cache(found, 2)
-    at = 0
-    for cut in cuts:
-        tokens = TOKENS[:, at : at + cut]
-        before = jnp.sum(TOKENS[:, :at] != PAD, axis=1)
+
+    @jax.jit
+    def advance(past, history, tokens, before):
         words = Words(tokens=tokens, places=position_rows(tokens, before))
         x = linear(map_in, embed(embedding, tokens, before))
         y, past = convolution.causal(partial(convolution.dense, conv), past, x)
         ours, history = tables.causal(found, history, words)
-        np.testing.assert_allclose(tables.read(found, words), x, rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(ours, y, rtol=1e-5, atol=1e-5)
+        return (tables.read(found, words), ours), (x, y), past, history
+
+    at = 0
+    for cut in cuts:
+        before = np.sum(np.asarray(TOKENS[:, :at]) != PAD, axis=1, dtype=np.int32)
+        ours, expected, past, history = advance(past, history, TOKENS[:, at : at + cut], before)
+        for one, other in zip(ours, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
         at += cut
 
 

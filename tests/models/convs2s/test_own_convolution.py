@@ -17,7 +17,7 @@ from convs2s_jax.training import sharding_table
 from convs2s_jax.training.run.validation import evaluator
 from convs2s_jax.training.sharding import replicated
 from tests.examples.test_examples import example
-from tests.helpers import array, close
+from tests.helpers import array, close, drills_but
 from tests.meshes import mesh_of
 
 P = jax.sharding.PartitionSpec
@@ -74,7 +74,7 @@ def test_the_kind_of_the_example_is_a_loop(module):
     np.testing.assert_allclose(module.convolution.dense(dense, x[None])[0], expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("tables", [True, False])
+@pytest.mark.parametrize("tables", drills_but([True, False], kept=[True]))
 def test_a_model_of_a_registered_kind_is_that_of_the_equal_dense_kind(module, tables):
     """Loss, and a search, which decodes token by token: with tables of the first layer or without `dense`."""
     if not tables:

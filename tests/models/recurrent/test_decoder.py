@@ -145,9 +145,10 @@ def test_padding_of_a_target_leaves_the_cache_as_it_was(name):
     cfg, params = setup(name)
     source = recurrent_decoder.prepare(params, cfg, memory())
     cache = recurrent_decoder.init_cache(params, cfg, source, 2)
-    _, _, cache = recurrent_decoder.advance(params, cfg, source, cache, TOKENS[:, :3], rate=0.0)
+    advance = jax.jit(recurrent_decoder.advance, static_argnums=1, static_argnames="rate")
+    _, _, cache = advance(params, cfg, source, cache, TOKENS[:, :3], rate=0.0)
     nothing = jnp.full((2, 2), PAD, jnp.int32)
-    _, _, after = recurrent_decoder.advance(params, cfg, source, cache, nothing, rate=0.0)
+    _, _, after = advance(params, cfg, source, cache, nothing, rate=0.0)
     jax.tree.map(np.testing.assert_array_equal, after, cache)
 
 

@@ -216,6 +216,7 @@ def test_long_sources_are_cut_where_it_is_asked_for_and_counted(folder, tmp_path
     assert row.tolist() == [*run.train.src[i][:11].tolist(), 2]
 
 
+@pytest.mark.drill
 def test_a_run_that_is_interrupted_before_its_first_update_saves_nothing_and_may_still_change(
     folder, tmp_path, monkeypatch, capsys
 ):

@@ -94,6 +94,7 @@ def test_whole_words_are_refused(tmp_path):
         segmenting.check_vocabularies(tiny.config(**SAMPLED).data, Vocabularies(src=made, tgt=made))
 
 
+@pytest.mark.drill
 def test_two_halves_equal_the_whole(tmp_path, run, monkeypatch):
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     given = []
