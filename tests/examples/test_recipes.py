@@ -88,6 +88,7 @@ def test_least_risk_is_the_sample_nearest_to_all(tmp_path):
     assert names["least_risk"](result) == "the cat sat"
 
 
+@pytest.mark.drill
 def test_several_models_have_the_losses_of_each_alone():
     found = run("Several models at once", cfg=CFG, batch=BATCH)
     loss = jax.jit(lambda key: convs2s.loss(init(key), CFG, BATCH).loss)

@@ -104,6 +104,7 @@ def test_linen_lists_its_parameters():
     assert "Total Parameters: 2,026" in table
 
 
+@pytest.mark.drill
 def test_linen_makes_an_empty_cache_without_reading_a_token():
     memory = encoder_decoder.encode(weight_norm.merge(PARAMS), CFG, SRC)
     fresh = LINEN.init(jax.random.key(0), memory, INPUTS, method="decode")

@@ -55,17 +55,6 @@ def test_an_export_to_a_store_has_the_files_of_a_local_one(convs2s, bucket, requ
         exported(workdir, "gs://bucket/model")
 
 
-@pytest.mark.parametrize("name", ["vocab/model", "vocab/model.pt", "checkpoints/model.pt"])
-def test_an_export_is_no_file_of_a_run(convs2s, name, capsys):
-    """Neither as programs nor for fairseq."""
-    output = convs2s[0] / name
-    with pytest.raises(SystemExit) as ended:
-        command.console(["convs2s export", f"--workdir={convs2s[0]}", f"--output={output}"])
-    assert ended.value.code == 2
-    assert f"--output={output} belongs to the run in {convs2s[0]}: choose" in capsys.readouterr().err
-    assert not output.exists()
-
-
 @pytest.mark.drill
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_of_model_translates_as_decoding_does(kind, tmp_path):

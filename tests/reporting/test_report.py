@@ -98,6 +98,7 @@ def test_the_page_holds_what_the_files_and_the_decoder_say(tmp_path):
     assert again == data
 
 
+@pytest.mark.drill
 def test_a_run_in_a_store_has_the_page_of_a_local_one(bucket, tmp_path):
     here = unpacked("convs2s", tmp_path)
     shutil.copytree(here, bucket / "convs2s")

@@ -67,10 +67,15 @@ def trigram_step(tables):
     return step
 
 
-@partial(jax.jit, static_argnames="beam_size")
 def trigram_cache(languages, beam_size: int):
     """The cache before the start symbol, whose older neighbour is EOS as well."""
-    rows = jnp.repeat(jnp.asarray(languages, jnp.int32), beam_size)
+    return first_cache(np.asarray(languages, np.int32), beam_size)
+
+
+@partial(jax.jit, static_argnames="beam_size")
+def first_cache(languages, beam_size: int):
+    """`trigram_cache` of an array."""
+    rows = jnp.repeat(languages, beam_size)
     return {
         "language": rows,
         "older": jnp.full_like(rows, EOS),
@@ -89,13 +94,13 @@ def search(step, cfg, memory, cache, asked, **more):
 def compiled(tables, languages, asked, numbers, *, strategy, structure, limit, chunk):
     """A search of the trigram models: one program for all tables and numbers."""
     more = {"structure": structure, "limit": limit, "chunk": chunk, "coverage": trigram_coverage}
-    cache = trigram_cache(languages, structure.beam_size)
+    cache = first_cache(languages, structure.beam_size)
     return beam.search(trigram_step(tables), strategy, numbers, (), cache, asked, **more)
 
 
 def toy_search(tables, cfg, asked, *, limit, chunk=1, languages=None):
     """The hypotheses that `beam.search` finds for sentences of the trigram models."""
-    languages = np.arange(len(tables)) if languages is None else np.asarray(languages)
+    languages = np.asarray(np.arange(len(tables)) if languages is None else languages, np.int32)
     more = {"strategy": strategy_of(cfg, phrases=asked.phrases.shape[1] > 0), "structure": structure_of(cfg)}
     found = compiled(np.asarray(tables), languages, asked, numbers_of(cfg), limit=limit, chunk=chunk, **more)
     return jax.device_get(found)  # slices of arrays on a device are programs of their own

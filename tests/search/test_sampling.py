@@ -66,6 +66,7 @@ def test_the_begin_symbol_is_never_drawn(options):
     assert len(set(drawn.tolist())) > 2
 
 
+@pytest.mark.drill
 def test_with_64_bits_the_samples_are_the_same():
     cfg = SearchConfig(beam_size=8, sampling=True)
     expected = draw(cfg, 4).tokens

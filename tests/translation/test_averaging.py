@@ -80,6 +80,7 @@ def test_no_training_goes_on_there_and_another_begins_with_it(mean, trained):
     assert told == [f"fine-tuning: parameters of step 3 of {mean}"]
 
 
+@pytest.mark.drill
 def test_it_is_exported_to_fairseq_without_a_training_to_continue_and_reported(trained, mean, tmp_path):
     pytest.importorskip("torch")
     told = []

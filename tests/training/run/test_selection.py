@@ -99,6 +99,7 @@ def test_a_validation_that_was_not_scheduled_counts_while_the_run_ends_there(tmp
     assert kept((35, 4.0, False)) == ([10, 35], 10)
 
 
+@pytest.mark.drill
 def test_a_run_that_had_ended_between_validations_tests_what_an_undisturbed_one_does(tmp_path, monkeypatch):
     """The losses are given. The best of all is at step 3, which the undisturbed run does not measure."""
     losses = {2: 3.0, 3: 1.0, 4: 2.0, 6: 2.5, 7: 2.75}

@@ -55,6 +55,7 @@ def desk(tmp_path, workdir):
     return Desk(tmp_path, workdir)
 
 
+@pytest.mark.drill
 def test_texts_that_are_mostly_unknown_are_told(desk):
     (desk.folder / "in").write_text("Norway\n\u0995\u0996\u0997 \u0998\u0999\n")
     desk.decode()

@@ -139,6 +139,7 @@ def workdir(tmp_path_factory):
     return folder
 
 
+@pytest.mark.drill
 def test_a_finished_run_that_is_started_again_says_that_its_test_set_was_scored(workdir, tmp_path):
     shutil.copytree(workdir, tmp_path / "run")
     train(tiny.config(**RUN), tmp_path / "run")
