@@ -27,7 +27,7 @@ every_kind = pytest.mark.parametrize(
 one_kind = pytest.mark.parametrize("decoder", drills_but([*DECODERS, *LANGUAGE_MODELS], kept=["conv"]))
 """One line, the others as drills: for laws that take the longest."""
 
-TOKENS = array([[EOS, 5, 6, 7, 8, 9, 10], [EOS, 11, 12, 5, PAD, PAD, PAD]], jnp.int32)
+TOKENS = np.array([[EOS, 5, 6, 7, 8, 9, 10], [EOS, 11, 12, 5, PAD, PAD, PAD]], np.int32)
 LENGTHS = [S, 2]
 
 
@@ -37,8 +37,11 @@ def memory(width=S, sentences=2, dtype=jnp.float32):
     keys, values = rng.normal(size=(2, sentences, S, E))
     more = ((0, 0), (0, width - S), (0, 0))
     keys, values = (array(np.pad(x, more, constant_values=50.0), dtype) for x in (keys, values))
-    mask = jnp.arange(width)[None] < jnp.asarray(LENGTHS)[:sentences, None]
+    mask = jnp.asarray(np.arange(width)[None] < np.asarray(LENGTHS)[:sentences, None])
     return Memory(keys=keys, values=values, mask=mask, summary=array(rng.normal(size=(sentences, E)), dtype))
+
+
+prepare, precompute = (jax.jit(function, static_argnums=1) for function in (model.prepare, model.precompute))
 
 
 @partial(jax.jit, static_argnums=1)
@@ -67,14 +70,14 @@ def test_any_cut_of_the_target_gives_the_same_features_attentions_and_cache(deco
     cfg = config(decoder=decoder)
     params, source = parameters(cfg), memory()
     whole = advance_in_layers(params, cfg, source, begin(params, cfg, source), TOKENS)
-    precomputed = jax.jit(model.precompute, static_argnums=1)(params, cfg)
-    for p, m in ((params, source), (precomputed, model.prepare(precomputed, cfg, source))):
+    precomputed = precompute(params, cfg)
+    for p, m in ((params, source), (precomputed, prepare(precomputed, cfg, source))):
         cache, at, made = begin(p, cfg, m), 0, []
         for cut in cuts:
             *part, cache = advance_in_layers(p, cfg, m, cache, TOKENS[:, at : at + cut])
             made.append(tuple(part))
             at += cut
-        found = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), *made)
+        found = jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *made)
         if p is params:
             same((*found, cache), whole)
         else:  # other sums round relative to their largest terms: 2.4e-6 of them with jax 0.12 on a processor with AMX
@@ -88,7 +91,7 @@ def test_a_softmax_layer_of_some_words_has_their_columns(decoder):
     params, words = parameters(cfg), array([0, 1, 2, 3, 9, 12, 12], jnp.int32)
     features = array(np.random.default_rng(2).normal(size=(2, 3, cfg.decoder.features_dim(E))))
     expected = np.asarray(model.logits(params, cfg, features))[..., words]
-    for p in (params, model.precompute(params, cfg)):
+    for p in (params, precompute(params, cfg)):
         few = output.columns(model.output_layer(p, cfg, jnp.float32), words)
         same(model.logits(p, cfg, features, layer=few), expected)
 
@@ -98,8 +101,8 @@ def test_a_cache_has_rows_first_and_keeps_its_shapes_and_types(decoder):
     """A loop over steps (`lax.while_loop`) requires this, in bfloat16 too."""
     for dtype in ("float32", "bfloat16"):
         cfg = config(decoder=decoder, dtype=dtype)
-        params = model.precompute(parameters(cfg), cfg)
-        source = model.prepare(params, cfg, memory(dtype=dtype))
+        params = precompute(parameters(cfg), cfg)
+        source = prepare(params, cfg, memory(dtype=dtype))
         cache = begin(params, cfg, source, 6)
         after = jax.eval_shape(
             lambda c, p=params, m=source, k=cfg: model.advance(p, k, m, c, TOKENS[:1].repeat(6, 0))[2], cache

@@ -1,13 +1,16 @@
 """Kernels of 8-bit integers against loops of Python integers."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from convs2s_jax.nn.affine import Affine, linear
-from convs2s_jax.nn.convolution import dense
-from convs2s_jax.nn.quantized import product, quantize
+from convs2s_jax.nn import affine, convolution, quantized
+from convs2s_jax.nn.affine import Affine
 from tests.helpers import array
+
+linear, dense, quantize = map(jax.jit, (affine.linear, convolution.dense, quantized.quantize))
+product = jax.jit(quantized.product, static_argnums=2)
 
 
 def drawn(*shape, seed=0):
