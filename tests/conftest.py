@@ -43,9 +43,9 @@ settings.load_profile("here")
 gc.set_threshold(50_000, 20, 50)
 
 RESIDENT = 2.5e9
-"""Bytes of memory from which on compiled programs are dropped, so that two workers fit into a small machine.
+"""Bytes of memory from which on a worker drops its compiled programs, so that two fit into a machine of 8 GB.
 
-Each keeps some mappings of memory too, of which a process may have 65,530: this bound is reached long before.
+Programs keep mappings of memory too, of which a process may have 65,530: at 2.9 GB a worker had 13,000.
 """
 
 

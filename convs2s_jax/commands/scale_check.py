@@ -65,10 +65,10 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
 
     if options.devices and given.num_processes is None:
         topology.reserve(options.devices)
-    run_folder.check_outside_runs(options.json, "--json")
     flags = {"config": to_dict(cfg), "batches": dataclasses.asdict(batches), "steps": options.steps}
     with rendezvous.together(given):
         distributed.agree("configuration, batch or number of steps", digest_of_record(flags))
+        distributed.primary_only("outside runs", lambda: run_folder.check_outside_runs(options.json, "--json"))
         distributed.primary_only("checked", lambda: check_json(options.json))
         devices = checking.attached_topology(options.devices)
         sizes = plan.sizes_of(cfg, batches.vocabulary, batches.labels)

@@ -189,7 +189,7 @@ def writing_remedy(error: OSError, otherwise: str) -> str:
 
 
 def user_message(error: Exception, *, memory: str = MORE_MEMORY) -> str | None:
-    """Return the message for a user error, an unusable file, a full disk, memory that ran out or a missing accelerator.
+    """Return the message for a user error, an unusable file, a full disk, memory that ran out or an absent device.
 
     `memory` is the advice if memory ran out. Returns None for an error in the program, whose traceback is useful.
     """

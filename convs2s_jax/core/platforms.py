@@ -10,8 +10,13 @@ from pathlib import Path
 TPUS = ("accel[0-9]*", "vfio/[0-9]*")
 GPUS = ("nvidia[0-9]*", "nvhost-gpu*", "nvmap", "dxg", "kfd")
 """Device files in /dev for TPUs, and for GPUs: NVIDIA, NVIDIA boards (Jetson), WSL, and AMD."""
-_UNABLE = re.compile(r"Unable to initialize backend '(\w+)': (.*?)\.?(?: \((?:set|you may)[^()]*\))?$", re.DOTALL)
+_UNABLE = re.compile(r"Unable to initialize backend '([^']+)': (.*?)\.?(?: \((?:set|you may)[^()]*\))?$", re.DOTALL)
 """JAX's message, without the advice at its end."""
+_ABSENT = (
+    *("is not in the list of known backends", "Failed to open libtpu", "No visible GPU devices"),
+    "no supported devices found",
+)
+"""Parts of the reasons that mean that the device, its driver or its plugin is absent; others may pass."""
 
 
 def expects_cpu(platforms: str | None, devices: Path = Path("/dev")) -> bool:
@@ -40,16 +45,17 @@ def rules_out_accelerators(platforms: str | None, devices: Path = Path("/dev")) 
 
 
 def unavailable(error: Exception, platforms: str | None) -> str | None:
-    """Return the message for an error that JAX raises if it cannot start a platform; None for any other error.
+    """Return the message for an error that JAX raises if a platform is absent from this machine; None for any other.
 
     Args:
       error: what JAX raised.
       platforms: JAX_PLATFORMS.
     """
-    if found := _UNABLE.match(str(error)):
+    found = _UNABLE.match(str(error)) if isinstance(error, RuntimeError) else None
+    if found and any(reason in found[2] for reason in _ABSENT):
         name, why = found.groups()
-    elif isinstance(error, AssertionError) and _raised_at_start(error):  # asked for GPUs where there are none
-        name, why = str(platforms), "there is no such device"
+    elif isinstance(error, AssertionError) and _raised_at_start(error):
+        name, why = platforms or "the chosen platform", "there is no such device"
     else:
         return None
     chosen, remedy = (f"JAX_PLATFORMS={platforms}: ", "unset it or ") if platforms else ("", "")
@@ -57,7 +63,10 @@ def unavailable(error: Exception, platforms: str | None) -> str | None:
 
 
 def _raised_at_start(error: Exception) -> bool:
-    """Whether an error comes from the function of JAX that starts all platforms."""
+    """Whether an error comes from the function of JAX that starts all platforms.
+
+    It skips GPUs without a device file, and asserts that a platform is left.
+    """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     names = [(frame.f_globals.get("__name__"), frame.f_code.co_name) for frame in frames]
     return names[-1:] == [("jax._src.xla_bridge", "backends")]

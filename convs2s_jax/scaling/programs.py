@@ -113,18 +113,17 @@ def shape_of(cfg: Config, lengths: int | tuple[int, int], tokens: int) -> Shape:
     if isinstance(lengths, tuple):
         check(
             not labelled and not one_sided,
-            f"the lengths {lengths[0]}x{lengths[1]} are not possible: this configuration has text on one side only; "
-            "use a single length",
+            f"lengths {lengths[0]}x{lengths[1]}: this configuration has text on one side only; use a single length",
         )
         source, target = lengths
         fits = 1 <= source <= longest_source and 1 <= target <= longest_target
         trains_on = f"sources of 1 to {longest_source} and targets of 1 to {longest_target} tokens"
-        check(fits, f"the lengths {source}x{target} are not possible: this configuration trains on {trains_on}")
+        check(fits, f"lengths {source}x{target} are out of range: this configuration trains on {trains_on}")
     else:
         most = min(longest_source, longest_target)
         check(
             1 <= lengths <= most,
-            f"the length {lengths} is not possible: this configuration trains on 1 to {most} tokens",
+            f"length {lengths} is out of range: this configuration trains on 1 to {most} tokens",
         )
         source = 1 if one_sided else lengths  # the end symbol of an empty line
         target = cfg.model.max_target if labelled else lengths

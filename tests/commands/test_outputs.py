@@ -1,8 +1,10 @@
-"""No command writes its output over the files of a run."""
+"""What commands write besides workdirs never replaces the files of a run."""
+
+import importlib
 
 import pytest
 
-from convs2s_jax.commands import convs2s
+from convs2s_jax.commands import convs2s, export_fairseq, scale
 from tests import tiny
 from tests.processes import called
 
@@ -17,6 +19,26 @@ OUTPUTS = {
     "shortlist": ("shortlist", "--workdir=none", "--output"),
 }
 
+ELSEWHERE = {"average": "tests/translation/test_averaging.py", "decode": "tests/translation/jobs/test_decoding.py"}
+"""Commands that compare their output with their own run and corpus, and where that is tested."""
+
+
+def content(folder):
+    return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+def test_every_command_with_an_output_is_among_them():
+    entries = convs2s.COMMANDS | {f"scale {name}": entry for name, entry in scale.ACTIONS.items()}
+    modules = {name: importlib.import_module(f"convs2s_jax.commands.{entry.module}") for name, entry in entries.items()}
+    commands = {name: module.COMMAND for name, module in modules.items() if hasattr(module, "COMMAND")}
+    commands |= {"export as programs": commands.pop("export"), "export for fairseq": export_fairseq.COMMAND}
+    found = {
+        name
+        for name, command in commands.items()
+        if {field.name for group in command.groups for field in group.fields} & {"output", "json"}
+    }
+    assert found == {*OUTPUTS, *ELSEWHERE}
+
 
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_an_output_is_no_file_of_a_run(name, tmp_path):
@@ -25,10 +47,10 @@ def test_an_output_is_no_file_of_a_run(name, tmp_path):
     (run / "checkpoints").mkdir(parents=True)
     (run / "config.json").write_text("{}")
     config = tiny.config_file(tmp_path)
-    before = sorted(tmp_path.rglob("*"))
+    before = content(tmp_path)
     command, *flags, flag = [part.format(config=config) for part in OUTPUTS[name]]
     output = run / "vocab" / ("model.pt" if name == "export for fairseq" else "new")
     ended = called(convs2s.COMMANDS[command].run, f"convs2s {command}", *flags, f"{flag}={output}")
     assert ended.returncode == 2
     assert f"{flag}={output} belongs to the run in {run}: choose another path" in ended.stderr
-    assert sorted(tmp_path.rglob("*")) == before
+    assert content(tmp_path) == before

@@ -24,7 +24,7 @@ CASES = [
     "fconv_08_fresh_init",
     "fconv_09_old_version1_checkpoint",
 ]
-KEPT = ["fconv_07_even_kernels"]
+KEPT = ["fconv_04_share_embed_nopad", "fconv_07_even_kernels"]
 
 
 def load(name: str, dtype: str):

@@ -5,6 +5,7 @@ import hashlib
 import itertools
 import json
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -53,6 +54,23 @@ def test_an_export_to_a_store_has_the_files_of_a_local_one(convs2s, bucket, requ
     assert requests[-1] == ("write", "gs://bucket/model/manifest.json")
     with pytest.raises(UserError, match=r"^--output=gs://bucket/model already exists: choose a new folder"):
         exported(workdir, "gs://bucket/model")
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (RuntimeError("Unable to start 'x': no (set JAX_PLATFORMS='' to choose)"), "Unable to start 'x': no"),
+        (AssertionError(), "there is none of that kind"),
+    ],
+)
+def test_a_platform_that_jax_cannot_start_is_one_sentence(convs2s, monkeypatch, error, why):
+    def refuses():
+        raise error
+
+    monkeypatch.setattr(runtime.jax, "devices", refuses)
+    expected = f"JAX finds no device: {why}; unset JAX_PLATFORMS or set JAX_PLATFORMS=cpu"
+    with pytest.raises(runtime.ExportError, match=f"^{re.escape(expected)}$"):
+        runtime.Model(convs2s[1])
 
 
 @pytest.mark.drill

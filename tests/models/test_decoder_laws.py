@@ -25,7 +25,8 @@ every_kind = pytest.mark.parametrize(
 )
 """A line of most kinds, the others as drills: for laws on which the variants of a kind should not differ."""
 one_kind = pytest.mark.parametrize("decoder", drills_but([*DECODERS, *LANGUAGE_MODELS], kept=["conv"]))
-"""One line, the others as drills: for laws that take the longest."""
+two_kinds = pytest.mark.parametrize("decoder", drills_but([*DECODERS, *LANGUAGE_MODELS], kept=["conv", "bahdanau"]))
+"""One or two lines, the others as drills: for laws that take the longest."""
 
 TOKENS = np.array([[EOS, 5, 6, 7, 8, 9, 10], [EOS, 11, 12, 5, PAD, PAD, PAD]], np.int32)
 LENGTHS = [S, 2]
@@ -134,7 +135,7 @@ def test_features_read_no_later_word_and_do_read_their_own(decoder):
     assert (np.diagonal(reads) > 1e-6).all()
 
 
-@one_kind
+@two_kinds
 def test_hypotheses_share_the_memory_of_their_sentence_and_may_change_places(decoder):
     """Rows [b W : (b + 1) W] attend to sentence b, and one tree map over the cache reorders a beam."""
     cfg, beam = config(decoder=decoder), 3

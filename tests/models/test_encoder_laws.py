@@ -14,12 +14,13 @@ from tests.models.laws import SENTENCES, E, config, fresh, near_to, parameters, 
 
 every_encoder = pytest.mark.parametrize("encoder", ENCODERS)
 one_kind = pytest.mark.parametrize("encoder", drills_but(ENCODERS, kept=["conv"]))
-"""One line, the others as drills: the laws of whole models run over a pair of each kind in `make test` too."""
+two_kinds = pytest.mark.parametrize("encoder", drills_but(ENCODERS, kept=["conv", "gru"]))
+"""One or two lines, the others as drills: the laws of whole models run over a pair of each kind in `make test` too."""
 
 encode = jax.jit(model.encode, static_argnums=1)
 
 
-@one_kind
+@two_kinds
 def test_padding_on_either_side_and_batch_neighbours_leave_the_memory_as_it_is(encoder):
     cfg = config(encoder)
     params = parameters(cfg)

@@ -92,7 +92,11 @@ def updates():
     return jax.device_get(three_updates(*on_one_device()))
 
 
-@pytest.mark.parametrize(("way", "sizes"), drills_but(WAYS, kept=[("jit", (2, 2, 2))]), ids=str)
+KEPT = [("jit", (2, 2, 2)), ("jit", (4, 1, 2))]
+"""Kernels that layers gather, and kernels that are gathered before the first layer, in groups of channels."""
+
+
+@pytest.mark.parametrize(("way", "sizes"), drills_but(WAYS, kept=KEPT), ids=str)
 def test_gradients_are_those_of_one_device(way, sizes, gradients):
     """The other ways have smaller losses in test_by_device.py and test_sharding_rules.py."""
     state, steps, batches = laid_out(way, sizes)

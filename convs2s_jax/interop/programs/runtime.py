@@ -57,12 +57,7 @@ class Model:
     """An exported model, ready to translate. Programs are compiled when first needed."""
 
     def __init__(self, folder: str | Path = Path(__file__).parent) -> None:
-        """Read the manifest, vocabularies and parameters. Raises ExportError: the folder is damaged, or no device."""
-        try:
-            jax.devices()
-        except (RuntimeError, AssertionError) as error:
-            why = str(error) or "there is none of that kind"
-            raise ExportError(f"JAX finds no device ({why}); unset JAX_PLATFORMS or set JAX_PLATFORMS=cpu") from error
+        """Read manifest, vocabularies and parameters. Raises ExportError if one is damaged or JAX finds no device."""
         self.folder = Path(folder).absolute()  # programs are read later, perhaps from another current folder
         self.manifest = _manifest(self.folder)
         for name in self.manifest["files"]:
@@ -70,6 +65,11 @@ class Model:
         self._src, self._tgt = (_VOCABULARIES[v["kind"]](self.folder / v["file"]) for v in self.manifest["vocabulary"])
         stored = _safetensors(self.folder / self.manifest["parameters"]["file"])
         params = [stored[name] for name in self.manifest["parameters"]["order"]]
+        try:
+            jax.devices()
+        except (RuntimeError, AssertionError) as error:
+            why = str(error).partition(" (set JAX_PLATFORMS")[0] or "there is none of that kind"
+            raise ExportError(f"JAX finds no device: {why}; unset JAX_PLATFORMS or set JAX_PLATFORMS=cpu") from error
         params = jax.device_put(params)
         if self.manifest["precompute"]:
             params = self._program(self.manifest["precompute"])(params)

@@ -300,20 +300,23 @@ def check_outside_runs(name: str, flag: str) -> None:
       flag: the flag that specifies it, for messages.
 
     Raises:
-      UserError: it belongs to a run, or the store of an address that may be one's cannot be used.
+      UserError: the output belongs to a run, or its store cannot be read.
     """
     if name in ("", "-"):
         return
     root = f"{scheme_of(name)}://" if scheme_of(name) else ""
-    output = name if root else resolved(name)
-    parts = output.removeprefix(root).split("/")
-    for depth in range(1, len(parts)):
-        folder = root + "/".join(parts[:depth]) or "/"
-        try:
-            if _is_own(output, folder) and _is_run(folder):
+    spellings = [name] if root else [os.path.abspath(name), resolved(name)]  # of which the first keeps links
+    for output in spellings:
+        parts = output.removeprefix(root).split("/")
+        for folder in (root + "/".join(parts[:depth]) or "/" for depth in range(1, len(parts))):
+            try:
+                found = _is_own(output, folder) and _is_run(folder)
+            except OSError as error:
+                if not root:
+                    raise
+                raise stores.unusable(flag, name, error) from error
+            if found:
                 raise UserError(f"{flag}={name} belongs to the run in {folder}: choose another path")
-        except OSError as error:
-            raise stores.unusable(flag, name, error) from error
 
 
 def _is_run(folder: str) -> bool:

@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import json
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from convs2s_jax.core.config import build, override
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.config import Config
+from tests.stores import bucket  # noqa: F401  (a fixture)
 
 
 def config(**changes):
@@ -185,33 +187,44 @@ def test_a_field_of_another_version_is_named(tmp_path):
         run_folder.load_config(tmp_path)
 
 
-def test_no_object_of_any_run_is_written_over(monkeypatch):
-    there = ["b/r/config.json", "b/r/checkpoints/3/done", "b/export/config.json"]
-    monkeypatch.setattr(stores, "exists", lambda at: at.removeprefix("gs://") in there)
-    monkeypatch.setattr(
-        stores,
-        "names",
-        lambda at, beginning: [n for n in there if n.startswith(f"{at.removeprefix('gs://')}/{beginning}")],
-    )
-    for name in ("config.json", "checkpoints/3", "checkpoints/new/x", "vocab"):
-        with pytest.raises(
-            UserError, match=rf"^--output=gs://b/r/{name} belongs to the run in gs://b/r: choose another"
-        ):
-            run_folder.check_outside_runs(f"gs://b/r/{name}", "--output")
-    for free in (
-        "gs://b/config.json",
-        "gs://b/r/shortlist.npz",
-        "gs://b/export/config.json",
-        "s3://b",
-        "s3://b/vocab/",
+def test_no_object_of_any_run_is_written_over(bucket):  # noqa: F811
+    for name in ("r/config.json", "r/checkpoints/3/done", "export/config.json"):
+        stores.write(f"gs://bucket/{name}", b"{}")
+    for name in ("config.json", "checkpoints/3", "checkpoints/new/x", "vocab", "vocab/"):
+        sentence = rf"^--output=gs://bucket/r/{name} belongs to the run in gs://bucket/r: choose another path$"
+        with pytest.raises(UserError, match=sentence):
+            run_folder.check_outside_runs(f"gs://bucket/r/{name}", "--output")
+    for free in ("config.json", "r/shortlist.npz", "export/config.json"):
+        run_folder.check_outside_runs(f"gs://bucket/{free}", "--output")
+
+
+@pytest.mark.parametrize("question", ["exists", "names"])
+def test_a_store_that_cannot_be_used_is_reported(bucket, monkeypatch, question):  # noqa: F811
+    def refuses(*_):
+        raise PermissionError(errno.EACCES, "it is denied", "gs://bucket")
+
+    stores.write("gs://bucket/config.json", b"{}")
+    monkeypatch.setattr(stores, question, refuses)
+    with pytest.raises(
+        UserError, match=r"^--output=gs://bucket/vocab cannot be used: it is denied; docs/object-stores"
     ):
-        run_folder.check_outside_runs(free, "--output")
+        run_folder.check_outside_runs("gs://bucket/vocab", "--output")
 
 
-def test_a_store_that_cannot_be_used_is_reported(monkeypatch):
+def test_a_folder_that_cannot_be_read_is_no_store(tmp_path, monkeypatch):
     def refuses(_):
-        raise PermissionError(errno.EACCES, "it is denied", "gs://b")
+        raise PermissionError(errno.EACCES, "it is denied", "x")
 
-    monkeypatch.setattr(stores, "exists", refuses)
-    with pytest.raises(UserError, match=r"^--output=gs://b/vocab cannot be used: it is denied;"):
-        run_folder.check_outside_runs("gs://b/vocab", "--output")
+    monkeypatch.setattr(Path, "is_file", refuses)
+    with pytest.raises(PermissionError):
+        run_folder.check_outside_runs(f"{tmp_path}/vocab/x", "--output")
+
+
+def test_checkpoints_on_another_disk_are_of_the_run(tmp_path):
+    run, disk = tmp_path / "run", tmp_path / "disk"
+    disk.mkdir()
+    run.mkdir()
+    (run / "config.json").write_text("{}")
+    (run / "checkpoints").symlink_to(disk)
+    with pytest.raises(UserError, match=f"belongs to the run in {run}: choose another path$"):
+        run_folder.check_outside_runs(f"{run}/checkpoints/3", "--output")
