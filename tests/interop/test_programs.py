@@ -59,7 +59,7 @@ def test_an_export_to_a_store_has_the_files_of_a_local_one(convs2s, bucket, requ
 @pytest.mark.parametrize(
     ("error", "why"),
     [
-        (RuntimeError("Unable to start 'x': no (set JAX_PLATFORMS='' to choose)"), "Unable to start 'x': no"),
+        (RuntimeError("Unable to start 'x': no. (set JAX_PLATFORMS='' to choose)"), "Unable to start 'x': no"),
         (AssertionError(), "there is none of that kind"),
     ],
 )

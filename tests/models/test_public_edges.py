@@ -76,8 +76,8 @@ class Made(NamedTuple):
 
 @pytest.fixture(scope="module")
 def made():
-    params = init(jax.random.key(0))
-    return Made(params, model.encode(params, CFG, SRC))
+    params = jax.jit(init)(jax.random.key(0))
+    return Made(params, jax.jit(model.encode, static_argnums=1)(params, CFG, SRC))
 
 
 def decode(params, memory, tokens=SRC, rows=2, key=None):
@@ -294,12 +294,14 @@ WRONG = {
         "^source_vocabulary is traced, but has to be static: pass static_argnames='source_vocabulary' to jax.jit",
     ),
     "stacked parameters outside vmap": (
-        lambda _: model.encode(jax.vmap(init)(jax.random.split(jax.random.key(0), 3)), CFG, SRC),
+        lambda _: model.encode(jax.jit(jax.vmap(init))(jax.random.split(jax.random.key(0), 3)), CFG, SRC),
         r"^params are those of several models, with an embedding table of shape \(3, 11, 8\) in place of \[V, E\]: map "
         "the function over them with jax.vmap, or pass the parameters of one model$",
     ),
     "stacked parameters to translate": (
-        lambda _: translate(jax.vmap(init)(jax.random.split(jax.random.key(0), 3)), CFG, SearchConfig(), [[5, 6]]),
+        lambda _: translate(
+            jax.jit(jax.vmap(init))(jax.random.split(jax.random.key(0), 3)), CFG, SearchConfig(), [[5, 6]]
+        ),
         "^params are those of several models, with an embedding table of shape",
     ),
     "several keys to init": (

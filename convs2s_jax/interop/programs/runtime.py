@@ -68,7 +68,7 @@ class Model:
         try:
             jax.devices()
         except (RuntimeError, AssertionError) as error:
-            why = str(error).partition(" (set JAX_PLATFORMS")[0] or "there is none of that kind"
+            why = str(error).partition(" (set JAX_PLATFORMS")[0].rstrip(".") or "there is none of that kind"
             raise ExportError(f"JAX finds no device: {why}; unset JAX_PLATFORMS or set JAX_PLATFORMS=cpu") from error
         params = jax.device_put(params)
         if self.manifest["precompute"]:
