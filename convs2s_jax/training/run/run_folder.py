@@ -288,7 +288,7 @@ def check_not_of_run(name: str, workdir: str, flag: str) -> None:
     """
     if name == "-" or scheme_of(name) != scheme_of(workdir):
         return
-    if _is_own(resolved(name), resolved(workdir)):
+    if any(_is_own(each, folder) for each in _spellings(name) for folder in _spellings(workdir)):
         raise UserError(f"--output={name} belongs to the run {flag}={workdir}: choose another path")
 
 
@@ -305,8 +305,7 @@ def check_outside_runs(name: str, flag: str) -> None:
     if name in ("", "-"):
         return
     root = f"{scheme_of(name)}://" if scheme_of(name) else ""
-    spellings = [name] if root else [os.path.abspath(name), resolved(name)]  # of which the first keeps links
-    for output in spellings:
+    for output in _spellings(name):
         parts = output.removeprefix(root).split("/")
         for folder in (root + "/".join(parts[:depth]) or "/" for depth in range(1, len(parts))):
             try:
@@ -317,6 +316,11 @@ def check_outside_runs(name: str, flag: str) -> None:
                 raise stores.unusable(flag, name, error) from error
             if found:
                 raise UserError(f"{flag}={name} belongs to the run in {folder}: choose another path")
+
+
+def _spellings(place: str) -> list[str]:
+    """An address, or a path with its links and without: the folder of checkpoints may be a link to another disk."""
+    return [place] if scheme_of(place) else [os.path.abspath(place), resolved(place)]
 
 
 def _is_run(folder: str) -> bool:

@@ -228,3 +228,5 @@ def test_checkpoints_on_another_disk_are_of_the_run(tmp_path):
     (run / "checkpoints").symlink_to(disk)
     with pytest.raises(UserError, match=f"belongs to the run in {run}: choose another path$"):
         run_folder.check_outside_runs(f"{run}/checkpoints/3", "--output")
+    with pytest.raises(UserError, match=f"belongs to the run --workdir={run}: choose another path$"):
+        run_folder.check_not_of_run(f"{run}/checkpoints/3", str(run), "--workdir")
