@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import posixpath
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -320,7 +321,9 @@ def check_outside_runs(name: str, flag: str) -> None:
 
 def _spellings(place: str) -> list[str]:
     """An address, or a path with its links and without: the folder of checkpoints may be a link to another disk."""
-    return [place] if scheme_of(place) else [os.path.abspath(place), resolved(place)]
+    if scheme := scheme_of(place):
+        return [f"{scheme}://{posixpath.normpath(place.partition('://')[2])}"]
+    return [os.path.abspath(place), resolved(place)]
 
 
 def _is_run(folder: str) -> bool:
