@@ -11,6 +11,7 @@ from convs2s_jax.commands.shared import tell
 from convs2s_jax.core import files, local_copies, stores
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, shown
+from convs2s_jax.core.guard import ended_by_signals
 from convs2s_jax.core.places import scheme_of
 
 
@@ -59,7 +60,11 @@ class Batches:
 
 
 def check_json(name: str) -> None:
-    """Raise UserError early if the file of --json, if set, cannot be written, because a plan takes minutes."""
+    """Raise UserError early if --json is set to a file of a run or cannot be written: a plan takes minutes."""
+    with ended_by_signals():
+        from convs2s_jax.training.run import run_folder
+
+    run_folder.check_outside_runs(name, "--json")
     if scheme_of(name):
         stores.check_object("--json", name)
     elif name:

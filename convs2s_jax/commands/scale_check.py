@@ -59,7 +59,6 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     with ended_by_signals():
         from convs2s_jax.scaling import check as checking
         from convs2s_jax.scaling import plan, tables, topology
-        from convs2s_jax.training.run import run_folder
         from convs2s_jax.training.run.checkpoints.digest import digest_of_record
         from convs2s_jax.training.run.processes import distributed, rendezvous
 
@@ -68,7 +67,6 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     flags = {"config": to_dict(cfg), "batches": dataclasses.asdict(batches), "steps": options.steps}
     with rendezvous.together(given):
         distributed.agree("configuration, batch or number of steps", digest_of_record(flags))
-        distributed.primary_only("outside runs", lambda: run_folder.check_outside_runs(options.json, "--json"))
         distributed.primary_only("checked", lambda: check_json(options.json))
         devices = checking.attached_topology(options.devices)
         sizes = plan.sizes_of(cfg, batches.vocabulary, batches.labels)

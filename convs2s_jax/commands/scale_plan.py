@@ -52,9 +52,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     cfg = read_config(options.config, overrides)
     with ended_by_signals():
         from convs2s_jax.scaling import plan, tables, topology
-        from convs2s_jax.training.run import run_folder
 
-    run_folder.check_outside_runs(options.json, "--json")
     check_json(options.json)
     topology.only_compile(os.environ)
     devices = topology.named(options.topology, slices=options.slices)
