@@ -1,0 +1,114 @@
+"""Keys, token ids and parameters are taken in each form that JAX and numpy have for them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import serialization, traverse_util
+from jax.sharding import Mesh
+
+from convs2s_jax.models import encoder_decoder as model
+from convs2s_jax.models.classifier import model as classifier
+from convs2s_jax.nn.sharded_params import gather
+from convs2s_jax.training.gathering import constrained
+from convs2s_jax.training.loss import Batch, loss, training_loss
+from tests.helpers import drills_but
+from tests.models.kinds import DECODERS, ENCODERS, firsts
+from tests.models.laws import config, parameters
+from tests.models.small_model import BATCH, CFG, KIM, SRC, L, V, classify, decode, init, initialised
+
+
+@pytest.fixture(scope="module")
+def made():
+    return initialised()
+
+
+USES = {
+    "init": lambda _, key: init(key),
+    "classifier.init": lambda _, key: classifier.init(key, KIM, vocabulary=V, labels=L),
+    "encode": lambda made, key: model.encode(made.params, CFG, SRC, key=key),
+    "decode": lambda made, key: decode(*made, key=key),
+    "loss": lambda made, key: loss(made.params, CFG, BATCH, key=key),
+    "classifier.logits": lambda _, key: classify(SRC, key),
+}
+
+
+@pytest.mark.parametrize("name", drills_but(USES, kept=["loss"]))
+def test_a_raw_key_gives_what_the_typed_key_of_its_seed_gives(name, made):
+    raw, typed = (jax.jit(USES[name])(made, key(3)) for key in (jax.random.PRNGKey, jax.random.key))
+    jax.tree.map(np.testing.assert_array_equal, raw, typed)
+    other = jax.jit(USES[name])(made, jax.random.key(4))
+    assert any(np.any(a != b) for a, b in zip(jax.tree.leaves(typed), jax.tree.leaves(other), strict=True))
+
+
+@pytest.mark.parametrize("kind", drills_but(ENCODERS, kept=firsts(ENCODERS)))
+def test_ids_of_numpy_in_64_bits_are_taken_as_they_are(kind):
+    """Without a warning, which is an error in tests."""
+    cfg = config(kind, kind if kind in DECODERS else "bahdanau")
+    src = np.asarray(SRC, np.int64)
+    jax.eval_shape(lambda params: loss(params, cfg, Batch(src=src, tgt=src)), parameters(cfg))
+
+
+def test_a_cache_of_precomputed_parameters_keeps_its_dtypes_with_ids_in_64_bits(made):
+    def caches():
+        params = model.precompute(made.params, CFG)
+        before = model.init_cache(params, CFG, made.memory, 2)
+        return before, model.decode(params, CFG, made.memory, before, SRC.astype(jnp.int64))[-1]
+
+    with jax.enable_x64(True):
+        dtypes = jax.tree.map(lambda x: x.dtype, jax.eval_shape(caches))
+    assert dtypes[0] == dtypes[1]
+
+
+def test_ids_of_8_bits_have_the_losses_of_wider_ones():
+    """With a vocabulary that 8 bits cannot count. The gradient of the training loss was another."""
+    params = model.init(jax.random.key(0), CFG, source_vocabulary=300, target_vocabulary=300)
+    for of in (loss, training_loss):
+        wide, narrow = (
+            jax.jit(jax.value_and_grad(lambda p, ids: of(p, CFG, Batch(src=ids, tgt=ids)).loss))(  # noqa: B023
+                params, SRC.astype(dtype)
+            )
+            for dtype in (jnp.int32, jnp.uint8)
+        )
+        jax.tree.map(np.testing.assert_array_equal, narrow, wide)
+
+
+def test_smoothing_may_be_a_number_of_numpy(made):
+    with jax.enable_x64(True):
+        losses = [
+            jax.jit(lambda params, value=value: loss(params, CFG, BATCH, smoothing=value).loss)(made.params)
+            for value in (0.1, np.float64(0.1), np.asarray(0.1), jnp.asarray(0.1))
+        ]
+        np.testing.assert_array_equal(losses, losses[0])
+
+
+def test_a_classifier_takes_ids_of_numpy_in_64_bits():
+    jax.eval_shape(lambda: classify(np.asarray(SRC, np.int64)))
+
+
+def test_cast_to_float32_widens_halves_and_leaves_float64():
+    half = model.in_dtype(init(jax.random.key(0)), "bfloat16")
+    kinds = {leaf.dtype for leaf in jax.tree.leaves(half)}
+    assert jnp.dtype(jnp.bfloat16) in kinds
+    assert {leaf.dtype for leaf in jax.tree.leaves(model.cast(half, CFG))} == {jnp.dtype(jnp.float32)}
+    wide = jax.tree.map(lambda x: np.asarray(x, np.float64), half)
+    assert {leaf.dtype for leaf in jax.tree.leaves(model.cast(wide, CFG))} == {np.dtype(np.float64)}
+    # as in training, where each parameter is one that the layers gather
+    wrapped = constrained(wide, Mesh(np.array(jax.devices()[:1]), ("data",)))
+    assert {leaf.dtype for leaf in jax.tree.leaves(gather(model.cast(wrapped, CFG)))} == {np.dtype(np.float64)}
+
+
+def test_flax_makes_a_flat_dictionary_of_parameters_and_takes_it_back(made):
+    flat = traverse_util.flatten_dict(serialization.to_state_dict(made.params), sep="/")
+    assert flat["encoder/map_in/w"] is made.params.encoder.map_in.w
+    again = serialization.from_state_dict(made.params, traverse_util.unflatten_dict(flat, sep="/"))
+    assert jax.tree.structure(again) == jax.tree.structure(made.params)
+    jax.tree.map(np.testing.assert_array_equal, again, made.params)
+
+
+def test_numpy_arrays_are_parameters_too(made):
+    """As a checkpoint may hold them: a compiled function that closes over them indexes tables with traced tokens."""
+    params = jax.tree.map(np.asarray, made.params)
+    fast = jax.tree.map(np.asarray, model.precompute(made.params, CFG))
+    jax.eval_shape(lambda batch: loss(params, CFG, batch), BATCH)
+    jax.eval_shape(lambda tokens: decode(fast, made.memory, tokens), SRC)
