@@ -52,12 +52,7 @@ def spread(
 
     Batches, and the program that runs on each device, do not depend on the number of devices.
     """
-    chosen = list(devices) if devices is not None else jax.local_devices()
-    if not chosen:
-        raise ValueError("devices is empty: pass at least one device, or None for all local ones")
-    chosen = chosen[: max(1, min(len(chosen), len(plan)))]
-    mesh = Mesh(np.array(chosen), (AXIS,)) if devices is not None or len(chosen) > 1 else None
-    groups = _groups(plan, len(chosen))
+    mesh, groups = grouped(plan, devices)
     first_come: dict[tuple[int, ...], threading.Lock] = {g[0].shape: threading.Lock() for g in groups}
     compiled: set[tuple[int, ...]] = set()
 
@@ -80,12 +75,26 @@ def spread(
         pool.shutdown(cancel_futures=True)
 
 
-def _groups(plan: Sequence[Bucket], size: int) -> list[list[Bucket]]:
-    """Form groups of `size` adjacent batches of equal shape, filled up with empty batches."""
+def grouped(plan: Sequence[Bucket], devices: Sequence[jax.Device] | None) -> tuple[Mesh | None, list[list[Bucket]]]:
+    """Choose the devices for a plan, and form groups of adjacent batches of equal shape, one batch for each device.
+
+    Groups are filled up with empty batches. Arguments are as in `spread`.
+
+    Returns:
+      A mesh of the devices, None for the default device, and the groups.
+
+    Raises:
+      ValueError: there are no devices.
+    """
+    chosen = list(devices) if devices is not None else jax.local_devices()
+    if not chosen:
+        raise ValueError("devices is empty: pass at least one device, or None for all local ones")
+    size = max(1, min(len(chosen), len(plan)))
+    mesh = Mesh(np.array(chosen[:size]), (AXIS,)) if devices is not None or size > 1 else None
     groups: list[list[Bucket]] = []
     for bucket in plan:
         if groups and len(groups[-1]) < size and groups[-1][0].shape == bucket.shape:
             groups[-1].append(bucket)
         else:
             groups.append([bucket])
-    return [group + [group[0]._replace(indices=())] * (size - len(group)) for group in groups]
+    return mesh, [group + [group[0]._replace(indices=())] * (size - len(group)) for group in groups]

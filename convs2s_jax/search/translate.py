@@ -1,12 +1,13 @@
 """Translation of sentences: batching, devices, and results in the order of the sentences."""
 
 from collections.abc import Callable, Sequence
-from numbers import Integral
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from convs2s_jax.core.rows import Tokens, pad_rows
 from convs2s_jax.models import encoder_decoder
@@ -15,14 +16,12 @@ from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params, PrecomputedParams
 from convs2s_jax.models.table import FAST_DECODERS
 from convs2s_jax.nn.types import Key
-from convs2s_jax.search import keys
-from convs2s_jax.search.buckets import DEFAULT_BATCHING, Batching, Bucket, at_least, batches
+from convs2s_jax.search.buckets import DEFAULT_BATCHING, Batching, Bucket, batches
+from convs2s_jax.search.call import checked_call, numbered, source_rows, truncated
 from convs2s_jax.search.candidates import Translation, candidates_of, without_tokens
 from convs2s_jax.search.checks import (
     ModelConfigs,
     Models,
-    check_required,
-    check_shortlist,
     check_untraced,
     checked_sources,
     members_of,
@@ -31,10 +30,9 @@ from convs2s_jax.search.checks import (
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.generate import force, generate
 from convs2s_jax.search.numbers import numbers_of
-from convs2s_jax.search.request import as_ids, as_phrases, check_ids, check_required_ids, request, sizes
-from convs2s_jax.search.shortlist import Shortlist, batch_constraints_of
-from convs2s_jax.search.spread import put, replicator, spread
-from convs2s_jax.search.strategies.table import strategy_of
+from convs2s_jax.search.request import as_ids, check_ids
+from convs2s_jax.search.shortlist import Shortlist
+from convs2s_jax.search.spread import grouped, put, replicator, spread
 from convs2s_jax.search.structure import structure_of
 
 
@@ -92,69 +90,77 @@ def translate(
         shortlist of different vocabularies.
       TypeError: parameters or ids are traced by `jit`, `grad` or `vmap`; `key` is not a random key.
     """
-    members, cfgs = members_of(params, cfg, search)
-    count = len(sources)
-    check_untraced((params, key), sources, () if prefixes is None else prefixes, *(() if phrases is None else phrases))
-    _check_options(search, batching, key, shortlist, nbest)
-    sources = checked_sources(sources, members, cfgs)
-    prefixes = as_ids("its prefix", [()] * count if prefixes is None else prefixes)
-    phrases = as_phrases([()] * count if phrases is None else phrases)
-    drawn = keys.on_host(key, count) if search.sampling else None
-    reads = any(c.reads_source for c in cfgs)
-    read, cuts = _truncated(sources, cfgs)
-    lengths = [len(source) + 1 for source in read]
-    most = [max_output_length(cfgs, search, length) for length in lengths]
-    check_required(sources, prefixes, phrases, most, reads=reads)
-    real = [i for i, source in enumerate(sources) if len(source) > 0 or not reads]
-    if real:  # otherwise there may be no parameters
-        words = target_size(members, cfgs)
-        check_required_ids(prefixes, phrases, words)
-        if shortlist is not None:
-            check_shortlist(shortlist, members, cfgs, words)
-    largest = at_least(sizes(prefixes, phrases), batching.min_axes)
-
-    def run(group: Sequence[Bucket], mesh: Mesh | None) -> Any:
-        width = group[0].width
-        indices = [i for bucket in group for i in bucket.padded]
-        src = source_rows(read, indices, width)
-        selection, row_prefixes, row_phrases = selected(group)
-        asked = request(
-            [0 if i is None else most[i] for i in indices],
-            row_prefixes,
-            row_phrases,
-            None if drawn is None else keys.rows(drawn, indices),
-            axes=largest,
-        )
-        limit = max_output_length(cfgs, search, width) + 1
-        placed_members, numbers = on(mesh)
-        src, asked, selection = put((src, asked, selection), mesh)
-        return generate(
-            placed_members,
-            cfgs,
-            strategy,
-            structure,
-            numbers,
-            src,
-            asked,
-            limit=limit,
-            selection=selection,
-            attention=attention,
-            mesh=mesh,
-        )
-
-    strategy, structure = strategy_of(search, phrases=largest.phrases > 0), structure_of(search)
-    results = [Translation((without_tokens(0.0, attention=attention),))] * count
-    if progress is not None and len(real) < count:
-        progress(count - len(real))
-    plan = _numbered(batches([lengths[i] for i in real], batching), real)
-    selected = batch_constraints_of(shortlist, plan, read, prefixes, phrases, sizes=batching.word_sizes)
-    if plan:
-        members = tuple(_precomputed(member, c) for member, c in zip(members, cfgs, strict=True))
+    call = checked_call(
+        params,
+        cfg,
+        search,
+        sources,
+        prefixes=prefixes,
+        phrases=phrases,
+        key=key,
+        shortlist=shortlist,
+        nbest=nbest,
+        attention=attention,
+        batching=batching,
+    )
+    results = [Translation((without_tokens(0.0, attention=attention),))] * len(sources)
+    if progress is not None and (empty := len(sources) - sum(len(bucket.indices) for bucket in call.plan)):
+        progress(empty)
+    members = call.members
+    if call.plan:  # otherwise there may be no parameters
+        members = tuple(_precomputed(member, c) for member, c in zip(members, call.cfgs, strict=True))
     # numbers are placed once, not copied to the device with each batch
     on = replicator((members, jax.device_put(numbers_of(search))))
-    for i, found, weights in spread(plan, run, devices, progress):
-        results[i] = Translation(candidates_of(found, weights, lengths[i], nbest=nbest), cuts[i])
+
+    def run(group: Sequence[Bucket], mesh: Mesh | None) -> Any:
+        return call.pass_to(generate, *on(mesh), group, mesh)
+
+    for i, found, weights in spread(call.plan, run, devices, progress):
+        results[i] = Translation(candidates_of(found, weights, len(call.sources[i]) + 1, nbest=nbest), call.cuts[i])
     return results
+
+
+def lowerings(
+    params: Params,
+    cfg: ModelConfig,
+    search: SearchConfig,
+    sources: Sequence[Tokens],
+    *,
+    key: Key | np.ndarray | None = None,
+    devices: Sequence[jax.Device] | None = None,
+) -> dict[tuple[int, ...], Callable[[], jax.stages.Lowered]]:
+    """Return functions that trace the programs of `translate` for these arguments, to compile them before they run.
+
+    Args:
+      params: abstract parameters of one model, not precomputed: shapes, dtypes, and the device as their sharding.
+      cfg, search, sources, key, devices: as in `translate`.
+
+    Returns:
+      A function for each program: the search by number of devices, rows and columns of a device's batch, and () for the
+      program that precomputes parameters, if `translate` calls it.
+
+    Raises:
+      ValueError, TypeError: as `translate`.
+    """
+    call = checked_call(params, cfg, search, sources, key=key)
+    if not call.plan:
+        return {}
+    found: dict[tuple[int, ...], Callable[[], jax.stages.Lowered]] = {}
+    fast = params
+    if _can_precompute(params, cfg):
+        found[()] = partial(_precompute.lower, params, cfg)
+        fast = jax.eval_shape(partial(_precompute, cfg=cfg), params)
+    device = jax.tree.leaves(params)[0].sharding
+    numbers = replicator(jax.device_put(numbers_of(search)))
+    mesh, groups = grouped(call.plan, devices)
+    where = device if mesh is None else NamedSharding(mesh, P())
+    placed = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), fast)
+    for group in groups:
+        found.setdefault(
+            (len(group), *group[0].shape),
+            partial(call.pass_to, generate.lower, (placed,), numbers(mesh), group, mesh),
+        )
+    return found
 
 
 def score(
@@ -194,7 +200,7 @@ def score(
     check_untraced(params, sources, targets)
     sources, targets = checked_sources(sources, members, cfgs), as_ids("its target", targets)
     check_ids("its target", targets, target_size(members, cfgs))
-    read, cuts = _truncated(sources, cfgs)
+    read, cuts = truncated(sources, cfgs)
     lengths = [len(source) + 1 for source in read]
     unscored = (without_tokens(float("-inf"), attention=attention),)
     results = [Translation(unscored, cut) for cut in cuts]
@@ -211,66 +217,19 @@ def score(
 
     structure, numbers = structure_of(search), numbers_of(search)
     on = replicator(members)
-    plan = _numbered(batches([max(lengths[i], len(targets[i]) + 1) for i in fits], batching), fits)
+    plan = numbered(batches([max(lengths[i], len(targets[i]) + 1) for i in fits], batching), fits)
     for i, found, weights in spread(plan, run, devices, progress):
         results[i] = Translation(candidates_of(found, weights, lengths[i]), cuts[i])
     return results
 
 
-def _check_options(
-    search: SearchConfig,
-    batching: Batching,
-    key: Key | np.ndarray | None,
-    shortlist: Shortlist | None,
-    nbest: int | None,
-) -> None:
-    """Refuse options of `translate` that are wrong or do not fit each other."""
-    check_config(batching, Batching, name="batching")
-    if shortlist is not None and search.sampling:
-        raise ValueError("shortlist with sampling: samples are drawn from the whole vocabulary; leave one out")
-    if key is not None and not search.sampling:
-        raise ValueError("key without sampling: this search draws no samples; leave it out, or set sampling=True")
-    if nbest is not None and (not isinstance(nbest, Integral) or nbest < 1):
-        raise ValueError(f"nbest is {nbest!r}: use 1 or more, or None for all that the search finds")
-    if batching.min_axes.phrases and (search.sampling or search.diverse_groups > 1):
-        raise ValueError(
-            f"batching.min_axes has room for {batching.min_axes.phrases} phrases, which work with plain beam search "
-            "only: use 0"
-        )
-
-
-def _truncated(sources: Sequence[np.ndarray], cfgs: Sequence[ModelConfig]) -> tuple[list[np.ndarray], list[int]]:
-    """Truncate sources to the models' positions. Return them, and how many tokens of each were removed."""
-    room = min(c.max_source for c in cfgs) - 1
-    return [source[:room] for source in sources], [max(0, len(source) - room) for source in sources]
-
-
-def max_output_length(cfgs: Sequence[ModelConfig], search: SearchConfig, source_length: int) -> int:
-    """Return the maximum number of tokens before the end symbol; `source_length` includes the end symbol."""
-    return min(search.max_length(source_length), *(c.max_target - 1 for c in cfgs))
-
-
-def _numbered(plan: Sequence[Bucket], sentences: Sequence[int]) -> list[Bucket]:
-    """Return a plan whose indices into `sentences` are replaced by the entries of `sentences`."""
-    return [bucket._replace(indices=tuple(sentences[i] for i in bucket.indices)) for bucket in plan]
-
-
 def _precomputed(params: Params, cfg: ModelConfig) -> Params:
     """Return parameters for decoding token by token, computed here unless the caller has done so."""
-    if isinstance(params, PrecomputedParams) or cfg.decoder.kind not in FAST_DECODERS:
-        return params
-    return _precompute(params, cfg)
+    return _precompute(params, cfg) if _can_precompute(params, cfg) else params
+
+
+def _can_precompute(params: Params, cfg: ModelConfig) -> bool:
+    return not isinstance(params, PrecomputedParams) and cfg.decoder.kind in FAST_DECODERS
 
 
 _precompute = jax.jit(encoder_decoder.precompute, static_argnums=1)
-
-
-def source_rows(sources: Sequence[np.ndarray], indices: Sequence[int | None], width: int) -> np.ndarray:
-    """Return rows of source tokens, end symbol and PAD, [len(indices), width]; empty rows have an end symbol only.
-
-    Args:
-      sources: token ids without the end symbol.
-      indices: indices of the sentences, None for empty rows.
-      width: number of columns.
-    """
-    return pad_rows([() if i is None else sources[i] for i in indices], (len(indices), width))

@@ -28,7 +28,8 @@ from convs2s_jax.search.numbers import numbers_of
 from convs2s_jax.search.request import as_ids, check_ids, request
 from convs2s_jax.search.strategies.table import strategy_of
 from convs2s_jax.search.structure import structure_of
-from convs2s_jax.search.translate import score, translate
+from convs2s_jax.search.translate import lowerings, score, translate
+from convs2s_jax.training.run.programs.compilations import CompileCounter
 
 VOCABULARY = 23
 MODEL = ModelConfig(
@@ -65,6 +66,27 @@ def test_each_sentence_alone_gets_the_same_translation(params, sources, translat
             np.testing.assert_array_equal(x.tokens, y.tokens)
             np.testing.assert_allclose(x.score, y.score, rtol=1e-5)
             np.testing.assert_allclose(x.token_scores, y.token_scores, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("devices", "options"),
+    [(1, {}), pytest.param(2, {"sampling": True, "top_k": 5}, marks=pytest.mark.drill)],
+    ids=["a search", "samples on two devices"],
+)
+def test_programs_compiled_before_a_call_are_those_that_it_runs(params, sources, devices, options):
+    """Also if the parameters existed only as shapes when they were compiled."""
+    search = dataclasses.replace(SEARCH, beam_size=4, **options)
+    key = jax.random.key(1) if search.sampling else None
+    where, many = jax.local_devices()[:devices], [*sources] * 9
+    placed = jax.device_put(params, where[0])
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), placed)
+    programs = lowerings(shapes, MODEL, search, many, key=key, devices=where)
+    assert sorted(programs) == [(), (devices, 64, 16), (devices, 64, 32)]
+    for lower in programs.values():
+        lower().compile()
+    with CompileCounter() as compiled:
+        translate(placed, MODEL, search, many, key=key, devices=where)
+    assert compiled.count == 0
 
 
 @pytest.mark.drill

@@ -1,17 +1,19 @@
-"""Background compilation of the programs of batch shapes before they are needed (`training.compile_ahead`).
+"""Background compilation of programs before they are needed (`training.compile_ahead`).
 
-These are the gradients of an epoch's batches and the loss of the validation set's. The optimiser's part is not compiled
-ahead: the first update needs it right after its gradient, whose compilation takes most of the time.
+These are the gradients of an epoch's batches, then the loss of the validation set's, then the searches of validations
+and of the test. The optimiser's part is not compiled ahead: the first update needs it right after its gradient, whose
+compilation takes most of the time.
 """
 
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Hashable, Iterable
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import jax
 from jax.sharding import Mesh
+from jax.stages import Lowered
 
 from convs2s_jax.core.rows import round_up
 from convs2s_jax.data.shapes import Shape
@@ -19,27 +21,31 @@ from convs2s_jax.nn.types import Tree
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.mesh import row_shards
 from convs2s_jax.training.run import validation
+from convs2s_jax.training.run.inputs.dataset import Split
 from convs2s_jax.training.run.prepare import Run
 from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.processes.interrupts import EndedAtOnceError
 from convs2s_jax.training.run.programs.abstract_arrays import abstract_batch, abstract_key, placed
+from convs2s_jax.training.run.tasks.task_table import task_of
 from convs2s_jax.training.step import Step
 
 K = TypeVar("K", bound=Hashable)
-BatchShape = tuple[int, ...]
-"""Rows and length of the sources, rows and length of the targets."""
 
 
 class CompileRequest(NamedTuple):
-    """What to compute for a batch, and the shape of the batch.
+    """A program.
 
     Attributes:
-      gradients: True for the gradient program of an update, False for the validation loss.
-      shape: of the batch.
+      kind: the gradients of an update, the loss of a validation, or a prediction of its outputs.
+      shape: of the batch; for a prediction as in `Task.programs`.
     """
 
-    gradients: bool
-    shape: BatchShape
+    kind: Literal["gradients", "loss", "prediction"]
+    shape: tuple[int, ...]
+
+
+Predictions = Mapping[CompileRequest, Callable[[], Lowered]]
+"""Functions that trace the programs which predict outputs."""
 
 
 class BackgroundCompiler(Generic[K]):
@@ -128,7 +134,14 @@ def default_threads(mesh: Mesh) -> int:
 
 
 def compiler(
-    step: Step[Batch, LossSums], evaluate: Any, params: Tree, mesh: Mesh, *, accumulate: bool, ended: threading.Event
+    step: Step[Batch, LossSums],
+    evaluate: Any,
+    params: Tree,
+    mesh: Mesh,
+    *,
+    accumulate: bool,
+    ended: threading.Event,
+    predictions: Predictions,
 ) -> Callable[[CompileRequest], object]:
     """Return a function that compiles the programs of a batch shape, as an update or a validation would.
 
@@ -142,47 +155,67 @@ def compiler(
       mesh: the devices.
       accumulate: whether updates have several batches.
       ended: once it is set, nothing more is traced.
+      predictions: the requests for predictions.
     """
     first: Any = step.first
     add: Any = step.add
     key, tracing = abstract_key(), threading.Lock()
 
-    def compiled(program: Any, *args: Any) -> Any:
+    def compiled(lower: Callable[..., Lowered], *args: Any) -> Any:
         with tracing:
             if ended.is_set():
                 raise InterruptedError("no program is needed any more")
-            lowered = program.lower(*args)
+            lowered = lower(*args)
         return lowered.compile()
 
     def compile_gradients(batch: Batch) -> None:
         if not hasattr(first, "lower"):
             return
-        where = compiled(first, params, batch, key).output_shardings
+        where = compiled(first.lower, params, batch, key).output_shardings
         if accumulate:
-            compiled(add, placed(jax.eval_shape(step.first, params, batch, key), where), params, batch, key)
+            compiled(add.lower, placed(jax.eval_shape(step.first, params, batch, key), where), params, batch, key)
 
     def compile_loss(batch: Batch) -> None:
         merge: Any = validation.merged
-        where = compiled(merge, params).output_shardings
-        compiled(evaluate, placed(jax.eval_shape(merge, params), where), batch)
+        where = compiled(merge.lower, params).output_shardings
+        compiled(evaluate.lower, placed(jax.eval_shape(merge, params), where), batch)
 
     def compile_shape(request: CompileRequest) -> None:
+        if request.kind == "prediction":
+            compiled(predictions[request])
+            return
         rows, src, _, tgt = request.shape
         batch = abstract_batch(mesh, rows=rows, src=src, tgt=tgt)
-        (compile_gradients if request.gradients else compile_loss)(batch)
+        (compile_gradients if request.kind == "gradients" else compile_loss)(batch)
 
     return compile_shape
 
 
-def requests(run: Run, mesh: Mesh, shapes: Iterable[Shape]) -> list[CompileRequest]:
+def requests(run: Run, mesh: Mesh, shapes: Iterable[Shape], predictions: Predictions) -> list[CompileRequest]:
     """Return the requests for training batches of these shapes, in order, then those for the run's validation."""
-    found = [CompileRequest(gradients=True, shape=_on(mesh, shape)) for shape in shapes]
+    found = [CompileRequest("gradients", _on(mesh, shape)) for shape in shapes]
     if run.valid is not None:
         held_out = validation.planned(run.cfg.model, run.valid, run.held_out_shapes)
-        found += [CompileRequest(gradients=False, shape=_on(mesh, shape)) for shape in held_out.first_uses()]
-    return found
+        found += [CompileRequest("loss", _on(mesh, shape)) for shape in held_out.first_uses()]
+    return [*found, *predictions]
 
 
-def _on(mesh: Mesh, shape: Shape) -> BatchShape:
+def predictions_of(run: Run, params: Tree, mesh: Mesh, split: Split | None) -> Predictions:
+    """Return the requests for predictions of a split; none if the run does not predict outputs.
+
+    Args:
+      run: configuration, data and vocabularies.
+      params: shapes of the merged parameters.
+      mesh: the devices.
+      split: the lines to predict outputs for; None for no lines.
+    """
+    if split is None or not run.cfg.training.validate_bleu:
+        return {}
+    programs = task_of(run.cfg.model).programs(params, run.cfg.model, run.cfg, mesh, split)
+    return {CompileRequest("prediction", shape): lower for shape, lower in programs.items()}
+
+
+def _on(mesh: Mesh, shape: Shape) -> tuple[int, ...]:
+    """Rows and length of the sources, rows and length of the targets."""
     rows = round_up(shape.rows, row_shards(mesh))
     return rows, shape.src, rows, shape.tgt

@@ -136,7 +136,7 @@ def _epoch(
         return batch_on(session.mesh, split, epoch, planned)
 
     if session.ahead.enabled:
-        session.ahead.request(requests(run, session.mesh, epoch.first_uses(position.batch)))
+        session.ahead.request(requests(run, session.mesh, epoch.first_uses(position.batch), session.predictions))
     _tell_rate(session, position)
     padding = padding_on(session.mesh, epoch)
     pending, root = [], jax.random.fold_in(jax.random.key(run.cfg.seed), 1)
@@ -150,7 +150,7 @@ def _epoch(
         shapes = [batch.src.shape + batch.tgt.shape for batch in pending]
         with window.update_of(shapes):
             for shape in shapes:
-                session.ahead.wait_for(CompileRequest(gradients=True, shape=shape))
+                session.ahead.wait_for(CompileRequest("gradients", shape))
             key = fold_in(root, position.step)  # a separate program, compiled at the first update
             state, sums = update(session.step, state, pending, np.float32(rate), key)
             flops = sum(map(session.flops, pending))

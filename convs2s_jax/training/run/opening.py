@@ -26,8 +26,10 @@ from convs2s_jax.training.run import finetuning, run_folder, validation, vocabul
 from convs2s_jax.training.run.background_compiler import (
     BackgroundCompiler,
     CompileRequest,
+    Predictions,
     compiler,
     default_threads,
+    predictions_of,
     requests,
 )
 from convs2s_jax.training.run.checkpoints import checkpoint, derived_workdir, position_file, restoring
@@ -105,8 +107,14 @@ def open_run(
     distributed.agree("validation or test set", digest_of_record(dict(run.held_out)))
     evaluate = validation.evaluator(cfg.model, mesh, cfg.mesh.rules, cfg.parallel)
     layout = placed_state(program_key(cfg), mesh, **_sizes(run))
-    ahead = stack.enter_context(_ahead(cfg, step, evaluate, layout, mesh))
-    state, position, damaged = _begin(run, mesh, layout, ahead, tell)
+    merged = jax.eval_shape(weight_norm.merge, layout.params)
+    task_of(cfg.model).check_search(merged, cfg, run.vocabularies)
+    given = cfg.training.compile_ahead
+    threads = default_threads(mesh) if given is None else given
+    held_out = (run.valid, run.test) if threads else ()
+    predictions = {k: v for split in held_out for k, v in predictions_of(run, merged, mesh, split).items()}
+    ahead = stack.enter_context(_ahead(cfg, threads, step, evaluate, layout, mesh, predictions))
+    state, position, damaged = _begin(run, mesh, layout, ahead, predictions, tell)
 
     def commit() -> Reports:
         _commit(run, damaged)
@@ -141,6 +149,7 @@ def open_run(
         compiled,
         clock,
         ahead,
+        predictions,
         stack.enter_context(profile),
         peak,
         flops=counter(step, executed_loss(cfg, mesh), state.params) if peak else lambda _: 0.0,
@@ -181,13 +190,17 @@ def _check_workdir(workdir: Path, cfg: Config) -> None:
 
 
 def _ahead(
-    cfg: Config, step: Step[Batch, LossSums], evaluate: Any, layout: TrainState, mesh: Mesh
+    cfg: Config,
+    threads: int,
+    step: Step[Batch, LossSums],
+    evaluate: Any,
+    layout: TrainState,
+    mesh: Mesh,
+    predictions: Predictions,
 ) -> BackgroundCompiler[CompileRequest]:
-    """The threads that compile shapes before they are needed."""
-    given = cfg.training.compile_ahead
-    threads = default_threads(mesh) if given is None else given
+    """The threads that compile programs before they are needed."""
     ended, accumulate = threading.Event(), cfg.data.batch.accumulate > 1
-    work = compiler(step, evaluate, layout.params, mesh, accumulate=accumulate, ended=ended)
+    work = compiler(step, evaluate, layout.params, mesh, accumulate=accumulate, ended=ended, predictions=predictions)
     return BackgroundCompiler(work, threads=threads, ended=ended)
 
 
@@ -197,12 +210,15 @@ def _sizes(run: Run) -> dict[str, int]:
 
 
 def _begin(
-    run: Run, mesh: Mesh, layout: TrainState, ahead: BackgroundCompiler[CompileRequest], tell: Tell
+    run: Run,
+    mesh: Mesh,
+    layout: TrainState,
+    ahead: BackgroundCompiler[CompileRequest],
+    predictions: Predictions,
+    tell: Tell,
 ) -> tuple[TrainState, Position, list[Path]]:
     """Return a new state or that of the newest intact checkpoint, its position, and newer, damaged checkpoints."""
     sizes, programs = _sizes(run), program_key(run.cfg)
-    merged = jax.eval_shape(weight_norm.merge, layout.params)
-    task_of(run.cfg.model).check_search(merged, run.cfg, run.vocabularies)
     found = restoring.restore(
         run_folder.checkpoints(run.workdir),
         layout,
@@ -217,7 +233,7 @@ def _begin(
             key = jax.random.fold_in(jax.random.key(run.cfg.seed), 0)
             begin = partial(state_program(programs, mesh, **sizes), key)
         if ahead.enabled and not distributed.is_multi_process():  # several GPU processes must compile in the same order
-            ahead.request(requests(run, mesh, run.first_uses))
+            ahead.request(requests(run, mesh, run.first_uses, predictions))
         state = begin()
         position, damaged = Position(schedule=schedule.start(run.cfg.training.schedule)), list[Path]()
     else:

@@ -13,7 +13,12 @@ from convs2s_jax.nn.types import Tree
 from convs2s_jax.training import schedule
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.run import run_folder, selection, validation
-from convs2s_jax.training.run.background_compiler import BackgroundCompiler, CompileRequest
+from convs2s_jax.training.run.background_compiler import (
+    BackgroundCompiler,
+    CompileRequest,
+    Predictions,
+    predictions_of,
+)
 from convs2s_jax.training.run.checkpoints import checkpoint, restoring
 from convs2s_jax.training.run.inputs.dataset import Split, check_unchanged
 from convs2s_jax.training.run.prepare import Run
@@ -86,7 +91,8 @@ class Session:
       save_clock: when a checkpoint is due by the clock.
       compiled: counter of compilations.
       clock: where the time goes.
-      ahead: compiles batch shapes before they are needed.
+      ahead: compiles programs before they are needed.
+      predictions: programs for it that predict outputs.
       profile: the trace of a few updates.
       peak: floating-point operations per second of all devices; None if unknown.
       flops: floating-point operations of an update on a batch; 0 if the peak is unknown.
@@ -104,6 +110,7 @@ class Session:
     compiled: CompileCounter
     clock: WallClock
     ahead: BackgroundCompiler[CompileRequest]
+    predictions: Predictions
     profile: Profile
     peak: float | None
     flops: Callable[[Batch], float]
@@ -185,7 +192,7 @@ def measure(session: Session, params: Tree, split: Split, *, name: str) -> tuple
     run, cfg, task = session.run, session.run.cfg, task_of(session.run.cfg.model)
 
     def evaluate(params: Tree, batch: Batch) -> LossSums:
-        session.ahead.wait_for(CompileRequest(gradients=False, shape=batch.src.shape + batch.tgt.shape))
+        session.ahead.wait_for(CompileRequest("loss", batch.src.shape + batch.tgt.shape))
         return session.evaluate(params, batch)
 
     with session.clock.during("validation"):
@@ -201,6 +208,9 @@ def measure(session: Session, params: Tree, split: Split, *, name: str) -> tuple
         )
         if not cfg.training.validate_bleu:
             return found.loss, {}, []
+        if session.ahead.enabled:
+            for request in predictions_of(run, merged, session.mesh, split):
+                session.ahead.wait_for(request)
         outputs = task.predict(
             merged,
             cfg.model,

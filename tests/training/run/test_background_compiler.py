@@ -5,6 +5,7 @@ import threading
 import time
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 
@@ -16,6 +17,7 @@ from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.processes.interrupts import EndedAtOnceError
 from convs2s_jax.training.run.programs.compilations import CompileCounter
 from convs2s_jax.training.run.shared_programs import forget
+from convs2s_jax.training.run.tasks import translation_task
 from tests import tiny
 from tests.helpers import drills_but
 
@@ -83,6 +85,16 @@ def test_without_threads_nothing_is_done():
         one.wait_for("a")
 
 
+@contextlib.contextmanager
+def two_gradients(lower, ended):
+    """Two threads that compile the gradients of two shapes."""
+    step, mesh = SimpleNamespace(first=SimpleNamespace(lower=lower), add=None), make(MeshConfig(data=1))
+    work = background_compiler.compiler(step, None, {}, mesh, accumulate=False, ended=ended, predictions={})
+    with BackgroundCompiler(work, threads=2, ended=ended) as both:
+        both.request([CompileRequest("gradients", (4, n, 4, n)) for n in (3, 5)])
+        yield
+
+
 def test_shapes_are_compiled_at_once_and_traced_one_after_another():
     tracing, most, compiling, ended = [], [], threading.Barrier(3), threading.Event()
 
@@ -98,9 +110,11 @@ def test_shapes_are_compiled_at_once_and_traced_one_after_another():
         return SimpleNamespace(compile=compiled)
 
     step = SimpleNamespace(first=SimpleNamespace(lower=lower), add=None)
-    work = background_compiler.compiler(step, None, {}, make(MeshConfig(data=1)), accumulate=False, ended=ended)
+    work = background_compiler.compiler(
+        step, None, {}, make(MeshConfig(data=1)), accumulate=False, ended=ended, predictions={}
+    )
     with BackgroundCompiler(work, threads=2, ended=ended) as both:
-        both.request([CompileRequest(gradients=True, shape=(4, n, 4, n)) for n in (3, 5)])
+        both.request([CompileRequest("gradients", (4, n, 4, n)) for n in (3, 5)])
         compiling.wait(60)
     assert most == [1, 1]
 
@@ -116,9 +130,11 @@ def test_what_waits_to_be_traced_at_the_end_is_left():
         return SimpleNamespace(compile=lambda: SimpleNamespace(output_shardings=None))
 
     step = SimpleNamespace(first=SimpleNamespace(lower=lower), add=None)
-    work = background_compiler.compiler(step, None, {}, make(MeshConfig(data=1)), accumulate=False, ended=ended)
+    work = background_compiler.compiler(
+        step, None, {}, make(MeshConfig(data=1)), accumulate=False, ended=ended, predictions={}
+    )
     with BackgroundCompiler(work, threads=2, ended=ended) as both:
-        both.request([CompileRequest(gradients=True, shape=(4, n, 4, n)) for n in (3, 5)])
+        both.request([CompileRequest("gradients", (4, n, 4, n)) for n in (3, 5)])
         assert begun.wait(60)
         threading.Thread(target=lambda: (ended.wait(60), go.set())).start()
     assert len(traced) == 1
@@ -162,19 +178,33 @@ def test_updates_and_validations_call_what_was_compiled_ahead_and_parameters_are
 ):
     """All shapes are finished before the first state is made: afterwards no update or validation compiles."""
     options = {"data__batch__shapes": 2, "data__batch__tokens": 400, **more}
-    options |= {"training__max_steps": 8, "training__validate_every": 7, "training__report_every": 1}
-    evaluate, validations, made = validation.evaluate, [], []
+    options |= {
+        "training__max_steps": 8,
+        "training__validate_every": 7,
+        "training__report_every": 1,
+        "training__validate_bleu": True,
+    }
+    made = []
 
-    def counted(*args, **kwargs):
-        with CompileCounter() as compiled:
-            found = evaluate(*args, **kwargs)
-        validations.append(compiled.count)
-        return found
+    def counted(module, name):
+        """Lists how many programs each call of a function compiles."""
+        function, counts = getattr(module, name), []
 
-    monkeypatch.setattr(validation, "evaluate", counted)
+        def call(*args, **kwargs):
+            with CompileCounter() as compiled:
+                found = function(*args, **kwargs)
+            counts.append(compiled.count)
+            return found
+
+        monkeypatch.setattr(module, name, call)
+        return counts
+
+    validations, searches = counted(validation, "evaluate"), counted(translation_task, "translate")
+    jax.clear_caches()  # all processes of a test run search with the same programs
     train(tiny.config(**options), tmp_path / "plain")
     asked, state_program = all_at_once(), opening.state_program
     forget()
+    jax.clear_caches()
 
     def program(*given, **sizes):
         begin = state_program(*given, **sizes)
@@ -187,13 +217,15 @@ def test_updates_and_validations_call_what_was_compiled_ahead_and_parameters_are
         for name in ("plain", "ahead")
     }
     assert counts["plain"][-1] > counts["plain"][0]  # shapes that come later
-    assert len({name.shape for name in asked if name.gradients}) == 2
+    assert len({name.shape for name in asked if name.kind == "gradients"}) == 2
     assert made == [len(set(asked))]
     if more != WITH_PMAP:  # whose gradients cannot be compiled ahead
         assert counts["ahead"][-1] == counts["ahead"][0]
     plain, ahead_of_them = validations[:3], validations[3:]  # at step 7, at the end, and of the test set
     assert plain[0] > 0
     assert ahead_of_them[:2] == [0, 0]
+    assert searches[0] > 1
+    assert searches[3:] == [0, 0, 0]
     assert tiny.digests(tmp_path / "plain", 8)["params"] == tiny.digests(tmp_path / "ahead", 8)["params"]
 
 

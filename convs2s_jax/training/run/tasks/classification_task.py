@@ -4,9 +4,12 @@ A label is a target of one token: `Batch.tgt` is [B, 2], the label's id and the 
 of labels begin after the special symbols; the softmax layer covers the labels only.
 """
 
+from collections.abc import Callable
+
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
+from jax.stages import Lowered
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import PAD, SPECIAL, UNK
@@ -102,6 +105,13 @@ def predict(
         lines += [vocabularies.tgt.token(int(np.argmax(p)) + len(SPECIAL)) for p in found]
         interrupts.check_together()
     return distributed.collect(lines, len(split.src), name=name)
+
+
+def programs(
+    _params: ClassifierParams, _model: ClassifierConfig, _cfg: Config, _mesh: Mesh, _split: Split
+) -> dict[tuple[int, ...], Callable[[], Lowered]]:
+    """Return none: a classifier reads texts once, without a loop over symbols, and its programs are small."""
+    return {}
 
 
 def scores(_cfg: Config, split: Split, outputs: list[str]) -> dict[str, float]:

@@ -1,8 +1,10 @@
 """The task interface: what a run needs from a kind of model. Each task is a module with these functions."""
 
+from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from jax.sharding import Mesh
+from jax.stages import Lowered
 
 from convs2s_jax.data.config import DataConfig
 from convs2s_jax.data.parallel_text import ParallelText
@@ -53,6 +55,14 @@ class Task(Protocol[M]):
         interrupts: Interrupts,
     ) -> list[str]:
         """Return the model's output for each line of a split. Each process computes its share, and all get all."""
+
+    def programs(
+        self, params: Tree, model: M, cfg: Config, mesh: Mesh, split: Split
+    ) -> dict[tuple[int, ...], Callable[[], Lowered]]:
+        """Return functions that trace programs of `predict`, by the shapes that tell them apart, to compile them ahead.
+
+        Shapes of the merged parameters are enough. Programs that compile in no time may be missing.
+        """
 
     def scores(self, cfg: Config, split: Split, outputs: list[str]) -> dict[str, float]:
         """The scores of a validation, by name."""

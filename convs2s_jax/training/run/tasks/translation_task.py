@@ -1,6 +1,9 @@
 """The translation task: an encoder-decoder is trained on sentence pairs and evaluated by its translations."""
 
+from collections.abc import Callable
+
 from jax.sharding import Mesh
+from jax.stages import Lowered
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import vocabulary
@@ -16,7 +19,7 @@ from convs2s_jax.nn.types import Key
 from convs2s_jax.search import keys
 from convs2s_jax.search.buckets import DEFAULT_BATCHING
 from convs2s_jax.search.memory import check_beam
-from convs2s_jax.search.translate import translate
+from convs2s_jax.search.translate import lowerings, translate
 from convs2s_jax.training.loss import training_loss
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.inputs.dataset import Split
@@ -97,6 +100,18 @@ def predict(
         lines += [vocabularies.tgt.decode(translation.best.tokens.tolist()) for translation in found]
         interrupts.check_together()
     return distributed.collect(lines, len(split.src), name=name)
+
+
+def programs(
+    params: Params, model: ModelConfig, cfg: Config, mesh: Mesh, split: Split
+) -> dict[tuple[int, ...], Callable[[], Lowered]]:
+    """Return functions that trace the programs of `predict`; see `search.translate.lowerings`."""
+    whole, devices = distributed.local_shapes(mesh, params), distributed.own_devices(mesh)
+    found: dict[tuple[int, ...], Callable[[], Lowered]] = {}
+    for part in distributed.local_rounds(len(split.src)):
+        sources, key = [split.src[i] for i in part], keys.for_search(cfg.search, 0, part)
+        found |= lowerings(whole, model, cfg.search, sources, key=key, devices=devices)
+    return found
 
 
 def scores(cfg: Config, split: Split, outputs: list[str]) -> dict[str, float]:
