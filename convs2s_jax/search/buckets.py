@@ -125,6 +125,11 @@ def batches(lengths: Sequence[int], batching: Batching = DEFAULT_BATCHING) -> li
     return plan
 
 
+def numbered(plan: Sequence[Bucket], sentences: Sequence[int]) -> list[Bucket]:
+    """Return a plan whose indices into `sentences` are replaced by the entries of `sentences`."""
+    return [bucket._replace(indices=tuple(sentences[i] for i in bucket.indices)) for bucket in plan]
+
+
 def width_of(length: int) -> int:
     """Round a source length up to an array width, a multiple of 8 up to 32, of 16 up to 128, then of larger steps.
 

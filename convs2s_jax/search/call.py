@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from jax.sharding import Mesh
 
-from convs2s_jax.core.rows import Tokens, pad_rows
+from convs2s_jax.core.rows import Tokens
 from convs2s_jax.models.checks import check_config
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.nn.types import Key
 from convs2s_jax.search import keys
-from convs2s_jax.search.buckets import DEFAULT_BATCHING, Batching, Bucket, Sizes, at_least, batches
+from convs2s_jax.search.buckets import DEFAULT_BATCHING, Batching, Bucket, Sizes, at_least, batches, numbered
 from convs2s_jax.search.checks import (
     ModelConfigs,
     Models,
@@ -26,8 +26,10 @@ from convs2s_jax.search.checks import (
     target_size,
 )
 from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.numbers import Numbers
 from convs2s_jax.search.request import as_ids, as_phrases, check_required_ids, request, sizes
 from convs2s_jax.search.shortlist import BatchConstraints, Shortlist, batch_constraints_of
+from convs2s_jax.search.sources import max_output_length, source_rows, truncated
 from convs2s_jax.search.spread import put
 from convs2s_jax.search.strategies.table import strategy_of
 from convs2s_jax.search.structure import structure_of
@@ -66,8 +68,8 @@ class Call:
     def pass_to(
         self,
         program: Callable[..., Any],
-        members: tuple[Params, ...],
-        numbers: Any,
+        placed: tuple[Params, ...],
+        numbers: Numbers,
         group: Sequence[Bucket],
         mesh: Mesh | None,
     ) -> Any:
@@ -75,10 +77,13 @@ class Call:
 
         Args:
           program: the function.
-          members: the parameters on these devices, precomputed.
+          placed: the parameters on these devices, precomputed.
           numbers: the numbers of the search on these devices.
           group: batches of equal shape.
           mesh: the devices; None for the default device.
+
+        Returns:
+          What the function returns.
         """
         width = group[0].width
         indices = [i for bucket in group for i in bucket.padded]
@@ -92,7 +97,7 @@ class Call:
         )
         src, asked, selection = put((source_rows(self.sources, indices, width), asked, selection), mesh)
         return program(
-            members,
+            placed,
             self.cfgs,
             strategy_of(self.search, phrases=self.axes.phrases > 0),
             structure_of(self.search),
@@ -176,30 +181,3 @@ def _check_options(
             f"batching.min_axes has room for {batching.min_axes.phrases} phrases, which work with plain beam search "
             "only: use 0"
         )
-
-
-def truncated(sources: Sequence[np.ndarray], cfgs: Sequence[ModelConfig]) -> tuple[list[np.ndarray], list[int]]:
-    """Truncate sources to the models' positions. Return them, and how many tokens of each were removed."""
-    room = min(c.max_source for c in cfgs) - 1
-    return [source[:room] for source in sources], [max(0, len(source) - room) for source in sources]
-
-
-def max_output_length(cfgs: Sequence[ModelConfig], search: SearchConfig, source_length: int) -> int:
-    """Return the maximum number of tokens before the end symbol; `source_length` includes the end symbol."""
-    return min(search.max_length(source_length), *(c.max_target - 1 for c in cfgs))
-
-
-def numbered(plan: Sequence[Bucket], sentences: Sequence[int]) -> list[Bucket]:
-    """Return a plan whose indices into `sentences` are replaced by the entries of `sentences`."""
-    return [bucket._replace(indices=tuple(sentences[i] for i in bucket.indices)) for bucket in plan]
-
-
-def source_rows(sources: Sequence[np.ndarray], indices: Sequence[int | None], width: int) -> np.ndarray:
-    """Return rows of source tokens, end symbol and PAD, [len(indices), width]; empty rows have an end symbol only.
-
-    Args:
-      sources: token ids without the end symbol.
-      indices: indices of the sentences, None for empty rows.
-      width: number of columns.
-    """
-    return pad_rows([() if i is None else sources[i] for i in indices], (len(indices), width))

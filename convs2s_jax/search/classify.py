@@ -12,7 +12,7 @@ from convs2s_jax.models.classifier import model as classifier
 from convs2s_jax.models.classifier.model import ClassifierConfig, ClassifierParams
 from convs2s_jax.nn.types import Array
 from convs2s_jax.search.buckets import DEFAULT_BATCHING, Batching, Bucket, batches
-from convs2s_jax.search.call import source_rows
+from convs2s_jax.search.sources import source_rows
 from convs2s_jax.search.spread import put, replicator, spread
 
 

@@ -16,8 +16,8 @@ from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params, PrecomputedParams
 from convs2s_jax.models.table import FAST_DECODERS
 from convs2s_jax.nn.types import Key
-from convs2s_jax.search.buckets import DEFAULT_BATCHING, Batching, Bucket, batches
-from convs2s_jax.search.call import checked_call, numbered, source_rows, truncated
+from convs2s_jax.search.buckets import DEFAULT_BATCHING, Batching, Bucket, batches, numbered
+from convs2s_jax.search.call import checked_call
 from convs2s_jax.search.candidates import Translation, candidates_of, without_tokens
 from convs2s_jax.search.checks import (
     ModelConfigs,
@@ -32,6 +32,7 @@ from convs2s_jax.search.generate import force, generate
 from convs2s_jax.search.numbers import numbers_of
 from convs2s_jax.search.request import as_ids, check_ids
 from convs2s_jax.search.shortlist import Shortlist
+from convs2s_jax.search.sources import source_rows, truncated
 from convs2s_jax.search.spread import grouped, put, replicator, spread
 from convs2s_jax.search.structure import structure_of
 
@@ -132,8 +133,9 @@ def lowerings(
     """Return functions that trace the programs of `translate` for these arguments, to compile them before they run.
 
     Args:
-      params: abstract parameters of one model, not precomputed: shapes, dtypes, and the device as their sharding.
-      cfg, search, sources, key, devices: as in `translate`.
+      params: abstract parameters of one model, not precomputed: shapes, dtypes, and a sharding with their device.
+      cfg: the model configuration.
+      search, sources, key, devices: as in `translate`.
 
     Returns:
       A function for each program: the search by number of devices, rows and columns of a device's batch, and () for the
@@ -150,10 +152,9 @@ def lowerings(
     if _can_precompute(params, cfg):
         found[()] = partial(_precompute.lower, params, cfg)
         fast = jax.eval_shape(partial(_precompute, cfg=cfg), params)
-    device = jax.tree.leaves(params)[0].sharding
     numbers = replicator(jax.device_put(numbers_of(search)))
     mesh, groups = grouped(call.plan, devices)
-    where = device if mesh is None else NamedSharding(mesh, P())
+    where = jax.tree.leaves(params)[0].sharding if mesh is None else NamedSharding(mesh, P())
     placed = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), fast)
     for group in groups:
         found.setdefault(

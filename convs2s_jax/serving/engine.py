@@ -9,8 +9,8 @@ from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.search import keys, shortlist
 from convs2s_jax.search.buckets import NO_AXES, Batching, Sizes, widths_up_to
-from convs2s_jax.search.call import max_output_length
 from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.sources import max_output_length
 from convs2s_jax.search.structure import structure_of
 from convs2s_jax.serving import required
 from convs2s_jax.serving.options import Allowed

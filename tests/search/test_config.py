@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.search import translate
 from convs2s_jax.search.config import BOUNDS, SearchConfig
 from convs2s_jax.search.numbers import numbers_of
+from convs2s_jax.search.sources import max_output_length
 
 
 @pytest.mark.parametrize(
@@ -59,5 +59,5 @@ def test_longest_length_is_fairseqs_and_never_less_than_one_token(a, b, position
     model = SimpleNamespace(max_target=positions)
     for source in range(1, 40):
         expected = fairseqs_bound(a, b, source, positions)
-        ours = translate.max_output_length((model,), SearchConfig(max_length_a=a, max_length_b=b), source)
+        ours = max_output_length((model,), SearchConfig(max_length_a=a, max_length_b=b), source)
         assert ours == (1 if expected is None else expected)

@@ -14,7 +14,8 @@ from convs2s_jax.search.buckets import Batching, Sizes
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.forced import force
 from convs2s_jax.search.numbers import numbers_of
-from convs2s_jax.search.translate import max_output_length, score, translate
+from convs2s_jax.search.sources import max_output_length
+from convs2s_jax.search.translate import score, translate
 from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.loss import loss
 from tests.helpers import drills_but

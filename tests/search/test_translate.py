@@ -69,23 +69,23 @@ def test_each_sentence_alone_gets_the_same_translation(params, sources, translat
 
 
 @pytest.mark.parametrize(
-    ("devices", "options"),
-    [(1, {}), pytest.param(2, {"sampling": True, "top_k": 5}, marks=pytest.mark.drill)],
-    ids=["a search", "samples on two devices"],
+    ("devices", "copies", "options"),
+    [(None, 1, {}), pytest.param(2, 9, {"sampling": True, "top_k": 5}, marks=pytest.mark.drill)],
+    ids=["one device", "samples on two devices"],
 )
-def test_programs_compiled_before_a_call_are_those_that_it_runs(params, sources, devices, options):
+def test_programs_compiled_before_a_call_are_those_that_it_runs(params, sources, devices, copies, options):
     """Also if the parameters existed only as shapes when they were compiled."""
-    search = dataclasses.replace(SEARCH, beam_size=4, **options)
+    model, search = dataclasses.replace(MODEL, dropout=0.3), dataclasses.replace(SEARCH, **options)  # not yet compiled
     key = jax.random.key(1) if search.sampling else None
-    where, many = jax.local_devices()[:devices], [*sources] * 9
-    placed = jax.device_put(params, where[0])
+    where = None if devices is None else jax.local_devices()[:devices]
+    placed, many = jax.device_put(params, jax.local_devices()[0]), [*sources] * copies
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), placed)
-    programs = lowerings(shapes, MODEL, search, many, key=key, devices=where)
-    assert sorted(programs) == [(), (devices, 64, 16), (devices, 64, 32)]
+    programs = lowerings(shapes, model, search, many, key=key, devices=where)
+    assert list(programs) == [(), (1, 16, 32)] if devices is None else [(), (2, 64, 32), (2, 64, 16)]
     for lower in programs.values():
         lower().compile()
     with CompileCounter() as compiled:
-        translate(placed, MODEL, search, many, key=key, devices=where)
+        translate(placed, model, search, many, key=key, devices=where)
     assert compiled.count == 0
 
 

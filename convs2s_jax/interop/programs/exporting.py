@@ -26,11 +26,11 @@ from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.table import FAST_DECODERS
 from convs2s_jax.nn.trees import paths
 from convs2s_jax.search.buckets import widths_up_to
-from convs2s_jax.search.call import max_output_length
 from convs2s_jax.search.config import SearchConfig, check_search, overridden
 from convs2s_jax.search.generate import generate
 from convs2s_jax.search.numbers import numbers_of
 from convs2s_jax.search.request import request
+from convs2s_jax.search.sources import max_output_length
 from convs2s_jax.search.strategies.table import strategy_of
 from convs2s_jax.search.structure import structure_of
 from convs2s_jax.translation import translator

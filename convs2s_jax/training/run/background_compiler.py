@@ -8,7 +8,8 @@ compilation takes most of the time.
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import jax
@@ -33,19 +34,15 @@ K = TypeVar("K", bound=Hashable)
 
 
 class CompileRequest(NamedTuple):
-    """A program.
+    """A program to compile ahead.
 
     Attributes:
-      kind: the gradients of an update, the loss of a validation, or a prediction of its outputs.
+      kind: "gradients" of an update, "loss" of a batch of the validation set, or "prediction" of outputs.
       shape: of the batch; for a prediction as in `Task.programs`.
     """
 
     kind: Literal["gradients", "loss", "prediction"]
     shape: tuple[int, ...]
-
-
-Predictions = Mapping[CompileRequest, Callable[[], Lowered]]
-"""Functions that trace the programs which predict outputs."""
 
 
 class BackgroundCompiler(Generic[K]):
@@ -66,6 +63,7 @@ class BackgroundCompiler(Generic[K]):
         self._running: dict[K, threading.Event] = {}
         self._seen: set[K] = set()
         self._lock = threading.Lock()
+        self._done = threading.Condition(self._lock)
 
     def __enter__(self) -> "BackgroundCompiler[K]":
         return self
@@ -96,6 +94,23 @@ class BackgroundCompiler(Generic[K]):
         if running is not None:
             running.wait()
 
+    def finish(self, names: Sequence[K], check: Callable[[], object]) -> None:
+        """Wait until the requested ones of these names are done. Threads work on them before all others.
+
+        Args:
+          names: in the order of the work.
+          check: called at least once a second; raises an error to stop waiting.
+        """
+        with self._lock:
+            first = [name for name in names if name in self._waiting]
+            self._waiting = first + [name for name in self._waiting if name not in first]
+        while True:
+            check()
+            with self._lock:
+                if not any(name in self._waiting or name in self._running for name in names):
+                    return
+                self._done.wait(1.0)
+
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Wait for running compilations, as Python may crash if it exits during one; not after a second signal."""
         self._ended.set()
@@ -116,6 +131,7 @@ class BackgroundCompiler(Generic[K]):
                 self._work(name)
             with self._lock:
                 self._running.pop(name).set()
+                self._done.notify_all()
                 if not self._waiting:
                     self._free += 1
                     return
@@ -141,9 +157,9 @@ def compiler(
     *,
     accumulate: bool,
     ended: threading.Event,
-    predictions: Predictions,
+    predictions: "Predictions",
 ) -> Callable[[CompileRequest], object]:
-    """Return a function that compiles the programs of a batch shape, as an update or a validation would.
+    """Return a function that compiles a requested program, as an update, a validation or a test would.
 
     Threads trace one after another: tracing is Python, where only one thread runs at a time, and contention makes it
     slower. So the first requested shape is compiled while the second is traced.
@@ -155,7 +171,7 @@ def compiler(
       mesh: the devices.
       accumulate: whether updates have several batches.
       ended: once it is set, nothing more is traced.
-      predictions: the requests for predictions.
+      predictions: the programs that predict outputs.
     """
     first: Any = step.first
     add: Any = step.add
@@ -182,7 +198,7 @@ def compiler(
 
     def compile_shape(request: CompileRequest) -> None:
         if request.kind == "prediction":
-            compiled(predictions[request])
+            compiled(partial(predictions.lower, request))
             return
         rows, src, _, tgt = request.shape
         batch = abstract_batch(mesh, rows=rows, src=src, tgt=tgt)
@@ -191,28 +207,49 @@ def compiler(
     return compile_shape
 
 
-def requests(run: Run, mesh: Mesh, shapes: Iterable[Shape], predictions: Predictions) -> list[CompileRequest]:
-    """Return the requests for training batches of these shapes, in order, then those for the run's validation."""
+def requests(run: Run, mesh: Mesh, shapes: Iterable[Shape]) -> list[CompileRequest]:
+    """Return the requests for training batches of these shapes, in order, then those for the loss of validations."""
     found = [CompileRequest("gradients", _on(mesh, shape)) for shape in shapes]
     if run.valid is not None:
         held_out = validation.planned(run.cfg.model, run.valid, run.held_out_shapes)
         found += [CompileRequest("loss", _on(mesh, shape)) for shape in held_out.first_uses()]
-    return [*found, *predictions]
+    return found
 
 
-def predictions_of(run: Run, params: Tree, mesh: Mesh, split: Split | None) -> Predictions:
-    """Return the requests for predictions of a split; none if the run does not predict outputs.
+class Predictions:
+    """The programs that predict the outputs of validations and of the test."""
 
-    Args:
-      run: configuration, data and vocabularies.
-      params: shapes of the merged parameters.
-      mesh: the devices.
-      split: the lines to predict outputs for; None for no lines.
-    """
-    if split is None or not run.cfg.training.validate_bleu:
-        return {}
-    programs = task_of(run.cfg.model).programs(params, run.cfg.model, run.cfg, mesh, split)
-    return {CompileRequest("prediction", shape): lower for shape, lower in programs.items()}
+    def __init__(self, run: Run, params: Tree, mesh: Mesh) -> None:
+        """Plan nothing yet.
+
+        Args:
+          run: configuration, data and vocabularies.
+          params: shapes of the merged parameters.
+          mesh: the devices.
+        """
+        self._run, self._params, self._mesh = run, params, mesh
+        self._programs: dict[CompileRequest, Callable[[], Lowered]] = {}
+        self._requests: dict[int, list[CompileRequest]] = {}
+
+    def of(self, split: Split | None) -> list[CompileRequest]:
+        """Return the requests for the validation set or the test set; none if no outputs are wanted.
+
+        The first call for a split plans its batches. Errors are left to the prediction, which meets them again.
+        """
+        if split is None or not self._run.cfg.training.validate_bleu:
+            return []
+        if id(split) not in self._requests:
+            cfg, programs = self._run.cfg, dict[tuple[int, ...], Callable[[], Lowered]]()
+            with contextlib.suppress(Exception):
+                programs = task_of(cfg.model).programs(self._params, cfg.model, cfg, self._mesh, split)
+            found = {CompileRequest("prediction", shape): lower for shape, lower in programs.items()}
+            self._programs |= found
+            self._requests[id(split)] = list(found)
+        return self._requests[id(split)]
+
+    def lower(self, request: CompileRequest) -> Lowered:
+        """Trace a program."""
+        return self._programs[request]()
 
 
 def _on(mesh: Mesh, shape: Shape) -> tuple[int, ...]:

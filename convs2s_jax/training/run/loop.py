@@ -136,7 +136,8 @@ def _epoch(
         return batch_on(session.mesh, split, epoch, planned)
 
     if session.ahead.enabled:
-        session.ahead.request(requests(run, session.mesh, epoch.first_uses(position.batch), session.predictions))
+        session.ahead.request(requests(run, session.mesh, epoch.first_uses(position.batch)))
+        session.ahead.request(session.predictions.of(run.valid))
     _tell_rate(session, position)
     padding = padding_on(session.mesh, epoch)
     pending, root = [], jax.random.fold_in(jax.random.key(run.cfg.seed), 1)

@@ -29,7 +29,6 @@ from convs2s_jax.training.run.background_compiler import (
     Predictions,
     compiler,
     default_threads,
-    predictions_of,
     requests,
 )
 from convs2s_jax.training.run.checkpoints import checkpoint, derived_workdir, position_file, restoring
@@ -111,10 +110,9 @@ def open_run(
     task_of(cfg.model).check_search(merged, cfg, run.vocabularies)
     given = cfg.training.compile_ahead
     threads = default_threads(mesh) if given is None else given
-    held_out = (run.valid, run.test) if threads else ()
-    predictions = {k: v for split in held_out for k, v in predictions_of(run, merged, mesh, split).items()}
+    predictions = Predictions(run, merged, mesh)
     ahead = stack.enter_context(_ahead(cfg, threads, step, evaluate, layout, mesh, predictions))
-    state, position, damaged = _begin(run, mesh, layout, ahead, predictions, tell)
+    state, position, damaged = _begin(run, mesh, layout, ahead, tell)
 
     def commit() -> Reports:
         _commit(run, damaged)
@@ -214,7 +212,6 @@ def _begin(
     mesh: Mesh,
     layout: TrainState,
     ahead: BackgroundCompiler[CompileRequest],
-    predictions: Predictions,
     tell: Tell,
 ) -> tuple[TrainState, Position, list[Path]]:
     """Return a new state or that of the newest intact checkpoint, its position, and newer, damaged checkpoints."""
@@ -233,7 +230,7 @@ def _begin(
             key = jax.random.fold_in(jax.random.key(run.cfg.seed), 0)
             begin = partial(state_program(programs, mesh, **sizes), key)
         if ahead.enabled and not distributed.is_multi_process():  # several GPU processes must compile in the same order
-            ahead.request(requests(run, mesh, run.first_uses, predictions))
+            ahead.request(requests(run, mesh, run.first_uses))
         state = begin()
         position, damaged = Position(schedule=schedule.start(run.cfg.training.schedule)), list[Path]()
     else:

@@ -17,7 +17,6 @@ from convs2s_jax.training.run.background_compiler import (
     BackgroundCompiler,
     CompileRequest,
     Predictions,
-    predictions_of,
 )
 from convs2s_jax.training.run.checkpoints import checkpoint, restoring
 from convs2s_jax.training.run.inputs.dataset import Split, check_unchanged
@@ -92,7 +91,7 @@ class Session:
       compiled: counter of compilations.
       clock: where the time goes.
       ahead: compiles programs before they are needed.
-      predictions: programs for it that predict outputs.
+      predictions: the programs that predict outputs, to be compiled ahead.
       profile: the trace of a few updates.
       peak: floating-point operations per second of all devices; None if unknown.
       flops: floating-point operations of an update on a batch; 0 if the peak is unknown.
@@ -133,6 +132,8 @@ def validate(session: Session, state: TrainState, position: Position, *, schedul
         loss, scores, hypotheses = measure(session, state.params, run.valid, name=f"valid {position.step}")
     except InterruptedWorkError:
         return position
+    if session.ahead.enabled:
+        session.ahead.request(session.predictions.of(run.test))
     measured, mark = {LOSS: loss, **scores}, {} if scheduled else {"scheduled": 0}
     with session.clock.during("other"):
         if hypotheses and distributed.is_primary():
@@ -209,8 +210,7 @@ def measure(session: Session, params: Tree, split: Split, *, name: str) -> tuple
         if not cfg.training.validate_bleu:
             return found.loss, {}, []
         if session.ahead.enabled:
-            for request in predictions_of(run, merged, session.mesh, split):
-                session.ahead.wait_for(request)
+            session.ahead.finish(session.predictions.of(split), session.interrupts.check)
         outputs = task.predict(
             merged,
             cfg.model,

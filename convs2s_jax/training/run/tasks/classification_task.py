@@ -110,7 +110,7 @@ def predict(
 def programs(
     _params: ClassifierParams, _model: ClassifierConfig, _cfg: Config, _mesh: Mesh, _split: Split
 ) -> dict[tuple[int, ...], Callable[[], Lowered]]:
-    """Return none: a classifier reads texts once, without a loop over symbols, and its programs are small."""
+    """Return none: programs of a classifier are not compiled ahead."""
     return {}
 
 

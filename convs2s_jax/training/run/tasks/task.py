@@ -61,7 +61,7 @@ class Task(Protocol[M]):
     ) -> dict[tuple[int, ...], Callable[[], Lowered]]:
         """Return functions that trace programs of `predict`, by the shapes that tell them apart, to compile them ahead.
 
-        Shapes of the merged parameters are enough. Programs that compile in no time may be missing.
+        Shapes of the merged parameters are enough. Programs may be missing, and are then compiled when they are called.
         """
 
     def scores(self, cfg: Config, split: Split, outputs: list[str]) -> dict[str, float]:
