@@ -46,7 +46,10 @@ class CompileRequest(NamedTuple):
 
 
 class BackgroundCompiler(Generic[K]):
-    """Context manager with threads that call `work(name)` once for each requested name, in the order of requests."""
+    """Context manager with threads that call `work(name)` once for each requested name, in the order of requests.
+
+    `finish` moves names to the front.
+    """
 
     def __init__(self, work: Callable[[K], object], *, threads: int, ended: threading.Event | None = None) -> None:
         """Start nothing before `request`.
@@ -74,7 +77,9 @@ class BackgroundCompiler(Generic[K]):
         return self._threads > 0
 
     def request(self, names: Iterable[K]) -> None:
-        """Queue the names that were not requested before."""
+        """Queue the names that were not requested before; do nothing without threads."""
+        if not self.enabled:
+            return
         with self._lock:
             for name in names:
                 if name not in self._seen:
@@ -84,21 +89,24 @@ class BackgroundCompiler(Generic[K]):
                 self._free -= 1
                 threading.Thread(target=self._run, name="compiler", args=(self._next(),), daemon=True).start()
 
-    def wait_for(self, name: K) -> None:
-        """Wait if a thread is working on this name. If none has started, none will: the caller does the work."""
+    def wait_for(self, name: K, check: Callable[[], object] = lambda: None) -> None:
+        """Wait if a thread is working on this name. If none has started, none will: the caller does the work.
+
+        `check` is called every second while this waits, and raises an error to stop waiting.
+        """
         with self._lock:
             self._seen.add(name)
             if name in self._waiting:
                 self._waiting.remove(name)
             running = self._running.get(name)
-        if running is not None:
-            running.wait()
+        while running is not None and not running.wait(1.0):
+            check()
 
     def finish(self, names: Sequence[K], check: Callable[[], object]) -> None:
-        """Wait until the requested ones of these names are done. Threads work on them before all others.
+        """Wait until those of `names` that were requested are done. They move to the front of the queue.
 
         Args:
-          names: in the order of the work.
+          names: in the order in which they are needed.
           check: called at least once a second; raises an error to stop waiting.
         """
         with self._lock:
@@ -127,7 +135,7 @@ class BackgroundCompiler(Generic[K]):
 
     def _run(self, name: K) -> None:
         while True:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(BaseException):
                 self._work(name)
             with self._lock:
                 self._running.pop(name).set()
@@ -234,7 +242,8 @@ class Predictions:
     def of(self, split: Split | None) -> list[CompileRequest]:
         """Return the requests for the validation set or the test set; none if no outputs are wanted.
 
-        The first call for a split plans its batches. Errors are left to the prediction, which meets them again.
+        The first call for a split plans its batches. Errors are ignored here, because the prediction encounters them
+        again.
         """
         if split is None or not self._run.cfg.training.validate_bleu:
             return []

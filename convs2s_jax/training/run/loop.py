@@ -174,6 +174,8 @@ def _epoch(
             keep = session.save_clock.due() or keep
         if (due or ended) and not over:
             position = validate(session, state, position, scheduled=due)
+            if session.ahead.enabled and not ended and not session.interrupts.received:
+                session.ahead.request(session.predictions.of(run.test))
         elif keep:
             save(session, state, position)
         if session.interrupts.received or _ended(cfg, position):

@@ -132,8 +132,6 @@ def validate(session: Session, state: TrainState, position: Position, *, schedul
         loss, scores, hypotheses = measure(session, state.params, run.valid, name=f"valid {position.step}")
     except InterruptedWorkError:
         return position
-    if session.ahead.enabled:
-        session.ahead.request(session.predictions.of(run.test))
     measured, mark = {LOSS: loss, **scores}, {} if scheduled else {"scheduled": 0}
     with session.clock.during("other"):
         if hypotheses and distributed.is_primary():
@@ -193,7 +191,8 @@ def measure(session: Session, params: Tree, split: Split, *, name: str) -> tuple
     run, cfg, task = session.run, session.run.cfg, task_of(session.run.cfg.model)
 
     def evaluate(params: Tree, batch: Batch) -> LossSums:
-        session.ahead.wait_for(CompileRequest("loss", batch.src.shape + batch.tgt.shape))
+        request = CompileRequest("loss", batch.src.shape + batch.tgt.shape)
+        session.ahead.wait_for(request, session.interrupts.check)
         return session.evaluate(params, batch)
 
     with session.clock.during("validation"):
@@ -210,7 +209,10 @@ def measure(session: Session, params: Tree, split: Split, *, name: str) -> tuple
         if not cfg.training.validate_bleu:
             return found.loss, {}, []
         if session.ahead.enabled:
-            session.ahead.finish(session.predictions.of(split), session.interrupts.check)
+            programs = session.predictions.of(split)
+            session.ahead.request(programs)
+            session.ahead.finish(programs, session.interrupts.check)
+            distributed.barrier(f"{name} compiled")
         outputs = task.predict(
             merged,
             cfg.model,

@@ -26,7 +26,7 @@ class Work:
     """Work that lasts until it is let go."""
 
     def __init__(self):
-        self.begun, self.go = [], {name: threading.Event() for name in "abcd"}
+        self.begun, self.done, self.go = [], [], {name: threading.Event() for name in "abcd"}
         self.reached = {name: threading.Event() for name in "abcd"}
 
     def __call__(self, name):
@@ -35,6 +35,7 @@ class Work:
         assert self.go[name].wait(60)
         if name == "b":
             raise ValueError("the caller meets it again")
+        self.done.append(name)
 
 
 def test_names_are_done_in_order_once_and_those_needed_before_their_turn_are_left_to_the_caller():
@@ -57,19 +58,30 @@ def test_names_are_done_in_order_once_and_those_needed_before_their_turn_are_lef
 
 
 def test_names_needed_now_are_done_before_others_and_awaited():
-    work = Work()
+    work, checks = Work(), []
+
+    def release():
+        work.go["a"].set()
+        if work.reached["c"].is_set():
+            work.go["c"].set()
 
     def interrupted():
-        raise InterruptedWorkError
+        checks.append(work.reached["b"].is_set())
+        if len(checks) == 2:
+            raise InterruptedWorkError
 
     with BackgroundCompiler(work, threads=1) as one:
         one.request("abcd")
         assert work.reached["a"].wait(60)
-        work.go["c"].set()
-        one.finish("cx", work.go["a"].set)  # nobody requested x
-        assert work.begun[:2] == ["a", "c"]
+        one.finish("cx", release)  # nobody requested x
+        assert work.done == ["a", "c"]
+        assert work.reached["b"].wait(60)
         with pytest.raises(InterruptedWorkError):
             one.finish("b", interrupted)
+        checks.clear()
+        with pytest.raises(InterruptedWorkError):
+            one.wait_for("b", interrupted)
+        assert checks == [True, True]
         work.go["b"].set()
         work.go["d"].set()
 
@@ -101,6 +113,12 @@ def test_without_threads_nothing_is_done():
     with BackgroundCompiler(pytest.fail, threads=0) as one:
         one.request("ab")
         one.wait_for("a")
+        one.finish("b", lambda: None)
+
+
+def test_predictions_that_cannot_be_planned_are_left_to_the_validation():
+    cfg = SimpleNamespace(model=SimpleNamespace(kind="unknown"), training=SimpleNamespace(validate_bleu=True))
+    assert background_compiler.Predictions(SimpleNamespace(cfg=cfg), None, None).of(object()) == []
 
 
 @contextlib.contextmanager
@@ -150,7 +168,7 @@ def test_what_waits_to_be_traced_at_the_end_is_left():
 
 @pytest.fixture
 def all_at_once(monkeypatch):
-    """Requests for gradients and losses are done before the program goes on; gets a list of what is asked for."""
+    """Requests for gradients and losses are done before the program goes on; gets a list of all requests."""
     request = BackgroundCompiler.request
 
     def begin():
@@ -158,8 +176,8 @@ def all_at_once(monkeypatch):
 
         def then_wait(self, names):
             request(self, names)
+            asked.extend(names)
             if not any(name.kind == "prediction" for name in names):
-                asked.extend(names)
                 while self._waiting or self._running:
                     threading.Event().wait(0.01)
 
@@ -203,10 +221,10 @@ def test_updates_and_validations_call_what_was_compiled_ahead_and_parameters_are
         function, counts = getattr(module, name), []
 
         def call(*args, **kwargs):
-            validating.set()
             with CompileCounter() as compiled:
                 found = function(*args, **kwargs)
             counts.append(compiled.count)
+            validating.set()
             return found
 
         monkeypatch.setattr(module, name, call)
@@ -218,7 +236,7 @@ def test_updates_and_validations_call_what_was_compiled_ahead_and_parameters_are
     forget()
     jax.clear_caches()  # other tests in this process may have compiled these searches
     validating.clear()
-    monkeypatch.setattr(background_compiler.Predictions, "lower", lambda *asked: validating.wait(60) and lower(*asked))
+    monkeypatch.setattr(background_compiler.Predictions, "lower", lambda *of: validating.wait(60) and lower(*of))
 
     def program(*given, **sizes):
         begin = state_program(*given, **sizes)
@@ -231,8 +249,10 @@ def test_updates_and_validations_call_what_was_compiled_ahead_and_parameters_are
         for name in ("plain", "ahead")
     }
     assert counts["plain"][-1] > counts["plain"][0]  # shapes that come later
-    assert len({name.shape for name in asked if name.kind == "gradients"}) == 2
-    assert made == [len(set(asked))]
+    kinds = [name.kind for name in dict.fromkeys(asked)]
+    assert kinds == sorted(kinds)  # gradients, loss, prediction
+    assert kinds.count("gradients") == 2
+    assert made == [len(kinds) - kinds.count("prediction")]
     if more != WITH_PMAP:  # whose gradients cannot be compiled ahead
         assert counts["ahead"][-1] == counts["ahead"][0]
     plain, ahead_of_them = validations[:3], validations[3:]  # at step 7, at the end, and of the test set

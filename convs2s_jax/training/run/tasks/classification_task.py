@@ -110,7 +110,7 @@ def predict(
 def programs(
     _params: ClassifierParams, _model: ClassifierConfig, _cfg: Config, _mesh: Mesh, _split: Split
 ) -> dict[tuple[int, ...], Callable[[], Lowered]]:
-    """Return none: programs of a classifier are not compiled ahead."""
+    """Return an empty dictionary: the predictions of a classifier are not compiled ahead."""
     return {}
 
 
