@@ -52,6 +52,19 @@ def made():
     return initialised()
 
 
+def shapes(cfg):
+    """Shapes of parameters: enough for calls that are refused before anything is computed."""
+    return jax.eval_shape(lambda: init(jax.random.key(0), cfg))
+
+
+def classifier_shapes(cfg):
+    return jax.eval_shape(lambda: classifier.init(jax.random.key(0), cfg, vocabulary=V, labels=L))
+
+
+def stacked_shapes():
+    return jax.eval_shape(lambda: jax.vmap(init)(jax.random.split(jax.random.key(0), 3)))
+
+
 WRONG = {
     "split parameters to encode": (
         lambda made: model.encode(model.split(made.params, CFG), CFG, SRC),
@@ -70,15 +83,15 @@ WRONG = {
         "^params are precomputed for decoding: split those that `precompute` was called with$",
     ),
     "parameters without the table that cfg does not share": (
-        lambda _: model.encode(init(jax.random.key(0), SHARED), TIED, SRC),
+        lambda _: model.encode(shapes(SHARED), TIED, SRC),
         "^share_embeddings of cfg is False, but params.encoder has no embedding table: use the cfg passed to `init`$",
     ),
     "parameters with a table that cfg shares": (
-        lambda _: loss(init(jax.random.key(0), TIED), SHARED, BATCH),
+        lambda _: loss(shapes(TIED), SHARED, BATCH),
         "^share_embeddings of cfg is True, but params.encoder has its own embedding table: use the cfg passed to",
     ),
     "a table that cfg shares, to precompute": (
-        lambda _: model.precompute(init(jax.random.key(0), TIED), SHARED),
+        lambda _: model.precompute(shapes(TIED), SHARED),
         "^share_embeddings of cfg is True, but params.encoder has its own embedding table: use the cfg passed to",
     ),
     "parameters of another record": (
@@ -114,7 +127,7 @@ WRONG = {
         "^2 rows cannot be split over 0 devices",
     ),
     "a classifier's parameters in place of its config": (
-        lambda _: classifier.logits(*[classifier.init(jax.random.key(0), KIM, vocabulary=V, labels=L)] * 2, SRC),
+        lambda _: classifier.logits(*[classifier_shapes(KIM)] * 2, SRC),
         "^cfg is a ClassifierParams: expected ClassifierConfig$",
     ),
     "floating tokens": (
@@ -174,7 +187,7 @@ WRONG = {
         r"^params.decoder has no array at blocks/1/conv/w and cfg needs shape \(3, 8, 16\): use the cfg passed to",
     ),
     "parameters of a model with more layers": (
-        lambda _: model.encode(init(jax.random.key(0), DEEPER), CFG, SRC),
+        lambda _: model.encode(shapes(DEEPER), CFG, SRC),
         r"^params.encoder has shape \(3, 8, 16\) at blocks/1/conv/w and cfg needs no array: use the cfg passed to",
     ),
     "the loss of a model with smaller embeddings": (
@@ -186,14 +199,12 @@ WRONG = {
         r"^params.decoder has shape \(11, 8\) at embedding/table and cfg needs shape \(11, 16\)",
     ),
     "a language model with smaller embeddings to translate": (
-        lambda _: translate(
-            init(jax.random.key(0), LANGUAGE), dataclasses.replace(LANGUAGE, embedding_dim=16), SearchConfig(), [[]]
-        ),
+        lambda _: translate(shapes(LANGUAGE), dataclasses.replace(LANGUAGE, embedding_dim=16), SearchConfig(), [[]]),
         r"^params.decoder has shape \(11, 8\) at embedding/table and cfg needs shape \(11, 16\)",
     ),
     "a classifier with smaller embeddings": (
         lambda _: classifier.logits(
-            classifier.init(jax.random.key(0), KIM, vocabulary=V, labels=L),
+            classifier_shapes(KIM),
             dataclasses.replace(KIM, embedding_dim=8),
             SRC,
         ),
@@ -240,14 +251,12 @@ WRONG = {
         "^source_vocabulary is traced, but has to be static: pass static_argnames='source_vocabulary' to jax.jit",
     ),
     "stacked parameters outside vmap": (
-        lambda _: model.encode(jax.jit(jax.vmap(init))(jax.random.split(jax.random.key(0), 3)), CFG, SRC),
+        lambda _: model.encode(stacked_shapes(), CFG, SRC),
         r"^params are those of several models, with an embedding table of shape \(3, 11, 8\) in place of \[V, E\]: map "
         "the function over them with jax.vmap, or pass the parameters of one model$",
     ),
     "stacked parameters to translate": (
-        lambda _: translate(
-            jax.jit(jax.vmap(init))(jax.random.split(jax.random.key(0), 3)), CFG, SearchConfig(), [[5, 6]]
-        ),
+        lambda _: translate(stacked_shapes(), CFG, SearchConfig(), [[5, 6]]),
         "^params are those of several models, with an embedding table of shape",
     ),
     "several keys to init": (
@@ -353,7 +362,7 @@ WRONG = {
     ),
     "parameters of a classifier split twice": (
         lambda _: classifier.split(
-            classifier.split(classifier.init(jax.random.key(0), POOLED, vocabulary=V, labels=L), POOLED), POOLED
+            jax.eval_shape(lambda params: classifier.split(params, POOLED), classifier_shapes(POOLED)), POOLED
         ),
         "^parameters are split into direction and length",
     ),
