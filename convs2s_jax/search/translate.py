@@ -19,14 +19,7 @@ from convs2s_jax.nn.types import Key
 from convs2s_jax.search.buckets import DEFAULT_BATCHING, Batching, Bucket, batches, numbered
 from convs2s_jax.search.call import checked_call
 from convs2s_jax.search.candidates import Translation, candidates_of, without_tokens
-from convs2s_jax.search.checks import (
-    ModelConfigs,
-    Models,
-    check_untraced,
-    checked_sources,
-    members_of,
-    target_size,
-)
+from convs2s_jax.search.checks import ModelConfigs, Models, check_untraced, checked_sources, members_of, target_size
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.generate import force, generate
 from convs2s_jax.search.numbers import numbers_of
@@ -152,14 +145,14 @@ def lowerings(
     if _can_precompute(params, cfg):
         found[()] = partial(_precompute.lower, params, cfg)
         fast = jax.eval_shape(partial(_precompute, cfg=cfg), params)
-    numbers = replicator(jax.device_put(numbers_of(search)))
     mesh, groups = grouped(call.plan, devices)
+    numbers = replicator(jax.device_put(numbers_of(search)))(mesh)
     where = jax.tree.leaves(params)[0].sharding if mesh is None else NamedSharding(mesh, P())
     placed = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), fast)
     for group in groups:
         found.setdefault(
             (len(group), *group[0].shape),
-            partial(call.pass_to, generate.lower, (placed,), numbers(mesh), group, mesh),
+            partial(call.pass_to, generate.lower, (placed,), numbers, group, mesh),
         )
     return found
 

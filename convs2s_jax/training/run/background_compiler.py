@@ -63,10 +63,9 @@ class BackgroundCompiler(Generic[K]):
         self._work, self._threads, self._free = work, threads, threads
         self._ended = ended or threading.Event()
         self._waiting: list[K] = []
-        self._running: dict[K, threading.Event] = {}
+        self._running: set[K] = set()
         self._seen: set[K] = set()
-        self._lock = threading.Lock()
-        self._done = threading.Condition(self._lock)
+        self._lock = threading.Condition()  # notified when something is done
 
     def __enter__(self) -> "BackgroundCompiler[K]":
         return self
@@ -92,15 +91,13 @@ class BackgroundCompiler(Generic[K]):
     def wait_for(self, name: K, check: Callable[[], object] = lambda: None) -> None:
         """Wait if a thread is working on this name. If none has started, none will: the caller does the work.
 
-        `check` is called every second while this waits, and raises an error to stop waiting.
+        `check` is as in `finish`.
         """
         with self._lock:
             self._seen.add(name)
             if name in self._waiting:
                 self._waiting.remove(name)
-            running = self._running.get(name)
-        while running is not None and not running.wait(1.0):
-            check()
+        self._wait_while(lambda: name in self._running, check)
 
     def finish(self, names: Sequence[K], check: Callable[[], object]) -> None:
         """Wait until those of `names` that were requested are done. They move to the front of the queue.
@@ -112,25 +109,27 @@ class BackgroundCompiler(Generic[K]):
         with self._lock:
             first = [name for name in names if name in self._waiting]
             self._waiting = first + [name for name in self._waiting if name not in first]
-        while True:
-            check()
-            with self._lock:
-                if not any(name in self._waiting or name in self._running for name in names):
-                    return
-                self._done.wait(1.0)
+        self._wait_while(lambda: any(name in self._waiting or name in self._running for name in names), check)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Wait for running compilations, as Python may crash if it exits during one; not after a second signal."""
         self._ended.set()
         with self._lock:
             self._waiting = []
-            running = list(self._running.values())
-        for each in running if kind not in (KeyboardInterrupt, EndedAtOnceError) else ():
-            each.wait()
+        if kind not in (KeyboardInterrupt, EndedAtOnceError):
+            self._wait_while(lambda: bool(self._running), lambda: None)
+
+    def _wait_while(self, busy: Callable[[], bool], check: Callable[[], object]) -> None:
+        while True:
+            check()
+            with self._lock:
+                if not busy():
+                    return
+                self._lock.wait(1.0)
 
     def _next(self) -> K:
         name = self._waiting.pop(0)
-        self._running[name] = threading.Event()
+        self._running.add(name)
         return name
 
     def _run(self, name: K) -> None:
@@ -138,8 +137,8 @@ class BackgroundCompiler(Generic[K]):
             with contextlib.suppress(BaseException):
                 self._work(name)
             with self._lock:
-                self._running.pop(name).set()
-                self._done.notify_all()
+                self._running.remove(name)
+                self._lock.notify_all()
                 if not self._waiting:
                     self._free += 1
                     return

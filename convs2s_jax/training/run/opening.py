@@ -108,10 +108,8 @@ def open_run(
     layout = placed_state(program_key(cfg), mesh, **_sizes(run))
     merged = jax.eval_shape(weight_norm.merge, layout.params)
     task_of(cfg.model).check_search(merged, cfg, run.vocabularies)
-    given = cfg.training.compile_ahead
-    threads = default_threads(mesh) if given is None else given
     predictions = Predictions(run, merged, mesh)
-    ahead = stack.enter_context(_ahead(cfg, threads, step, evaluate, layout, mesh, predictions))
+    ahead = stack.enter_context(_ahead(cfg, step, evaluate, layout, mesh, predictions))
     state, position, damaged = _begin(run, mesh, layout, ahead, tell)
 
     def commit() -> Reports:
@@ -189,7 +187,6 @@ def _check_workdir(workdir: Path, cfg: Config) -> None:
 
 def _ahead(
     cfg: Config,
-    threads: int,
     step: Step[Batch, LossSums],
     evaluate: Any,
     layout: TrainState,
@@ -197,6 +194,8 @@ def _ahead(
     predictions: Predictions,
 ) -> BackgroundCompiler[CompileRequest]:
     """The threads that compile programs before they are needed."""
+    given = cfg.training.compile_ahead
+    threads = default_threads(mesh) if given is None else given
     ended, accumulate = threading.Event(), cfg.data.batch.accumulate > 1
     work = compiler(step, evaluate, layout.params, mesh, accumulate=accumulate, ended=ended, predictions=predictions)
     return BackgroundCompiler(work, threads=threads, ended=ended)
@@ -208,11 +207,7 @@ def _sizes(run: Run) -> dict[str, int]:
 
 
 def _begin(
-    run: Run,
-    mesh: Mesh,
-    layout: TrainState,
-    ahead: BackgroundCompiler[CompileRequest],
-    tell: Tell,
+    run: Run, mesh: Mesh, layout: TrainState, ahead: BackgroundCompiler[CompileRequest], tell: Tell
 ) -> tuple[TrainState, Position, list[Path]]:
     """Return a new state or that of the newest intact checkpoint, its position, and newer, damaged checkpoints."""
     sizes, programs = _sizes(run), program_key(run.cfg)

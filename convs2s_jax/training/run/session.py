@@ -13,11 +13,7 @@ from convs2s_jax.nn.types import Tree
 from convs2s_jax.training import schedule
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.run import run_folder, selection, validation
-from convs2s_jax.training.run.background_compiler import (
-    BackgroundCompiler,
-    CompileRequest,
-    Predictions,
-)
+from convs2s_jax.training.run.background_compiler import BackgroundCompiler, CompileRequest, Predictions
 from convs2s_jax.training.run.checkpoints import checkpoint, restoring
 from convs2s_jax.training.run.inputs.dataset import Split, check_unchanged
 from convs2s_jax.training.run.prepare import Run

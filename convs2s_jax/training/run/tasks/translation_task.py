@@ -1,7 +1,8 @@
 """The translation task: an encoder-decoder is trained on sentence pairs and evaluated by its translations."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+import numpy as np
 from jax.sharding import Mesh
 from jax.stages import Lowered
 
@@ -86,14 +87,13 @@ def predict(
     """
     whole, devices = distributed.local(mesh, params), distributed.own_devices(mesh)
     lines: list[str] = []
-    for part in distributed.local_rounds(len(split.src)):
-        sources = [split.src[i] for i in part]
+    for sources, key in _rounds(cfg, split):
         found = translate(
             whole,
             model,
             cfg.search,
             sources,
-            key=keys.for_search(cfg.search, 0, part),
+            key=key,
             devices=devices,
             progress=interrupts.check,
         )
@@ -108,10 +108,15 @@ def programs(
     """Return functions that trace the programs of `predict`; see `search.translate.lowerings`."""
     whole, devices = distributed.local_shapes(mesh, params), distributed.own_devices(mesh)
     found: dict[tuple[int, ...], Callable[[], Lowered]] = {}
-    for part in distributed.local_rounds(len(split.src)):
-        sources, key = [split.src[i] for i in part], keys.for_search(cfg.search, 0, part)
+    for sources, key in _rounds(cfg, split):
         found |= lowerings(whole, model, cfg.search, sources, key=key, devices=devices)
     return found
+
+
+def _rounds(cfg: Config, split: Split) -> Iterator[tuple[list[np.ndarray], np.ndarray | None]]:
+    """Sources and keys of the calls of `translate` in which this process translates its share of a split."""
+    for part in distributed.local_rounds(len(split.src)):
+        yield [split.src[i] for i in part], keys.for_search(cfg.search, 0, part)
 
 
 def scores(cfg: Config, split: Split, outputs: list[str]) -> dict[str, float]:
