@@ -14,8 +14,7 @@ from accelerator_tools import FIRST, Found, digits, memory, preset, spread, time
 from machine import decoder_flops, encoder_flops
 
 from convs2s_jax.training.batch import Batch
-from convs2s_jax.training.run.programs.configured import compile_configured
-from convs2s_jax.training.run.programs.first_state import FirstState
+from convs2s_jax.training.run.programs import FirstState, compile_configured
 from convs2s_jax.training.step import TrainState, update
 
 CALLS = 3

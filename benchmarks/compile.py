@@ -27,8 +27,7 @@ from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.optimizer import AdamConfig, AdamWConfig, NesterovConfig
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.programs.configured import compile_configured, fresh_state
-from convs2s_jax.training.run.programs.first_state import FirstState
+from convs2s_jax.training.run.programs import FirstState, compile_configured, fresh_state
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 PRESETS = ["iwslt_de_en", "wmt_en_ro", "wmt_en_de", "wmt_en_fr"]

@@ -33,8 +33,8 @@ from convs2s_jax.search.candidates import Translation
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.shortlist import Shortlist
 from convs2s_jax.search.translate import translate
+from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.programs.compilations import CompileCounter
 from convs2s_jax.translation.translator import load, precomputed
 
 ROOT = Path(__file__).parents[1]

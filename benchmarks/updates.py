@@ -12,9 +12,9 @@ from convs2s_jax.data import plan
 from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.mesh import MeshConfig, make
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.inputs.batches import batch_on
+from convs2s_jax.training.run.inputs import batch_on
 from convs2s_jax.training.run.prepare import Run
-from convs2s_jax.training.run.programs.configured import compile_configured, fresh_state
+from convs2s_jax.training.run.programs import compile_configured, fresh_state
 from convs2s_jax.training.step import update
 
 MULTI30K = {

@@ -3,7 +3,7 @@
 import jax
 
 from convs2s_jax.training.run.config import AnyModel, TrainingConfig
-from convs2s_jax.training.run.programs.first_state import FirstState
+from convs2s_jax.training.run.programs import FirstState
 from convs2s_jax.training.step import TrainState
 
 

@@ -19,7 +19,7 @@ from convs2s_jax.commands import decode as decode_command
 from convs2s_jax.commands import train as train_command
 from convs2s_jax.core import command_line
 from convs2s_jax.training.run.loop import train
-from convs2s_jax.training.run.reports.wall_clock import ACTIVITIES
+from convs2s_jax.training.run.reports.measures import ACTIVITIES
 from convs2s_jax.translation.jobs import decoding as jobs
 from tests import tiny
 from tests.processes import called

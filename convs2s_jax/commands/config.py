@@ -101,7 +101,7 @@ def shardings(cfg: Any, devices: int) -> str:
     from convs2s_jax.scaling.tables import table
     from convs2s_jax.training import mesh as meshes
     from convs2s_jax.training import sharding_table
-    from convs2s_jax.training.run.programs.run_programs import abstract_state, check_rules
+    from convs2s_jax.training.run.programs import abstract_state, check_rules
 
     mesh = meshes.abstract(cfg.mesh, devices)
     check_rules(cfg)

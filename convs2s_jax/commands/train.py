@@ -70,15 +70,16 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
 
         from convs2s_jax.core import compiled_programs
         from convs2s_jax.training.run.loop import train
-        from convs2s_jax.training.run.processes import distributed, rendezvous
+        from convs2s_jax.training.run.processes import distributed
         from convs2s_jax.training.run.processes.interrupts import Interrupts
+        from convs2s_jax.training.run.processes.peers import join
         from convs2s_jax.training.run.stores import staging
 
     sys.stderr = streams.Expendable(sys.stderr)
     settings: Any = jax.config  # its attributes are created when JAX starts
     if expects_cpu(settings.jax_platforms):
         keep_freed_memory()
-    peers = rendezvous.join(processes)
+    peers = join(processes)
     interrupts = Interrupts(own_process=True, peers=peers)
 
     with distributed.guarded(), peers or contextlib.nullcontext():

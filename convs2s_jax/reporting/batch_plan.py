@@ -10,11 +10,10 @@ import numpy as np
 from convs2s_jax.data import plan, store
 from convs2s_jax.data.shapes import Shape
 from convs2s_jax.data.store import TokenStore
-from convs2s_jax.training.run import run_folder
+from convs2s_jax.training.run import inputs, run_folder
 from convs2s_jax.training.run.checkpoints import position_file
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.inputs import batching
-from convs2s_jax.training.run.inputs.dataset import fingerprint
+from convs2s_jax.training.run.inputs import fingerprint
 
 CELLS = 60
 """Maximum number of cells per axis in the chart of lengths."""
@@ -90,11 +89,11 @@ def _stores(folder: Path, side: str) -> list[_Stored]:
 
 def planned(cfg: Config, src: np.ndarray, tgt: np.ndarray) -> BatchPlan:
     """Plan the first epoch over pairs of these lengths [n], including end symbols, as training does."""
-    max_source, max_target = batching.longest(cfg)
+    max_source, max_target = inputs.longest(cfg)
     if cfg.data.batch.cut_source:
         src = np.minimum(src, max_source)
     rows, _ = plan.usable(src, tgt, max_source=max_source, max_target=max_target, one_sided=cfg.data.one_sided)
-    _, shapes = batching.batch_shapes(cfg, src[rows], tgt[rows])
+    _, shapes = inputs.batch_shapes(cfg, src[rows], tgt[rows])
     epoch = plan.plan_epoch(src, tgt, rows, shapes, seed=cfg.seed, epoch=1)
     found = []
     for i, shape in enumerate(shapes):

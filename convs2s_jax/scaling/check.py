@@ -24,10 +24,8 @@ from convs2s_jax.training import dispatch, sharding
 from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.programs.abstract_arrays import abstract_batch
-from convs2s_jax.training.run.programs.configured import vocabularies
-from convs2s_jax.training.run.programs.run_programs import program_key, state_program
-from convs2s_jax.training.run.reports.device_memory import device_memory
+from convs2s_jax.training.run.programs import abstract_batch, program_key, state_program, vocabulary_sizes
+from convs2s_jax.training.run.reports.measures import device_memory
 from convs2s_jax.training.step import StepSums, TrainState
 
 WARM_UP = 2
@@ -104,7 +102,7 @@ def measure(
       sizes: vocabulary sizes, as for the plan.
     """
     mesh = meshes.make(cfg.mesh, topology.devices, parallel=cfg.parallel)
-    sizes = sizes or vocabularies(cfg)
+    sizes = sizes or vocabulary_sizes(cfg)
     state = state_program(program_key(cfg), mesh, **sizes)(jax.random.key(0))
     found = [Measured("parameters and optimiser", "B", plan.state_bytes, (float(_bytes_here(state)),))]
     update = plan.programs[-1]

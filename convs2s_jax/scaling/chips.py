@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from convs2s_jax.core.errors import UserError, did_you_mean
-from convs2s_jax.training.run.reports.utilisation import PEAKS, known_kind
+from convs2s_jax.training.run.reports.measures import PEAKS, known_kind
 
 GB = 1e9
 GIB = 2.0**30

@@ -18,7 +18,7 @@ from convs2s_jax.data import parallel_text
 from convs2s_jax.scaling import chips, rates, workdir
 from convs2s_jax.training.mesh import slice_numbers
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.inputs.dataset import fingerprint_of_text
+from convs2s_jax.training.run.inputs import fingerprint_of_text
 from convs2s_jax.training.run.processes import distributed
 
 Facts = Mapping[str, Any]

@@ -20,10 +20,9 @@ from convs2s_jax.scaling.programs import Compiled, TooLargeError
 from convs2s_jax.scaling.roofline import Place, Work
 from convs2s_jax.scaling.topology import Topology
 from convs2s_jax.training import mesh as meshes
+from convs2s_jax.training.run.compilations import forget
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.programs.configured import vocabularies
-from convs2s_jax.training.run.programs.run_programs import check_rules, placed_state, program_key
-from convs2s_jax.training.run.shared_programs import forget
+from convs2s_jax.training.run.programs import check_rules, placed_state, program_key, vocabulary_sizes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -120,7 +119,7 @@ def sizes_of(cfg: Config, vocabulary: int | None, labels: int | None) -> dict[st
         "for two",
     )
     check(labels is None or cfg.classifies, f"--labels={labels}: the model is not a classifier; remove it")
-    return vocabularies(cfg, vocabulary, labels)
+    return vocabulary_sizes(cfg, vocabulary, labels)
 
 
 def make(
@@ -165,7 +164,7 @@ def _of_shapes(
     order = dict(zip(topology.devices, topology.places(), strict=True))
     places = [order[device] for device in mesh.devices.flat]
     roofline.check_network(chip, places)
-    sizes = sizes or vocabularies(cfg)
+    sizes = sizes or vocabulary_sizes(cfg)
     state = placed_state(program_key(cfg), mesh, **sizes)
     plan = Plan(
         topology=topology.name,

@@ -21,9 +21,9 @@ from convs2s_jax.training import flops, sharding
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.flops import Flops
 from convs2s_jax.training.mesh import slice_numbers
+from convs2s_jax.training.run import programs
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.programs import run_programs
-from convs2s_jax.training.run.programs.abstract_arrays import abstract_batch, abstract_key, placed
+from convs2s_jax.training.run.programs import abstract_batch, abstract_key, placed
 from convs2s_jax.training.step import Step, TrainState
 
 RATE = jax.ShapeDtypeStruct((), jnp.float32)
@@ -143,7 +143,7 @@ def step_of(cfg: Config, mesh: Mesh, platform: str | None = None) -> Step[Batch,
     Raises:
       UserError: it cannot be compiled before it is called.
     """
-    steps = run_programs.compile_run(run_programs.program_key(cfg), mesh, platform)
+    steps = programs.compile_run(programs.program_key(cfg), mesh, platform)
     if not hasattr(steps.first, "lower"):
         raise UserError(
             f"parallel is '{cfg.parallel}', whose programs are compiled when they are called: plan with jit"
@@ -158,7 +158,7 @@ def compile_start(cfg: Config, mesh: Mesh, sizes: Mapping[str, int]) -> Compiled
       TooLargeError: it does not fit into the devices' memory.
     """
     key = placed(abstract_key(), sharding.replicated(mesh))
-    program = run_programs.state_program(run_programs.program_key(cfg), mesh, **sizes)
+    program = programs.state_program(programs.program_key(cfg), mesh, **sizes)
     return _compiled("first state", None, 0, mesh, program, key)
 
 
@@ -178,7 +178,7 @@ def compile_update(
       TooLargeError: one does not fit into the devices' memory.
     """
     steps = step_of(cfg, mesh, platform)
-    state = run_programs.placed_state(run_programs.program_key(cfg), mesh, **sizes)
+    state = programs.placed_state(programs.program_key(cfg), mesh, **sizes)
     rest = sharding.replicated(mesh)
     key, rate = placed(abstract_key(), rest), placed(RATE, rest)
     found, more = list[Compiled](), cfg.data.batch.accumulate - 1

@@ -8,7 +8,7 @@ from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.search.shortlist import Shortlist
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.inputs.dataset import Known
+from convs2s_jax.training.run.inputs import Known
 
 
 @dataclasses.dataclass(frozen=True)

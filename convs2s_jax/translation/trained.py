@@ -25,7 +25,7 @@ from convs2s_jax.nn.types import Tree
 from convs2s_jax.training.run import prepare, run_folder
 from convs2s_jax.training.run.checkpoints import derived_workdir, restoring
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.inputs.dataset import (
+from convs2s_jax.training.run.inputs import (
     Known,
     Split,
     check_unchanged,

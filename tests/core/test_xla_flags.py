@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from convs2s_jax.core import xla_flags
-from convs2s_jax.training.run.processes import rendezvous
+from convs2s_jax.training.run.processes import peers
 from tests import tiny
 from tests.helpers import drills_but
 from tests.processes import called
@@ -64,7 +64,7 @@ def test_commands_set_them_before_they_use_a_device(name, more, tmp_path, monkey
     monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_mine=1")
     monkeypatch.chdir(tmp_path)
     seen = []
-    monkeypatch.setattr(rendezvous, "join", lambda _: seen.append(os.environ["LIBTPU_INIT_ARGS"]) or sys.exit(0))
+    monkeypatch.setattr(peers, "join", lambda _: seen.append(os.environ["LIBTPU_INIT_ARGS"]) or sys.exit(0))
     called(command.console, name, f"--config={tiny.config_file(tmp_path)}", *more, "--xla_flags=tpu")
     assert re.match("--xla_mine=1 --xla_tpu_enable_async_collective_fusion=true ", seen[0])
 

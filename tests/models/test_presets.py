@@ -12,7 +12,7 @@ from convs2s_jax.core.config import build
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.programs.configured import fresh_state
+from convs2s_jax.training.run.programs import fresh_state
 
 FOLDER = Path(__file__).parents[2] / "configs"
 SOURCE, TARGET, POSITIONS = 9336, 6408, 1024

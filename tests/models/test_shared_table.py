@@ -17,7 +17,7 @@ from convs2s_jax.nn.trees import paths
 from convs2s_jax.training import sharding
 from convs2s_jax.training.loss import loss
 from convs2s_jax.training.run.config import Config, TrainingConfig
-from convs2s_jax.training.run.programs.configured import compile_configured
+from convs2s_jax.training.run.programs import compile_configured
 from tests.helpers import drills_but
 from tests.meshes import assert_equal_each, batch, mesh_of
 from tests.states import first_state

@@ -8,7 +8,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from convs2s_jax.nn import draws, recurrent
 from convs2s_jax.nn.draws import CHUNK, BatchedInit, NestedDrawError
-from convs2s_jax.training.run.programs.compilations import CompileCounter
+from convs2s_jax.training.run.compilations import CompileCounter
 
 
 def init(key):

@@ -15,12 +15,9 @@ from convs2s_jax.scaling import gpus, plan, programs, rates, tables, topology
 from convs2s_jax.scaling.chips import CHIPS
 from convs2s_jax.training import flops
 from convs2s_jax.training import mesh as meshes
+from convs2s_jax.training.run.compilations import CompileCounter, forget
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.programs import abstract_arrays
-from convs2s_jax.training.run.programs.compilations import CompileCounter
-from convs2s_jax.training.run.programs.configured import vocabularies
-from convs2s_jax.training.run.programs.run_programs import placed_state, program_key, state_program
-from convs2s_jax.training.run.shared_programs import forget
+from convs2s_jax.training.run.programs import abstract_batch, placed_state, program_key, state_program, vocabulary_sizes
 from tests import tiny
 from tests.helpers import drills_but
 
@@ -70,7 +67,7 @@ def test_gradients_of_several_batches_wait_on_each_device(batches, leading):
     mesh = meshes.make(cfg.mesh)
     params = placed_state(program_key(cfg), mesh, **SIZES).params
     batch, key = (
-        abstract_arrays.abstract_batch(mesh, rows=16, src=16, tgt=16),
+        abstract_batch(mesh, rows=16, src=16, tgt=16),
         jax.eval_shape(lambda: jax.random.key(0)),
     )
     grads, _ = jax.eval_shape(programs.step_of(cfg, mesh).first, params, batch, key)
@@ -104,7 +101,7 @@ def test_virtual_devices_in_place_of_gpus_have_the_convolutions_of_gpus(made):
     mesh = meshes.make(CFG.mesh)
     params = placed_state(program_key(CFG), mesh, **SIZES).params
     batch, key = (
-        abstract_arrays.abstract_batch(mesh, rows=16, src=16, tgt=16),
+        abstract_batch(mesh, rows=16, src=16, tgt=16),
         jax.eval_shape(lambda: jax.random.key(0)),
     )
     gpu, cpu = (
@@ -264,20 +261,20 @@ def test_other_tasks_have_plans(kind):
 def test_vocabularies_have_the_sizes_that_a_run_of_the_configuration_has():
     size = {"src_size": 99, "tgt_size": 70}
     asked = {"data__vocabulary": size}
-    assert vocabularies(tiny.config(**asked)) == {"source": 99, "target": 70}
+    assert vocabulary_sizes(tiny.config(**asked)) == {"source": 99, "target": 70}
     joint = {"data__vocabulary": {**size, "joint": True}}
-    assert vocabularies(tiny.config(**joint)) == {"source": 99, "target": 99}
+    assert vocabulary_sizes(tiny.config(**joint)) == {"source": 99, "target": 99}
     shared = {"data__vocabulary": {**size, "dir": "elsewhere"}, "model__share_embeddings": True}
     shared["model__decoder__tied_output"] = True
-    assert vocabularies(tiny.config(**shared)) == {"source": 99, "target": 99}
+    assert vocabulary_sizes(tiny.config(**shared)) == {"source": 99, "target": 99}
     language, classifier = (
         override(of_kind(kind), "data.vocabulary", repr(size)) for kind in ("language", "classifier")
     )
-    assert vocabularies(build(Config, override(language, "data.vocabulary.joint", "True"))) == {
+    assert vocabulary_sizes(build(Config, override(language, "data.vocabulary.joint", "True"))) == {
         "source": 70,
         "target": 70,
     }
-    assert vocabularies(build(Config, classifier)) == {"source": 99, "target": 4 + 2}
+    assert vocabulary_sizes(build(Config, classifier)) == {"source": 99, "target": 4 + 2}
     assert plan.sizes_of(build(Config, classifier), 50, 18) == {"source": 50, "target": 4 + 18}
     with pytest.raises(UserError, match="--labels is missing: the number of a classifier's labels is known only from"):
         plan.sizes_of(build(Config, classifier), None, None)

@@ -29,7 +29,7 @@ from convs2s_jax.search.request import as_ids, check_ids, request
 from convs2s_jax.search.strategies.table import strategy_of
 from convs2s_jax.search.structure import structure_of
 from convs2s_jax.search.translate import lowerings, score, translate
-from convs2s_jax.training.run.programs.compilations import CompileCounter
+from convs2s_jax.training.run.compilations import CompileCounter
 
 VOCABULARY = 23
 MODEL = ModelConfig(

@@ -15,7 +15,7 @@ from convs2s_jax.search.shortlist import Shortlist
 from convs2s_jax.serving.engine import Engine, Key, LineRequest
 from convs2s_jax.serving.loading import load
 from convs2s_jax.serving.options import ServeOptions
-from convs2s_jax.training.run.programs.compilations import CompileCounter
+from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.translation import shortlists, translator
 from convs2s_jax.translation.lines import translate
 from tests import stores

@@ -9,7 +9,7 @@ from convs2s_jax.interop import fairseq
 from convs2s_jax.training import optimizer
 from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.run.config import TrainingConfig
-from convs2s_jax.training.run.programs.configured import compile_configured
+from convs2s_jax.training.run.programs import compile_configured
 from convs2s_jax.training.step import init_state, update
 from tests import golden
 from tests.helpers import drills_but

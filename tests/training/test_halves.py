@@ -19,7 +19,7 @@ from convs2s_jax.training import halves, sharding
 from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.mesh import ShardingRule
 from convs2s_jax.training.run.config import TrainingConfig
-from convs2s_jax.training.run.programs.configured import compile_configured, fresh_state
+from convs2s_jax.training.run.programs import compile_configured, fresh_state
 from tests.meshes import mesh_of
 
 

@@ -9,7 +9,7 @@ from convs2s_jax.core.config import build
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.training import sharding
 from convs2s_jax.training.run.config import TrainingConfig
-from convs2s_jax.training.run.programs.configured import compile_configured, fresh_state
+from convs2s_jax.training.run.programs import compile_configured, fresh_state
 from tests.meshes import assert_equal_each, batch, mesh_of
 from tests.models.kinds import pair, together
 from tests.models.laws import filled

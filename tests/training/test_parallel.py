@@ -21,10 +21,9 @@ from convs2s_jax.nn.sharded_params import is_sharded
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.training import gathering, rings, sharding
 from convs2s_jax.training.optimizer import AdamConfig
+from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.config import TrainingConfig
-from convs2s_jax.training.run.programs.compilations import CompileCounter
-from convs2s_jax.training.run.programs.configured import compile_configured, fresh_state
-from convs2s_jax.training.run.programs.run_programs import compile_run, program_key
+from convs2s_jax.training.run.programs import compile_configured, compile_run, fresh_state, program_key
 from convs2s_jax.training.step import update
 from tests import tiny
 from tests.helpers import drills_but

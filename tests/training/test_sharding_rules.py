@@ -15,8 +15,7 @@ from convs2s_jax.training import sharding, sharding_table
 from convs2s_jax.training.mesh import MeshConfig, ShardingRule, abstract
 from convs2s_jax.training.parallel import compile_steps
 from convs2s_jax.training.run.loop import train
-from convs2s_jax.training.run.programs.configured import vocabularies
-from convs2s_jax.training.run.programs.run_programs import abstract_state
+from convs2s_jax.training.run.programs import abstract_state, vocabulary_sizes
 from convs2s_jax.training.step import init_state
 from tests import tiny
 from tests.meshes import assert_equal_each, mesh_of
@@ -192,7 +191,7 @@ def test_the_table_says_what_a_device_holds():
     )
     mesh = mesh_of((2, 2, 2))
     table = sharding_table.rows(abstract_state(cfg).params, abstract(cfg.mesh, 8), cfg.parallel, cfg.mesh.rules)
-    state = first_state(jax.random.key(0), cfg.model, cfg.training, **vocabularies(cfg))
+    state = first_state(jax.random.key(0), cfg.model, cfg.training, **vocabulary_sizes(cfg))
     params = jax.device_put(state.params, sharding.shardings(state.params, mesh, rules=cfg.mesh.rules))
     leaves = {path_of(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
     assert sum(row.number for row in table) == len(leaves)

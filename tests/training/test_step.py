@@ -17,7 +17,7 @@ from convs2s_jax.nn.trees import path_of
 from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.optimizer import AdamConfig, NesterovConfig
 from convs2s_jax.training.run.config import TrainingConfig
-from convs2s_jax.training.run.programs.configured import compile_configured, fresh_state
+from convs2s_jax.training.run.programs import compile_configured, fresh_state
 from convs2s_jax.training.step import update
 from tests import meshes
 from tests.helpers import drills_but

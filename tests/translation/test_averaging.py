@@ -17,7 +17,7 @@ from convs2s_jax.reporting.runs import read
 from convs2s_jax.training.run import finetuning, run_folder
 from convs2s_jax.training.run.checkpoints import derived_workdir, position_file
 from convs2s_jax.training.run.loop import train
-from convs2s_jax.training.run.programs.configured import fresh_state
+from convs2s_jax.training.run.programs import fresh_state
 from convs2s_jax.translation.averaging import write_average
 from convs2s_jax.translation.translator import load
 from tests import stores, tiny

@@ -22,7 +22,7 @@ from convs2s_jax.interop.fairseq.families import family_of_model
 from convs2s_jax.training import schedule
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.checkpoints import derived_workdir, restoring
-from convs2s_jax.training.run.programs.configured import fresh_state
+from convs2s_jax.training.run.programs import fresh_state
 from convs2s_jax.training.run.session import Position
 from convs2s_jax.training.run.stores import store_copy
 

@@ -22,11 +22,11 @@ from convs2s_jax.nn.types import Tree
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.mesh import row_shards
 from convs2s_jax.training.run import validation
-from convs2s_jax.training.run.inputs.dataset import Split
+from convs2s_jax.training.run.inputs import Split
 from convs2s_jax.training.run.prepare import Run
 from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.processes.interrupts import EndedAtOnceError
-from convs2s_jax.training.run.programs.abstract_arrays import abstract_batch, abstract_key, placed
+from convs2s_jax.training.run.programs import abstract_batch, abstract_key, placed
 from convs2s_jax.training.run.tasks.task_table import task_of
 from convs2s_jax.training.step import Step
 

@@ -13,20 +13,17 @@ from convs2s_jax.data import loader, plan
 from convs2s_jax.nn.trees import paths
 from convs2s_jax.training import schedule
 from convs2s_jax.training.batch import Batch
-from convs2s_jax.training.run import selection
+from convs2s_jax.training.run import inputs, selection
 from convs2s_jax.training.run.background_compiler import CompileRequest, requests
 from convs2s_jax.training.run.checkpoints import checkpoint
+from convs2s_jax.training.run.compilations import forget
 from convs2s_jax.training.run.config import Config, TrainingConfig
-from convs2s_jax.training.run.inputs import segmenting
-from convs2s_jax.training.run.inputs.batches import batch_on, padding_on
-from convs2s_jax.training.run.inputs.dataset import Split, fingerprint
+from convs2s_jax.training.run.inputs import Split, batch_on, fingerprint, padding_on
 from convs2s_jax.training.run.opening import open_run
 from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.processes.interrupts import Interrupts, StoppedBeforeUpdateError
-from convs2s_jax.training.run.reports.device_memory import device_memory
-from convs2s_jax.training.run.reports.update_window import Window
+from convs2s_jax.training.run.reports.measures import Window, device_memory
 from convs2s_jax.training.run.session import Position, Session, divergence_advice, save, score_test, validate
-from convs2s_jax.training.run.shared_programs import forget
 from convs2s_jax.training.run.stores.staging import opened
 from convs2s_jax.training.step import TrainState, fold_in, update
 
@@ -113,7 +110,7 @@ def _epochs(session: Session) -> loader.Epochs[_Epoch]:
     longest = max(shape.src for shape in run.shapes), max(shape.tgt for shape in run.shapes)
 
     def of(epoch: int) -> _Epoch:
-        split = segmenting.of_epoch(
+        split = inputs.segmented(
             run.cfg.data, run.train, run.vocabularies, seed=run.cfg.seed, epoch=epoch, longest=longest
         )
         planned = plan.plan_epoch(*split.lengths(), run.rows, run.shapes, seed=run.cfg.seed, epoch=epoch)

@@ -22,7 +22,7 @@ from convs2s_jax.nn import weight_norm
 from convs2s_jax.training import schedule, sharding_table
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.mesh import make
-from convs2s_jax.training.run import finetuning, run_folder, validation, vocabularies
+from convs2s_jax.training.run import finetuning, run_folder, validation
 from convs2s_jax.training.run.background_compiler import (
     BackgroundCompiler,
     CompileRequest,
@@ -33,30 +33,27 @@ from convs2s_jax.training.run.background_compiler import (
 )
 from convs2s_jax.training.run.checkpoints import checkpoint, derived_workdir, position_file, restoring
 from convs2s_jax.training.run.checkpoints.digest import digest_of_record
+from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.locks.lock import locked
-from convs2s_jax.training.run.prepare import Run, prepare
+from convs2s_jax.training.run.prepare import Run, learned_folder, prepare
 from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.processes.interrupts import Interrupts
-from convs2s_jax.training.run.programs.compilations import CompileCounter
-from convs2s_jax.training.run.programs.configured import executed_loss
-from convs2s_jax.training.run.programs.run_programs import (
+from convs2s_jax.training.run.programs import (
     begin_program,
     check_rules,
     check_types,
     compile_run,
+    executed_loss,
     placed_state,
     program_key,
     state_program,
 )
 from convs2s_jax.training.run.reports import trackers
-from convs2s_jax.training.run.reports.profile import FOLDER, Profile
+from convs2s_jax.training.run.reports.measures import PROFILE, Profile, WallClock, counter, peak_flops
 from convs2s_jax.training.run.reports.reports import Reports, Silence, show
-from convs2s_jax.training.run.reports.utilisation import counter, peak_flops
-from convs2s_jax.training.run.reports.wall_clock import WallClock
-from convs2s_jax.training.run.save_clock import SaveClock
 from convs2s_jax.training.run.selection import LOSS
-from convs2s_jax.training.run.session import Position, Session, check_data
+from convs2s_jax.training.run.session import Position, SaveClock, Session, check_data
 from convs2s_jax.training.run.stores.staging import Workdir
 from convs2s_jax.training.run.tasks.task_table import task_of
 from convs2s_jax.training.step import Step, TrainState
@@ -132,7 +129,7 @@ def open_run(
     reports.expect(_updates(run))
     peak = peak_flops(mesh, cfg.training.peak_flops)
     traced = cfg.training.traced if primary else None
-    profile = Profile(traced, workdir / FOLDER, step=position.step, tell=reports.tell, clock=clock)
+    profile = Profile(traced, workdir / PROFILE, step=position.step, tell=reports.tell, clock=clock)
     session = Session(
         run,
         mesh,
@@ -173,7 +170,7 @@ def prepare_only(cfg: Config, workdir: Path, tell: Tell) -> None:
             with contextlib.suppress(OSError, ValueError):
                 check_data(run, position_file.read(place))
                 break
-        if found := vocabularies.learned_folder(workdir, run.vocabularies):
+        if found := learned_folder(workdir, run.vocabularies):
             tell(
                 f"vocabularies: {found} (until this run trains, others can use them with --config.data.vocabulary.dir)"
             )

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,15 +16,13 @@ from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.run import run_folder, selection, validation
 from convs2s_jax.training.run.background_compiler import BackgroundCompiler, CompileRequest, Predictions
 from convs2s_jax.training.run.checkpoints import checkpoint, restoring
-from convs2s_jax.training.run.inputs.dataset import Split, check_unchanged
+from convs2s_jax.training.run.compilations import CompileCounter
+from convs2s_jax.training.run.inputs import Split, check_unchanged
 from convs2s_jax.training.run.prepare import Run
 from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.processes.interrupts import InterruptedWorkError, Interrupts
-from convs2s_jax.training.run.programs.compilations import CompileCounter
-from convs2s_jax.training.run.reports.profile import Profile
+from convs2s_jax.training.run.reports.measures import Profile, WallClock
 from convs2s_jax.training.run.reports.reports import Reports
-from convs2s_jax.training.run.reports.wall_clock import WallClock
-from convs2s_jax.training.run.save_clock import SaveClock
 from convs2s_jax.training.run.selection import LOSS, Best, Scores
 from convs2s_jax.training.run.stores.staging import Workdir
 from convs2s_jax.training.run.tasks.task_table import task_of
@@ -69,6 +68,29 @@ class Position:
     def where(self) -> str:
         """The position as messages name it: the last update and its epoch."""
         return f"step {self.step}, epoch {self.last_epoch}"
+
+
+class SaveClock:
+    """Measures the time since the last checkpoint. The clock of process 0 decides for all processes."""
+
+    def __init__(self, minutes: float) -> None:
+        """Start the clock.
+
+        Args:
+          minutes: between two checkpoints; 0 for none by the clock.
+        """
+        self._seconds = 60 * minutes
+        self.restart()
+
+    def restart(self) -> None:
+        """Start over: a checkpoint has just been saved."""
+        self._since = time.monotonic()
+
+    def due(self) -> bool:
+        """Whether the time has passed. All processes must ask at the same step; they get the answer of process 0."""
+        if not self._seconds:
+            return False
+        return distributed.from_primary(time.monotonic() - self._since >= self._seconds)
 
 
 @dataclasses.dataclass(frozen=True)

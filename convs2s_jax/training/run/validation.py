@@ -18,11 +18,10 @@ from convs2s_jax.nn.types import Array, Tree
 from convs2s_jax.training import dispatch, gathering, sharding
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.mesh import Parallel, ShardingRule, for_tracing, row_shards
+from convs2s_jax.training.run.compilations import shared
 from convs2s_jax.training.run.config import AnyModel
-from convs2s_jax.training.run.inputs.batches import batch_on
-from convs2s_jax.training.run.inputs.dataset import Split
-from convs2s_jax.training.run.programs.configured import loss_of
-from convs2s_jax.training.run.shared_programs import shared
+from convs2s_jax.training.run.inputs import Split, batch_on
+from convs2s_jax.training.run.programs import loss_of
 
 SHAPES = 3
 """Number of batch shapes for the validation and the test set together. Each is a separate program, which takes longer

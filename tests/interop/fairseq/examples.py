@@ -17,7 +17,7 @@ from convs2s_jax.models import encoder_decoder
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.checkpoints import restoring
-from convs2s_jax.training.run.programs.configured import fresh_state
+from convs2s_jax.training.run.programs import fresh_state
 from convs2s_jax.training.step import TrainState
 from tests import golden
 from tests.helpers import array

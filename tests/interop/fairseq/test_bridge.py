@@ -25,7 +25,7 @@ from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.checkpoints import derived_workdir, position_file, restoring
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.loop import train
-from convs2s_jax.training.run.programs.configured import compile_configured
+from convs2s_jax.training.run.programs import compile_configured
 from convs2s_jax.training.step import update
 from tests import golden as cases
 from tests import tiny

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from convs2s_jax.training.run import shared_programs
+from convs2s_jax.training.run import compilations
 from convs2s_jax.training.run.locks import lease
 from tests.checkpoints import save
 from tests.locks import CLAIMS, FLOCK
@@ -15,9 +15,9 @@ from tests.locks import CLAIMS, FLOCK
 @pytest.fixture
 def own_programs():
     """The runs of a test compile their programs, as the first ones of a process do."""
-    shared_programs.forget()
+    compilations.forget()
     yield
-    shared_programs.forget()
+    compilations.forget()
 
 
 @pytest.fixture(scope="module")

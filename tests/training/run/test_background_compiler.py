@@ -13,10 +13,9 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.mesh import MeshConfig, make
 from convs2s_jax.training.run import background_compiler, opening, validation
 from convs2s_jax.training.run.background_compiler import BackgroundCompiler, CompileRequest
+from convs2s_jax.training.run.compilations import CompileCounter, forget
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.processes.interrupts import EndedAtOnceError, InterruptedWorkError
-from convs2s_jax.training.run.programs.compilations import CompileCounter
-from convs2s_jax.training.run.shared_programs import forget
 from convs2s_jax.training.run.tasks import translation_task
 from tests import tiny
 from tests.helpers import drills_but

@@ -18,7 +18,7 @@ from convs2s_jax.models.convs2s.layers import ConvLayer
 from convs2s_jax.models.execution import ExecutionConfig, has_fast_bfloat16_products
 from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.run.config import TrainingConfig
-from convs2s_jax.training.run.programs.configured import compile_configured, loss_of
+from convs2s_jax.training.run.programs import compile_configured, loss_of
 from convs2s_jax.training.step import gradients
 from tests.helpers import difference, drills_but
 from tests.meshes import mesh_of

@@ -11,7 +11,7 @@ from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.training.optimizer import AdamConfig
 from convs2s_jax.training.run.checkpoints import checkpoint, restoring
 from convs2s_jax.training.run.config import TrainingConfig
-from convs2s_jax.training.run.programs.configured import fresh_state
+from convs2s_jax.training.run.programs import fresh_state
 from tests.helpers import drills_but
 from tests.models.kinds import pair, together
 

@@ -3,10 +3,10 @@
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.training.run import save_clock
+from convs2s_jax.training.run import session
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.processes import distributed
-from convs2s_jax.training.run.save_clock import SaveClock
+from convs2s_jax.training.run.session import SaveClock
 from tests import tiny
 
 
@@ -15,7 +15,7 @@ class Time:
 
     def __init__(self, monkeypatch):
         self.now = 1000.0
-        monkeypatch.setattr(save_clock.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(session.time, "monotonic", lambda: self.now)
 
 
 def test_a_save_is_due_when_the_minutes_since_the_last_one_have_passed(monkeypatch):

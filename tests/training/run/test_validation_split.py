@@ -10,8 +10,8 @@ from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import corpora, parallel_text
 from convs2s_jax.data.config import DataConfig
+from convs2s_jax.training.run import inputs
 from convs2s_jax.training.run.checkpoints import position_file
-from convs2s_jax.training.run.inputs import dataset
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.prepare import prepare
 from convs2s_jax.translation.translator import load
@@ -89,10 +89,10 @@ def test_a_run_that_held_out_lines_with_copies_in_its_training_text_keeps_its_sp
     now = parallel_text.read_train_and_valid(cfg)
     assert now != before
     for valid, expected in ((before[1], before), (now[1], now)):
-        recognise = dataset.recogniser({"valid": dataset.fingerprint_of_text(valid)})
+        recognise = inputs.recogniser({"valid": inputs.fingerprint_of_text(valid)})
         assert parallel_text.read_train_and_valid(cfg, recognise=recognise) == expected
         assert parallel_text.read(cfg, "valid", recognise=recognise) == expected[1]
-    told, known = [], {"train": 0, "valid": dataset.fingerprint_of_text(before[1])}
+    told, known = [], {"train": 0, "valid": inputs.fingerprint_of_text(before[1])}
     monkeypatch.setattr(position_file, "known_splits", lambda _: known)
     values = options(folder, data__hold_out=0.1, data__files={"train": cfg.files.train}, data__dir="")
     assert prepare(tiny.config(**values), tmp_path / "run", told.append).held_out["valid"] == known["valid"]
@@ -108,7 +108,7 @@ def test_held_out_lines_that_are_not_those_of_the_run_are_refused(folder):
     """Without its validation files, the training text of a run has fewer lines, but it has not changed."""
     cfg = config(folder, hold_out=0.1)
     refused = r"^the validation lines that data.hold_out=0.1 takes from the training "
-    recognise = dataset.recogniser({"valid": "of a file"})
+    recognise = inputs.recogniser({"valid": "of a file"})
     for split in ("train", "valid"):
         with pytest.raises(
             UserError, match=f"{refused}data are not those of the run: its validation files are missing,"

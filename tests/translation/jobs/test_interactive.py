@@ -12,7 +12,7 @@ import pytest
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.search import shortlist
 from convs2s_jax.search.shortlist import Shortlist
-from convs2s_jax.training.run.programs.compilations import CompileCounter
+from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.translation import lines as library
 from convs2s_jax.translation import shortlists
 from convs2s_jax.translation.jobs import interactive

@@ -1,8 +1,15 @@
-"""Reading checkpoints. Each is verified; a damaged one is skipped, one of another model is an error."""
+"""Reading checkpoints, also while a training replaces them.
 
+Each is verified. A damaged one is skipped, one of another model is an error.
+"""
+
+import asyncio
 import contextlib
+import os
 import re
-from collections.abc import Callable, Mapping
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,13 +24,83 @@ from convs2s_jax.nn.types import Tree
 from convs2s_jax.training.run.checkpoints import position_file
 from convs2s_jax.training.run.checkpoints.checkpoint import validations_of
 from convs2s_jax.training.run.checkpoints.digest import digest
-from convs2s_jax.training.run.checkpoints.rotation import LISTINGS, ReplacedError, entries, is_replaced
+from convs2s_jax.training.run.locks.lock import may_be_locked
 from convs2s_jax.training.run.processes import distributed
-from convs2s_jax.training.run.processes.event_loops import finishing
 from convs2s_jax.training.run.run_folder import finished
 from convs2s_jax.training.run.selection import best_of
 from convs2s_jax.training.run.stores import store_copy
 from convs2s_jax.training.step import TrainState
+
+
+class _Finishing(asyncio.SelectorEventLoop):
+    def close(self) -> None:
+        """Close the loop once its tasks have ended, however they end."""
+        if not self.is_closed() and not self.is_running():
+            while pending := asyncio.all_tasks(self):
+                self.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
+        super().close()
+
+
+class _Policy(asyncio.DefaultEventLoopPolicy):
+    def new_event_loop(self) -> asyncio.AbstractEventLoop:
+        """A loop that finishes its tasks."""
+        return _Finishing()
+
+
+@contextlib.contextmanager
+def finishing() -> Iterator[None]:
+    """Inside, new event loops finish their tasks before they close."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.14 announces the end of policies
+        before = asyncio.get_event_loop_policy()
+        asyncio.set_event_loop_policy(_Policy())
+    try:
+        yield
+    finally:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            asyncio.set_event_loop_policy(before)
+
+
+SETTLED = 1.0
+"""Seconds for which a checkpoint that could not be read must stay unchanged to count as damaged."""
+LOOKS = 20
+"""How often it is checked in these seconds. Checks are counted, so that a process that is stopped misses only one."""
+LISTINGS = 200
+"""How often the folder is listed before reading fails."""
+
+Entries = dict[str, tuple[int, int]]
+"""The folders and files of a checkpoint: path -> (size, time of the last change)."""
+
+
+class ReplacedError(Exception):
+    """A checkpoint was removed or replaced while it was read."""
+
+
+def entries(place: Path) -> Entries:
+    """The folders and files of a checkpoint as they are now; none if it is gone."""
+    found = {}
+    for folder, _, names in os.walk(place):
+        for path in (folder, *(os.path.join(folder, name) for name in names)):
+            try:
+                status = os.lstat(path)
+            except OSError:
+                continue  # removed just now
+            found[path] = (status.st_size, status.st_mtime_ns)
+    return found
+
+
+def is_replaced(place: Path, before: Entries) -> bool:
+    """Whether a checkpoint that could not be read has changed or is gone.
+
+    If its workdir has a lock, it is watched for `SETTLED` seconds, since its removal may be in progress.
+    """
+    looks = LOOKS if may_be_locked(place.parents[1]) else 0
+    while (now := entries(place)) == before and now and looks:
+        looks -= 1
+        time.sleep(SETTLED / LOOKS)
+    return now != before or not now
+
 
 T = TypeVar("T")
 

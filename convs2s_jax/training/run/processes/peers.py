@@ -14,17 +14,21 @@ import socket
 import sys
 import threading
 import time
-from typing import NoReturn, TextIO
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NoReturn, TextIO
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from convs2s_jax.core.errors import Tell
-from convs2s_jax.core.guard import user_message
-from convs2s_jax.training.run.processes import distributed
+from convs2s_jax.core.config import check
+from convs2s_jax.core.errors import Tell, UserError, counted, first_line
+from convs2s_jax.core.guard import ended_by_signals, user_message
+from convs2s_jax.training.run.processes import distributed, peers
 from convs2s_jax.training.run.processes.distributed import LINGER
 from convs2s_jax.training.run.processes.holder import LOST
+from convs2s_jax.training.run.processes.options import Processes
 
 PULSE = 1.0
 """Seconds between two signs of life."""
@@ -228,3 +232,98 @@ def _greet(peers: Peers, hosts: list[str], port: int, token: str) -> bool:
         except (OSError, UnicodeError):
             continue
     return False
+
+
+JAX_LATER = 15
+"""Seconds after `heartbeat_timeout` at which JAX's own service ends a process that `Peers` has not ended."""
+
+
+def join(processes: Processes) -> Peers | None:
+    """Connect to the other processes, before any device is used; None in a training of one process.
+
+    Raises:
+      UserError: --distributed is given and no cluster is found, or the address is invalid.
+      SystemExit: with status `LOST`, if process 0 does not start in time; if others do not, JAX aborts this process.
+    """
+    address = processes.coordinator_address
+    if not processes.distributed and address is None:
+        return None
+    who = "this process" if processes.process_id is None else f"process {processes.process_id}"
+    where = "through the cluster" if address is None else f"at {address}"
+    seconds = processes.initialization_timeout
+    # if the others do not come, JAX ends this process itself, so the message must come first
+    sys.stderr.write(f"{who} is looking for the others {where}, for at most {seconds} s\n")
+    if address is not None and processes.process_id:
+        _await_primary(address, seconds)
+    try:
+        with ended_by_signals():
+            jax.distributed.initialize(
+                processes.coordinator_address,
+                processes.num_processes,
+                processes.process_id,
+                initialization_timeout=processes.initialization_timeout,
+                heartbeat_timeout_seconds=processes.heartbeat_timeout + JAX_LATER,
+            )
+    except (ValueError, RuntimeError) as error:
+        reason = first_line(error)
+        if processes.distributed:
+            raise UserError(
+                f"--distributed: {reason.rstrip('.')}. Start under Slurm, Open MPI, Kubernetes or on a TPU pod, or set "
+                "--coordinator_address, --num_processes and --process_id"
+            ) from error
+        if "RPC server" in reason:
+            raise UserError(
+                f"--coordinator_address={address}: {who} cannot listen there ({reason}): use an address of this "
+                "machine and a port that no other program uses"
+            ) from error
+        raise UserError(f"{who} did not find the others {where} ({reason})") from error
+    devices = jax.devices()
+    distributed.barrier("joined")  # no process may exit while another is still connecting
+    if not distributed.is_multi_process():
+        return None
+    _check_devices(Counter(device.process_index for device in devices))
+    return peers.connect(processes.heartbeat_timeout, None if address is None else address.rpartition(":")[0])
+
+
+def _check_devices(counts: Counter[int]) -> None:
+    """Refuse processes with different numbers of devices, which JAX's collectives between processes require."""
+    for process, count in sorted(counts.items()):
+        check(
+            count == counts[0],
+            f"process {process} has {counted(count, 'device')}, process 0 has {counts[0]}: give each process the same "
+            "number",
+        )
+
+
+@contextlib.contextmanager
+def together(processes: Processes) -> Iterator[None]:
+    """Connect to the other processes, for a command that has nothing to save. Errors are those of `join`.
+
+    A signal ends this process at once, and the others as if it was lost. JAX's own handler of SIGTERM would only note
+    the signal, since a training saves first.
+    """
+    settings: Any = jax.config
+    settings.update("jax_enable_preemption_service", False)
+    with ended_by_signals(), distributed.guarded(), join(processes) or contextlib.nullcontext():
+        yield
+
+
+def _await_primary(address: str, seconds: float) -> None:
+    """Wait until process 0 accepts connections."""
+    host, _, port = address.rpartition(":")
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=seconds).close()
+            return
+        except UnicodeError as error:
+            raise UserError(f"--coordinator_address={address}: '{host}' is not a host name") from error
+        except OSError as error:
+            if time.monotonic() > deadline:
+                sys.stderr.write(
+                    f"no answer at --coordinator_address={address} ({error}): process 0 must run there, and all "
+                    "machines must be able to reach it through this port\n"
+                )
+                # the machine of process 0 may still be starting, so the same command can be run again
+                raise SystemExit(LOST) from error
+            time.sleep(0.2)

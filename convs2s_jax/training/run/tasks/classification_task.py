@@ -26,7 +26,7 @@ from convs2s_jax.search.classify import classify
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.loss import cross_entropy
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.inputs.dataset import Split
+from convs2s_jax.training.run.inputs import Split
 from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.processes.interrupts import Interrupts
 

@@ -12,7 +12,7 @@ from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.nn.types import Key, Tree
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.inputs.dataset import Split
+from convs2s_jax.training.run.inputs import Split
 from convs2s_jax.training.run.processes.interrupts import Interrupts
 
 M = TypeVar("M", contravariant=True)

@@ -23,7 +23,7 @@ from convs2s_jax.search.memory import check_beam
 from convs2s_jax.search.translate import lowerings, translate
 from convs2s_jax.training.loss import training_loss
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.inputs.dataset import Split
+from convs2s_jax.training.run.inputs import Split
 from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.processes.interrupts import Interrupts
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from convs2s_jax.training.run.checkpoints import digest
-from convs2s_jax.training.run.programs.compilations import CompileCounter
+from convs2s_jax.training.run.compilations import CompileCounter
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "uint8"])

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.training.run.checkpoints import checkpoint, position_file, restoring, rotation
+from convs2s_jax.training.run.checkpoints import checkpoint, position_file, restoring
 from convs2s_jax.training.run.locks.lock import locked
 from convs2s_jax.translation.translator import load
 from tests import processes, tiny
@@ -81,7 +81,7 @@ def test_a_step_that_is_asked_for_and_goes_is_missing_not_damaged(folder, monkey
 
 
 def test_what_stays_as_it_is_is_damaged_also_beside_a_training(folder, monkeypatch):
-    monkeypatch.setattr(rotation, "SETTLED", 0.2)
+    monkeypatch.setattr(restoring, "SETTLED", 0.2)
     shutil.rmtree(folder / "20" / "params")  # a removal that a kill has cut short
     told = []
     with locked(folder.parent):
@@ -92,10 +92,10 @@ def test_what_stays_as_it_is_is_damaged_also_beside_a_training(folder, monkeypat
 
 def test_a_process_that_is_stopped_meanwhile_does_not_miss_the_removal(folder, monkeypatch):
     """Each of its short waits takes as long as the whole watch; what was read begins to go in the third."""
-    clock = StoppedClock(rotation.SETTLED, {3: lambda: removed(folder)})
-    monkeypatch.setattr(rotation, "time", clock)
+    clock = StoppedClock(restoring.SETTLED, {3: lambda: removed(folder)})
+    monkeypatch.setattr(restoring, "time", clock)
     with locked(folder.parent):
-        assert rotation.is_replaced(folder / "20", rotation.entries(folder / "20"))
+        assert restoring.is_replaced(folder / "20", restoring.entries(folder / "20"))
     assert clock.slept == 3
 
 

@@ -7,8 +7,7 @@ from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.data.plan import Plan, PlannedBatch, plan_all
 from convs2s_jax.data.shapes import Shape
 from convs2s_jax.training.mesh import MeshConfig, make
-from convs2s_jax.training.run.inputs.batches import batch_on, padding_on
-from convs2s_jax.training.run.inputs.dataset import Split
+from convs2s_jax.training.run.inputs import Split, batch_on, padding_on
 
 SPLIT = Split(
     text=None, src=[np.array([5, 6, 7]), np.array([], int), np.array([8])], tgt=[np.array([20 + i]) for i in range(3)]

@@ -7,8 +7,7 @@ from sentencepiece import SentencePieceTrainer
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.pieces import of_model
 from convs2s_jax.data.vocabulary import Vocabularies
-from convs2s_jax.training.run import loop
-from convs2s_jax.training.run.inputs import segmenting
+from convs2s_jax.training.run import inputs, loop
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.prepare import prepare
 from tests import tiny
@@ -19,7 +18,7 @@ SAMPLED = {"data__subword_sampling": 0.2}
 def segmented(run, epoch, **values):
     longest = values.pop("longest", (64, 64))
     data = tiny.config(**{"data__subword_sampling": 0.2, **values}).data
-    return segmenting.of_epoch(data, run.train, run.vocabularies, seed=1, epoch=epoch, longest=longest)
+    return inputs.segmented(data, run.train, run.vocabularies, seed=1, epoch=epoch, longest=longest)
 
 
 def largest(run):
@@ -91,7 +90,7 @@ def test_whole_words_are_refused(tmp_path):
         )
     made = of_model(tmp_path / "words.model")
     with pytest.raises(UserError, match="the vocabularies consist of whole words"):
-        segmenting.check_vocabularies(tiny.config(**SAMPLED).data, Vocabularies(src=made, tgt=made))
+        inputs.check_sampling(tiny.config(**SAMPLED).data, Vocabularies(src=made, tgt=made))
 
 
 @pytest.mark.drill

@@ -4,8 +4,7 @@ import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.config import DataConfig
-from convs2s_jax.training.run import run_folder
-from convs2s_jax.training.run.inputs import sides
+from convs2s_jax.training.run import finetuning, run_folder
 from tests import tiny
 
 CASES = {
@@ -22,7 +21,7 @@ CASES = {
 def test_other_names_are_told(there, here, joint, said):
     told = []
     configs = (DataConfig(src=src, tgt=tgt) for src, tgt in (there, here))
-    sides.compare(*configs, "training.finetune_from=run", joint=joint, tell=told.append)
+    finetuning.compare_sides(*configs, "training.finetune_from=run", joint=joint, tell=told.append)
     assert len(told) == (said is not None)
     assert all(
         line.startswith(f"training.finetune_from=run: that run names its sides differently, {said}") for line in told
@@ -36,15 +35,15 @@ def test_reversed_sides_are_refused_unless_one_vocabulary_serves_both():
         match=r"^x=y belongs to a run from 'de' to 'en', but this one is from 'en' to 'de': each side would use the "
         r"vocabulary of the other; swap data.src and data.tgt, or leave the field out$",
     ):
-        sides.compare(there, here, "x=y", joint=False, tell=pytest.fail)
-    sides.compare(there, here, "data.vocabulary.dir=y", joint=True, tell=pytest.fail)
+        finetuning.compare_sides(there, here, "x=y", joint=False, tell=pytest.fail)
+    finetuning.compare_sides(there, here, "data.vocabulary.dir=y", joint=True, tell=pytest.fail)
 
 
 def test_a_folder_of_vocabularies_need_not_be_that_of_a_run(tmp_path):
-    assert sides.of_vocabularies(str(tmp_path / "vocab")) is None
-    assert sides.of_vocabularies("gs://bucket/run/vocab") is None
+    assert finetuning.corpus_beside(str(tmp_path / "vocab")) is None
+    assert finetuning.corpus_beside("gs://bucket/run/vocab") is None
     cfg = tiny.config()
     run_folder.write_config(tmp_path, cfg)
-    assert sides.of_vocabularies(str(tmp_path / "vocab")) == cfg.data
+    assert finetuning.corpus_beside(str(tmp_path / "vocab")) == cfg.data
     (tmp_path / "config.json").write_text("{}")
-    assert sides.of_vocabularies(str(tmp_path / "vocab")) is None
+    assert finetuning.corpus_beside(str(tmp_path / "vocab")) is None

@@ -17,7 +17,7 @@ import pytest
 
 from convs2s_jax.commands import train
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.training.run.processes import peers, rendezvous
+from convs2s_jax.training.run.processes import peers
 from convs2s_jax.training.run.processes.peers import Peers
 from tests import processes, tiny
 
@@ -27,13 +27,14 @@ MARGIN = 6
 
 WAITING = f"""
 import sys, time
-from convs2s_jax.training.run.processes import distributed, rendezvous
+from convs2s_jax.training.run.processes import distributed
+from convs2s_jax.training.run.processes import peers
 from convs2s_jax.training.run.processes.interrupts import Interrupts
 from convs2s_jax.training.run.processes.options import Processes
 
 address, count, number, victim = sys.argv[1], *map(int, sys.argv[2:])
 given = dict(coordinator_address=address, num_processes=count, process_id=number, heartbeat_timeout={SILENCE})
-found = rendezvous.join(Processes(**given))
+found = peers.join(Processes(**given))
 
 with distributed.guarded(), found, Interrupts(own_process=True, peers=found):
     print("joined", flush=True)
@@ -207,7 +208,7 @@ def test_the_others_hear_of_an_error_between_the_connection_and_the_training(mon
     def without_home(_):
         raise RuntimeError
 
-    monkeypatch.setattr(rendezvous, "join", lambda _: found)
+    monkeypatch.setattr(peers, "join", lambda _: found)
     monkeypatch.setattr("convs2s_jax.core.compiled_programs.folder_of", without_home)
     with here, there:
         ended = processes.called(train.console, "train.py", "--config=cldr_en_de", "--workdir=gs://bucket/run")

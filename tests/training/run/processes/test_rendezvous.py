@@ -12,7 +12,7 @@ import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.mesh import MeshConfig, make
-from convs2s_jax.training.run.processes import distributed, rendezvous
+from convs2s_jax.training.run.processes import distributed, peers
 from convs2s_jax.training.run.processes.holder import LOST
 from convs2s_jax.training.run.processes.options import Processes, from_environment
 from tests import processes as real
@@ -57,13 +57,13 @@ def test_an_environment_that_is_no_number_is_refused(text):
 
 
 def test_processes_with_different_numbers_of_devices_are_refused():
-    rendezvous._check_devices(Counter([0, 0, 1, 1]))
+    peers._check_devices(Counter([0, 0, 1, 1]))
     with pytest.raises(UserError, match=r"^process 1 has 1 device, process 0 has 2: give each process the same num"):
-        rendezvous._check_devices(Counter([0, 0, 1, 2, 2]))
+        peers._check_devices(Counter([0, 0, 1, 2, 2]))
 
 
 def test_a_single_process_is_its_own_primary_and_agrees_with_itself(tmp_path):
-    rendezvous.join(Processes())
+    peers.join(Processes())
     assert not distributed.is_multi_process()
     assert distributed.is_primary()
     assert distributed.primary_first("work", lambda: 5) == 5
@@ -129,13 +129,14 @@ def test_a_lost_process_is_told_from_other_errors(error, lost, monkeypatch):
 
 LEAVING = """
 import os, sys, time
-from convs2s_jax.training.run.processes import distributed, rendezvous
+from convs2s_jax.training.run.processes import distributed
+from convs2s_jax.training.run.processes import peers
 from convs2s_jax.training.run.processes.options import Processes
 
 address, number = sys.argv[1], int(sys.argv[2])
 end = os._exit
 os._exit = lambda status: (time.sleep(3 * number), end(status))  # process 1 is slow to go
-rendezvous.join(Processes(coordinator_address=address, num_processes=2, process_id=number))
+peers.join(Processes(coordinator_address=address, num_processes=2, process_id=number))
 distributed.leave(3)
 """
 
@@ -158,11 +159,11 @@ def test_who_leaves_late_for_the_same_reason_keeps_its_status():
 def test_ctrl_c_ends_a_process_that_waits_for_the_others():
     code = """
 import signal, sys
-from convs2s_jax.training.run.processes import rendezvous
+from convs2s_jax.training.run.processes import peers
 from convs2s_jax.training.run.processes.options import Processes
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests may run where it is ignored
-rendezvous.join(Processes(coordinator_address=sys.argv[1], num_processes=2, process_id=0))
+peers.join(Processes(coordinator_address=sys.argv[1], num_processes=2, process_id=0))
 """
     command = [sys.executable, "-c", code, f"127.0.0.1:{real.free_port()}"]
     process = subprocess.Popen(command, cwd=tiny.ROOT, env=real.environment(1), stderr=subprocess.PIPE, text=True)
@@ -180,12 +181,13 @@ rendezvous.join(Processes(coordinator_address=sys.argv[1], num_processes=2, proc
 
 CHECKING = """
 import signal, sys, time
-from convs2s_jax.training.run.processes import distributed, rendezvous
+from convs2s_jax.training.run.processes import distributed
+from convs2s_jax.training.run.processes import peers
 from convs2s_jax.training.run.processes.options import Processes
 
 address, signalled, number = sys.argv[1], *map(int, sys.argv[2:])
 signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests may run where it is ignored
-with rendezvous.together(Processes(coordinator_address=address, num_processes=2, process_id=number)):
+with peers.together(Processes(coordinator_address=address, num_processes=2, process_id=number)):
     print("together", flush=True)
     if number == signalled:
         distributed.barrier("never")  # in C++, where Python's handlers do not run

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from convs2s_jax.training.run.programs.compilations import CompileCounter
+from convs2s_jax.training.run.compilations import CompileCounter
 
 
 def test_each_new_shape_counts_once():

@@ -15,10 +15,8 @@ from convs2s_jax.nn.draws import BatchedInit
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.training import dispatch, sharding
 from convs2s_jax.training.mesh import MeshConfig, make
-from convs2s_jax.training.run.programs import first_state, run_programs
-from convs2s_jax.training.run.programs.configured import fresh_state
-from convs2s_jax.training.run.programs.first_state import FirstState
-from convs2s_jax.training.run.programs.run_programs import placed_state, program_key, state_program
+from convs2s_jax.training.run import programs
+from convs2s_jax.training.run.programs import FirstState, fresh_state, placed_state, program_key, state_program
 from convs2s_jax.training.run.tasks.task_table import task_of
 from tests import tiny
 from tests.helpers import drills_but
@@ -108,11 +106,11 @@ def test_no_kind_draws_by_other_functions(encoder, decoder):
 @pytest.mark.parametrize("where", ["no host", "another generator", "nested draws"])
 def test_elsewhere_it_is_one_program_with_separate_draws(where, monkeypatch):
     if where == "no host":
-        monkeypatch.setattr(run_programs.draws, "host", lambda: None)
+        monkeypatch.setattr(programs.draws, "host", lambda: None)
     elif where == "another generator":
-        monkeypatch.setattr(run_programs.draws, "can_be_batched", lambda: False)
+        monkeypatch.setattr(programs.draws, "can_be_batched", lambda: False)
     else:
-        monkeypatch.setattr(first_state, "BatchedInit", Mock(side_effect=run_programs.draws.NestedDrawError))
+        monkeypatch.setattr(programs, "BatchedInit", Mock(side_effect=programs.draws.NestedDrawError))
     made = state_program.__wrapped__(program_key(config((1, 1, 1))), ONE, **SIZES)
     assert not isinstance(made, FirstState)
     assert made.lower(KEY).out_info.step.shape == ()

@@ -5,11 +5,10 @@ import re
 
 import pytest
 
+from convs2s_jax.training.run.compilations import KEPT, CompileCounter, forget, shared
 from convs2s_jax.training.run.config import TrainingConfig
 from convs2s_jax.training.run.loop import train
-from convs2s_jax.training.run.programs.compilations import CompileCounter
-from convs2s_jax.training.run.programs.run_programs import program_key
-from convs2s_jax.training.run.shared_programs import KEPT, forget, shared
+from convs2s_jax.training.run.programs import program_key
 from tests import tiny
 
 FIXED = {"kind": "fixed", "rates": [0.1]}

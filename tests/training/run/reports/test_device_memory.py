@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import jax
 
-from convs2s_jax.training.run.reports.device_memory import device_memory
+from convs2s_jax.training.run.reports.measures import device_memory
 
 
 def device(stats):

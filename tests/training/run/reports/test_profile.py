@@ -8,8 +8,8 @@ import pytest
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run.config import Traced, TrainingConfig
 from convs2s_jax.training.run.loop import train
-from convs2s_jax.training.run.reports import profile
-from convs2s_jax.training.run.reports.wall_clock import WallClock
+from convs2s_jax.training.run.reports import measures
+from convs2s_jax.training.run.reports.measures import WallClock
 from tests import tiny
 
 
@@ -17,8 +17,8 @@ from tests import tiny
 def calls(monkeypatch):
     """What the profiler was asked for, with the number of updates done then."""
     made = []
-    monkeypatch.setattr(profile.jax.profiler, "start_trace", lambda folder: made.append(("start", folder)))
-    monkeypatch.setattr(profile.jax.profiler, "stop_trace", lambda: made.append(("stop",)))
+    monkeypatch.setattr(measures.jax.profiler, "start_trace", lambda folder: made.append(("start", folder)))
+    monkeypatch.setattr(measures.jax.profiler, "stop_trace", lambda: made.append(("stop",)))
     return made
 
 
@@ -35,7 +35,7 @@ def calls(monkeypatch):
 )
 def test_just_the_updates_asked_for_are_traced(calls, tmp_path, asked, begin, expected):
     told, traced = [], []
-    with profile.Profile(asked, tmp_path, step=begin, tell=told.append, clock=WallClock()) as one:
+    with measures.Profile(asked, tmp_path, step=begin, tell=told.append, clock=WallClock()) as one:
         one.done(begin, None)
         for step in range(begin + 1, 9):
             if calls[-1:] == [("start", tmp_path)]:
@@ -54,7 +54,7 @@ def test_the_results_of_earlier_updates_are_awaited_at_both_ends(calls, tmp_path
         def block_until_ready(self):
             calls.append("awaited")
 
-    with profile.Profile(Traced(2, 1), tmp_path, step=0, tell=print, clock=WallClock()) as one:
+    with measures.Profile(Traced(2, 1), tmp_path, step=0, tell=print, clock=WallClock()) as one:
         for step in (1, 2, 3):
             one.done(step, Result())
     assert calls == ["awaited", ("start", tmp_path), "awaited", ("stop",)]

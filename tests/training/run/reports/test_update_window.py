@@ -6,9 +6,8 @@ import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.batch import LossSums
-from convs2s_jax.training.run.reports import wall_clock
-from convs2s_jax.training.run.reports.update_window import Window
-from convs2s_jax.training.run.reports.wall_clock import WallClock
+from convs2s_jax.training.run.reports import measures
+from convs2s_jax.training.run.reports.measures import WallClock, Window
 from convs2s_jax.training.step import StepSums
 
 
@@ -34,7 +33,7 @@ class Time:
 @pytest.fixture
 def time(monkeypatch):
     moved = Time()
-    monkeypatch.setattr(wall_clock.time, "perf_counter", lambda: moved.now)
+    monkeypatch.setattr(measures.time, "perf_counter", lambda: moved.now)
     return moved
 
 

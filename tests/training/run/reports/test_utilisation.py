@@ -14,9 +14,15 @@ from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.parallel import compile_steps
 from convs2s_jax.training.run import opening
 from convs2s_jax.training.run.loop import train
-from convs2s_jax.training.run.programs.configured import compile_configured, executed_loss, loss_of
-from convs2s_jax.training.run.programs.run_programs import compile_run, placed_state, program_key
-from convs2s_jax.training.run.reports.utilisation import PEAKS, counter, peak_flops
+from convs2s_jax.training.run.programs import (
+    compile_configured,
+    compile_run,
+    executed_loss,
+    loss_of,
+    placed_state,
+    program_key,
+)
+from convs2s_jax.training.run.reports.measures import PEAKS, counter, peak_flops
 from tests import tiny
 from tests.helpers import drills_but
 from tests.states import first_state

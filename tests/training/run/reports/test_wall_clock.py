@@ -3,15 +3,15 @@
 import pytest
 
 from convs2s_jax.training.run.loop import train
-from convs2s_jax.training.run.reports import wall_clock
-from convs2s_jax.training.run.reports.wall_clock import ACTIVITIES, WallClock
+from convs2s_jax.training.run.reports import measures
+from convs2s_jax.training.run.reports.measures import ACTIVITIES, WallClock
 from tests import tiny
 
 
 def test_seconds_are_counted_once_whatever_is_within_what(monkeypatch):
     """Also where an error ends an activity."""
     now = iter([0.0, 1.0, 3.0, 7.0, 15.0, 31.0, 63.0])
-    monkeypatch.setattr(wall_clock.time, "perf_counter", lambda: next(now))
+    monkeypatch.setattr(measures.time, "perf_counter", lambda: next(now))
     clock = WallClock()
 
     def interrupted():
@@ -30,7 +30,7 @@ def test_seconds_are_counted_once_whatever_is_within_what(monkeypatch):
 
 def test_the_account_is_of_the_whole_time(monkeypatch):
     now = iter([0.0, 10.0, 40.0, 40.0, 50.0])
-    monkeypatch.setattr(wall_clock.time, "perf_counter", lambda: next(now))
+    monkeypatch.setattr(measures.time, "perf_counter", lambda: next(now))
     clock = WallClock()
     with clock.during("compute"):
         pass

@@ -21,7 +21,7 @@ from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.mesh import MeshConfig, make
 from convs2s_jax.training.run.config import Config, TrainingConfig
 from convs2s_jax.training.run.loop import train
-from convs2s_jax.training.run.programs.configured import compile_configured
+from convs2s_jax.training.run.programs import compile_configured
 from convs2s_jax.training.run.tasks import classification_task, translation_task
 from convs2s_jax.training.run.tasks.task_table import TASKS, task_of
 from convs2s_jax.training.step import update

@@ -1,1 +1,0 @@
-"""From a corpus to batches on the devices: vocabularies, tokenised splits, shapes, segmentations."""

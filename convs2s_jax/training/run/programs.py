@@ -1,0 +1,345 @@
+"""The programs of a run: the update, the loss and the first state, compiled once for equal configurations.
+
+A run that differs from an earlier one only in what its programs do not depend on (`ProgramKey`), such as the seed, the
+learning rate or the number of updates, retraces and recompiles none of them.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, Sharding
+
+from convs2s_jax.core.compiler_options import OnCpu, unless_set
+from convs2s_jax.core.config import check
+from convs2s_jax.core.tokens import SPECIAL
+from convs2s_jax.nn import draws
+from convs2s_jax.nn.draws import FOR_KEYS, BatchedInit, host
+from convs2s_jax.nn.types import Array, Key, Tree
+from convs2s_jax.training import by_pmap, dispatch, optimizer, sharding
+from convs2s_jax.training.batch import Batch, LossSums
+from convs2s_jax.training.gathering import Exchange
+from convs2s_jax.training.mesh import Parallel, ShardingRule, row_shards
+from convs2s_jax.training.parallel import compile_steps, loss_shards
+from convs2s_jax.training.run.compilations import shared
+from convs2s_jax.training.run.config import AnyModel, Config, TrainingConfig
+from convs2s_jax.training.run.tasks.task_table import task_of
+from convs2s_jax.training.step import Loss, Step, TrainState, init_state
+
+
+def abstract_batch(mesh: Mesh, *, rows: int, src: int, tgt: int) -> Batch:
+    """A batch of this many rows and tokens per row, sharded over the devices as in training."""
+    sides: list[Any] = [jax.ShapeDtypeStruct((rows, length), "int32") for length in (src, tgt)]
+    return placed(Batch(src=sides[0], tgt=sides[1]), sharding.batch_sharding(mesh))
+
+
+def abstract_key() -> Any:
+    """A random key."""
+    return jax.eval_shape(lambda: jax.random.key(0))
+
+
+def placed(tree: Tree, where: Tree) -> Tree:
+    """Abstract arrays with shardings, one for all or one for each."""
+    if isinstance(where, Sharding):
+        where = jax.tree.map(lambda _: where, tree)
+    return jax.tree.map(lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), tree, where)
+
+
+def places(tree: Tree) -> Tree:
+    """The shardings of arrays, abstract or not."""
+    return jax.tree.map(lambda leaf: leaf.sharding, tree)
+
+
+def fresh_state(key: Key, model: AnyModel, training: TrainingConfig, *, source: int, target: int) -> TrainState:
+    """The state before the first update, for vocabularies of `source` and `target` entries."""
+    return state_of(task_of(model).init(key, model, source=source, target=target), model, training)
+
+
+def state_of(params: Tree, model: AnyModel, training: TrainingConfig) -> TrainState:
+    """The state before the first update, with these new parameters, which are merged."""
+    # without the barrier, the samples are compiled again for each use: direction, length, and the test for zeros
+    params = task_of(model).split(jax.lax.optimization_barrier(params), model)
+    return init_state(params, optimizer.transformation(training.optimizer))
+
+
+def vocabulary_sizes(cfg: Config, size: int | None = None, labels: int | None = None) -> dict[str, int]:
+    """Entries of the vocabularies by side, the special symbols included.
+
+    Args:
+      cfg: the configuration, which sets sizes.
+      size: of both, in place of those.
+      labels: number of a classifier's labels, which only its training text determines; None for the minimum, 2.
+    """
+    asked = cfg.data.vocabulary
+    source, target = size or asked.src_size, size or asked.tgt_size
+    if cfg.classifies:
+        return {"source": source, "target": len(SPECIAL) + (labels or 2)}
+    if cfg.data.one_sided:
+        return {"source": target, "target": target}
+    return {"source": source, "target": source if asked.joint or cfg.translator.share_embeddings else target}
+
+
+def loss_of(model: AnyModel, *, smoothing: float = 0.0, shards: int = 1) -> Loss[Batch, LossSums]:
+    """The loss of a model's task.
+
+    Args:
+      model: its configuration.
+      smoothing: of labels.
+      shards: number of devices over which the rows of one call are sharded; see `parallel.loss_shards`.
+    """
+    task = task_of(model)
+
+    def loss(params: Tree, batch: Batch, key: Key | None) -> LossSums:
+        return task.batch_loss(params, model, batch, smoothing=smoothing, shards=shards, key=key)
+
+    return loss
+
+
+def executed_loss(cfg: Config, mesh: Mesh) -> Loss[Batch, LossSums]:
+    """The loss of a whole batch, with the forms of convolutions that updates on this mesh compute."""
+    model = _for_gradients(cfg.model, mesh, cfg.parallel, None)
+    return loss_of(model, smoothing=cfg.training.label_smoothing)
+
+
+def compile_configured(
+    model: AnyModel,
+    training: TrainingConfig,
+    mesh: Mesh | None = None,
+    *,
+    parallel: Parallel = "jit",
+    accumulates: bool = False,
+    gather_once: tuple[str, ...] = (),
+    rules: Sequence[ShardingRule] = (),
+    platform: str | None = None,
+) -> Step[Batch, LossSums]:
+    """The compiled update of a configuration; see `parallel.compile_steps`.
+
+    Args:
+      model: its configuration.
+      training: the optimiser, and how gradients are summed and clipped.
+      mesh: the devices; None for one.
+      parallel: how the update is spread over devices.
+      accumulates: whether updates have several batches; see `Exchange.reduce_once_per_update`.
+      gather_once: kernels that `fsdp` shards and that are gathered before the first layer; see `gathering.Exchange`.
+      rules: how parameters are sharded, before those of `training.sharding`.
+      platform: of the devices that the mesh stands in for (`ExecutionConfig.for_gradients`); None for its own.
+    """
+    model = _for_gradients(model, mesh, parallel, platform)
+    exchange = Exchange(dtype=training.sum_dtype, reduce_once_per_update=accumulates, gather_once=gather_once)
+    shards = 1 if mesh is None else loss_shards(mesh, parallel, exchange)
+    return compile_steps(
+        loss_of(model, smoothing=training.label_smoothing, shards=shards),
+        optimizer.transformation(training.optimizer),
+        mesh,
+        parallel=parallel,
+        clip=training.clip,
+        skip_bad_steps=training.skip_bad_steps > 0,
+        gathers_params=True,
+        exchange=exchange,
+        rules=rules,
+    )
+
+
+def _for_gradients(model: AnyModel, mesh: Mesh | None, parallel: Parallel, platform: str | None) -> AnyModel:
+    """The model as it is executed for gradients.
+
+    If kernels are sharded in use, plain sums over taps send less; if a precision is requested, they round less.
+    """
+    tensor = mesh is not None and mesh.shape["tensor"] > 1
+    gathers = mesh is not None and mesh.size > 1 and (mesh.shape["fsdp"] > 1 or parallel == "explicit")
+    execution = model.execution.for_gradients(
+        platform or (jax.default_backend() if mesh is None else mesh.devices.flat[0].platform),
+        model.dtype,
+        plain=tensor or model.matmul_precision != "default",
+        sharded=tensor or gathers,
+    )
+    return dataclasses.replace(model, execution=execution)
+
+
+class FirstState:
+    """key -> state, by two programs.
+
+    Attributes:
+      keys: key -> the keys of all samples, for the host.
+      state: (key, keys of all samples) -> state, for the device.
+    """
+
+    def __init__(
+        self,
+        model: AnyModel,
+        training: TrainingConfig,
+        *,
+        source: int,
+        target: int,
+        mesh: Mesh | None = None,
+        layout: Tree | None = None,
+    ) -> None:
+        """Compile nothing yet.
+
+        Args:
+          model: its configuration.
+          training: only its optimiser is used.
+          source, target: sizes of the vocabularies.
+          mesh: of one device.
+          layout: shardings of the state.
+
+        Raises:
+          NestedDrawError: see `BatchedInit`.
+        """
+        batched = BatchedInit(partial(task_of(model).init, cfg=model, source=source, target=target))
+
+        def from_keys(key: Key, keys: Array) -> TrainState:
+            return state_of(batched.parameters(key, keys), model, training)
+
+        quickly = dispatch.jit(batched.keys, compiler_options=unless_set(FOR_KEYS))
+        self.keys: Any = OnCpu(dispatch.jit(batched.keys), quickly, is_cpu=lambda: True)
+        self.state: Any = dispatch.jit_once(from_keys, mesh, out_shardings=layout)
+
+    def __call__(self, key: Key) -> TrainState:
+        """The state."""
+        if isinstance(key, jax.core.Tracer):
+            return self.state(key, self.keys(key))
+        return self.state(key, np.asarray(self.keys(jax.device_put(key, host()))))
+
+    def lower(self, key: Key) -> Any:
+        """Lower the program of the device only; that of the keys is small."""
+        keys = jax.eval_shape(self.keys, key)
+        return self.state.lower(key, jax.ShapeDtypeStruct(keys.shape, keys.dtype, sharding=key.sharding))
+
+
+class ProgramKey(NamedTuple):
+    """The parts of a configuration that the programs of a run depend on.
+
+    Attributes:
+      model: its configuration.
+      training: with defaults in the fields that programs do not depend on.
+      parallel: how the update is spread over devices.
+      accumulates: whether updates have several batches.
+      gather_once: kernels that `fsdp` shards and that are gathered before the first layer; see `gathering.Exchange`.
+      rules: how parameters are sharded, before those of `training.sharding`.
+    """
+
+    model: AnyModel
+    training: TrainingConfig
+    parallel: Parallel
+    accumulates: bool
+    gather_once: tuple[str, ...]
+    rules: tuple[ShardingRule, ...]
+
+
+def program_key(cfg: Config) -> ProgramKey:
+    """The key of a configuration; equal for those whose programs are equal."""
+    training = TrainingConfig(
+        optimizer=cfg.training.optimizer,
+        clip=cfg.training.clip,
+        sum_dtype=cfg.training.sum_dtype,
+        label_smoothing=cfg.training.label_smoothing,
+        skip_bad_steps=min(cfg.training.skip_bad_steps, 1),
+    )
+    return ProgramKey(
+        model=cfg.model,
+        training=training,
+        parallel=cfg.parallel,
+        accumulates=cfg.data.batch.accumulate > 1,
+        gather_once=("*",) if cfg.mesh.fsdp == 1 else cfg.mesh.gather_once,
+        rules=cfg.mesh.rules,
+    )
+
+
+def abstract_state(cfg: Config) -> TrainState:
+    """Shapes of the state before the first update, for vocabularies of the configured sizes."""
+    return _abstract_state(program_key(cfg), **vocabulary_sizes(cfg))
+
+
+@shared
+def _abstract_state(key: ProgramKey, *, source: int, target: int) -> TrainState:
+    state: TrainState = jax.eval_shape(_fresh(key, source=source, target=target), jax.random.key(0))
+    return state
+
+
+@shared
+def placed_state(key: ProgramKey, mesh: Mesh, *, source: int, target: int) -> TrainState:
+    """Shapes of the state for vocabularies of these sizes, with the sharding that each array has between updates."""
+    state = _abstract_state(key, source=source, target=target)
+    return placed(state, sharding.shardings(state, mesh, key.parallel, rules=key.rules))
+
+
+@shared
+def state_program(key: ProgramKey, mesh: Mesh, *, source: int, target: int) -> Callable[[Key], TrainState]:
+    """The program of the state before the first update: on one device a `FirstState`, if it can be one.
+
+    With several devices, each initialises only its own shards.
+
+    Samples are bitwise equal on all meshes. Lengths of sharded weight-normalised kernels are sums over the sums of
+    shards, so these differ by rounding (decision 0038).
+
+    Args:
+      key: what programs depend on.
+      mesh: devices.
+      source, target: sizes of the vocabularies.
+    """
+    layout = places(placed_state(key, mesh, source=source, target=target))
+    if mesh.devices.size == 1 and draws.can_be_batched():
+        with contextlib.suppress(draws.NestedDrawError):
+            return FirstState(key.model, key.training, source=source, target=target, mesh=mesh, layout=layout)
+    return dispatch.jit_once(_fresh(key, source=source, target=target), mesh, out_shardings=layout)
+
+
+@shared
+def begin_program(key: ProgramKey, mesh: Mesh, *, source: int, target: int) -> Callable[[Tree], TrainState]:
+    """The program of the state before the first update that starts from given parameters: those of another run.
+
+    Args:
+      key: what programs depend on.
+      mesh: devices.
+      source, target: sizes of the vocabularies.
+    """
+    begin = partial(init_state, optimizer=optimizer.transformation(key.training.optimizer))
+    layout = places(placed_state(key, mesh, source=source, target=target))
+    return dispatch.jit_once(begin, mesh, out_shardings=layout)
+
+
+def _fresh(key: ProgramKey, *, source: int, target: int) -> Callable[[Key], TrainState]:
+    return partial(fresh_state, model=key.model, training=key.training, source=source, target=target)
+
+
+def check_rules(cfg: Config) -> None:
+    """Refuse `mesh.rules` and `mesh.gather_once` that do not fit the model or `parallel`. Raises UserError."""
+    if cfg.parallel == "pmap":
+        by_pmap.check_rules(cfg.mesh.rules)
+    if cfg.mesh.rules:
+        sharding.check_rules(abstract_state(cfg).params, cfg.mesh.rules)
+    if cfg.mesh.gather_once:
+        check(
+            cfg.parallel in ("jit", "shard_map"),
+            f"mesh.gather_once is set with parallel={cfg.parallel}: use jit or shard_map, or drop it",
+        )
+        sharding.check_gather_once(abstract_state(cfg).params, cfg.mesh.gather_once)
+
+
+def check_types(cfg: Config, mesh: Mesh, step: Step[Batch, LossSums]) -> None:
+    """Refuse a model that `parallel=explicit` cannot train, by tracing a small batch. Raises UserError."""
+    if cfg.parallel != "explicit":
+        return
+    tokens: Any = jax.ShapeDtypeStruct((2 * row_shards(mesh), 2), jnp.int32)
+    jax.eval_shape(step.first, abstract_state(cfg).params, Batch(src=tokens, tgt=tokens), jax.random.key(0))
+
+
+@shared
+def compile_run(key: ProgramKey, mesh: Mesh, platform: str | None = None) -> Step[Batch, LossSums]:
+    """The compiled update of a run on its mesh, for the platform of the mesh or another (`compile_configured`)."""
+    return compile_configured(
+        key.model,
+        key.training,
+        mesh,
+        parallel=key.parallel,
+        accumulates=key.accumulates,
+        gather_once=key.gather_once,
+        rules=key.rules,
+        platform=platform,
+    )
