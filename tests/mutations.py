@@ -1,0 +1,424 @@
+"""Mutations: changes of one place that make the package wrong, each with a test that has to fail.
+
+`test_mutations.py` tries them. Whoever moves a line or a test that is named here updates the entry.
+"""
+
+import shlex
+from pathlib import Path
+from typing import NamedTuple
+
+PACKAGE = Path(__file__).parents[1] / "convs2s_jax"
+
+
+class Mutation(NamedTuple):
+    """A change of one place.
+
+    Attributes:
+      name: topic, and what is wrong after it.
+      file: in `convs2s_jax`.
+      test: arguments of pytest: a file in `tests`, and perhaps an expression for `-k`.
+      old: text that occurs exactly once in the file.
+      new: its replacement.
+    """
+
+    name: str
+    file: str
+    test: list[str]
+    old: str
+    new: str
+
+
+def read(text: str) -> list[Mutation]:
+    """Four lines for each: the name; file and test; "- " and the old text; "+ " and the new one."""
+    lines = text.strip().split("\n")
+    found = []
+    for name, where, old, new in zip(*(lines[i::4] for i in range(4)), strict=True):
+        file, *test = shlex.split(where)
+        found.append(Mutation(name, file, test, old.removeprefix("- "), new.removeprefix("+").removeprefix(" ")))
+    return found
+
+
+MUTATIONS = read(
+    r"""
+attention: padding is attended to
+nn/attention.py  nn/test_attention.py -k padding
+- jnp.where(mask, scores, jnp.finfo(scores.dtype).min)
++ scores
+attention: contexts times m, not sqrt(m)
+nn/attention.py  nn/test_attention.py -k loops
+- c * jnp.sqrt(m)
++ c * m
+attention: queries without sqrt(.5)
+nn/attention.py  nn/test_attention.py -k loops
+- + g) * SQRT_HALF
++ + g)
+attention: projected source without the bias of queries
+nn/attention.py  models/convs2s/test_decoder.py -k precomputed_parameters_predict
+- scores_BQS + source.offset[:, None]
++ scores_BQS
+attention: heads scaled by all channels
+nn/multihead.py  nn/test_multihead.py -k loops
+- * D**-0.5
++ * E**-0.5
+attention: additive scores without tanh
+nn/recurrent_attention.py  nn/test_recurrent_attention.py -k loop
+- jnp.tanh(add_broadcast(keys, query[:, None]))
++ add_broadcast(keys, query[:, None])
+masks: convolutions of the encoder read padding
+models/convs2s/encoder.py  models/test_encoder_laws.py -k padding_on_either_side
+- dropout(zero_padding(outputs[-1], mask), rate, k)
++ dropout(outputs[-1], rate, k)
+masks: padding trains a row of the table
+nn/embedding.py  nn/test_embedding.py -k trains_no_row
+- jax.lax.stop_gradient(e)
++ e
+masks: the maximum over time includes padding
+nn/pooling.py  models/classifier/test_classifier.py -k padding
+- jnp.where(mask[:, :, None], x, least)
++ x
+scaling: residuals without sqrt(.5)
+models/convs2s/layers.py  models/convs2s/test_layers.py -k halves
+- shard_channels((x + r) * SQRT_HALF)
++ shard_channels(x + r)
+scaling: values without embeddings
+models/convs2s/encoder.py  interop/test_golden.py
+- values=(z + e) * SQRT_HALF
++ values=z * SQRT_HALF
+scaling: gradient of the encoder divided by n, not 2 n
+models/convs2s/decoder.py  interop/test_golden.py
+- 1.0 / (2 * count) if count
++ 1.0 / count if count
+scaling: light models do not multiply embeddings by sqrt(E)
+models/light/layers.py  interop/test_light_golden.py -k outputs_and_gradients
+- embedding.rows(params.table, tokens) * E**0.5
++ embedding.rows(params.table, tokens)
+convolution: the history is one step old
+nn/convolution.py  nn/test_convolution.py -k causal
+- padded[:, x.shape[1] :]
++ padded[:, x.shape[1] - 1 : -1]
+convolution: even kernels padded on the other side
+nn/convolution.py  nn/test_convolution.py -k centred
+- (reach // 2, reach - reach // 2)
++ (reach - reach // 2, reach // 2)
+convolution: depthwise taps without dilation
+nn/depthwise.py  nn/test_depthwise.py -k loops
+- x[:, j * dilation : j * dilation + T]
++ x[:, j : j + T]
+convolution: taps normalised over heads
+nn/taps.py  nn/test_depthwise.py -k sums_to_one
+- scores.astype(accumulation_dtype(scores.dtype)), axis=-2
++ scores.astype(accumulation_dtype(scores.dtype)), axis=-1
+gate: halves exchanged
+nn/gate.py  nn/test_gate.py
+- a * jax.nn.sigmoid(b)
++ b * jax.nn.sigmoid(a)
+cells: GRU with its update gate reversed
+nn/recurrent.py  nn/test_recurrent.py -k loop
+- n + z * (h - n)
++ h + z * (n - h)
+cells: padding changes the state
+nn/recurrent.py  nn/test_recurrent.py -k loop
+- jnp.where(mask[:, None], after, before)
++ after
+layer norm: gradient without the change of variance
+nn/layer_norm.py  nn/test_layer_norm.py -k forward_mode
+-  - n * along)
++ )
+weight norm: divided by the squared norm
+nn/weight_norm.py  nn/test_weight_norm.py -k direction_v
+- jnp.sqrt(jnp.sum(jnp.square(v), axis=axes, keepdims=True))
++ jnp.sum(jnp.square(v), axis=axes, keepdims=True)
+weight norm: averages of directions
+models/average.py  models/test_average.py
+- [weight_norm.merge(tree) for tree in trees]
++ list(trees)
+dropout: what is kept is not enlarged
+nn/dropout.py  nn/test_dropout.py -k keeps_the_mean
+- x / (kept / LEVELS)
++ x
+dropout: devices count their rows from 0
+nn/dropout.py  training/test_parallel.py -k gradients_are_those_of_one_device
+- jnp.asarray(first, jnp.uint32)
++ jnp.uint32(0)
+initialisation: no factor 4 for the gate
+nn/convolution.py  nn/test_convolution.py -k deviation
+- (4 * keep / (width * inputs))
++ (keep / (width * inputs))
+initialisation: a row for padding
+nn/embedding.py  nn/test_embedding.py -k fresh_tables
+- (rows, dim))).at[PAD].set(0.0)
++ (rows, dim)))
+cuts: positions of a later call begin at 0
+nn/embedding.py  models/convs2s/test_decoder.py -k any_cut
+- (jnp.cumsum(real, axis=1) + before)
++ jnp.cumsum(real, axis=1)
+cuts: a target does not begin with the end symbol
+models/encoder_decoder.py  models/test_encoder_decoder.py -k shifted
+- jnp.full_like(tgt[:, :1], EOS)
++ tgt[:, :1]
+loss: smoothing shared among V, not V - 1
+training/loss.py  models/test_encoder_decoder.py -k cross_entropy_equals_a_loop
+- smoothing / (logits.shape[-1] - 1)
++ smoothing / logits.shape[-1]
+loss: padding counts
+training/loss.py  models/test_encoder_decoder.py -k cross_entropy_equals_a_loop
+- jnp.where(real, lse - picked, 0.0)
++ lse - picked
+loss: the training loss has a gradient of padding
+training/softmax.py  training/test_softmax.py -k sums_and_gradients
+- jnp.where(target != PAD, 1.0 / s[..., 0], 0.0)
++ (1.0 / s[..., 0])
+update: gradients are not divided by the tokens
+training/step.py  training/test_step.py -k accumulated
+- lambda g: g / count.astype(g.dtype), grads
++ lambda g: g, grads
+update: accumulation keeps the last batch
+training/step.py  training/test_step.py -k accumulated
+- jax.tree.map(jnp.add, total, more)
++ more
+update: a bad step changes the parameters
+training/step.py  training/test_step.py -k bad_step
+- jnp.where(good, b, a)
++ b
+clipping: small gradients are enlarged
+training/optimizer.py  training/test_optimizer.py -k 'clipping or zero'
+- jnp.minimum(1.0, limit / (norm + 1e-6))
++ (limit / (norm + 1e-6))
+clipping: without fairseq's millionth
+training/optimizer.py  training/test_optimizer.py -k 'norm or zero'
+- limit / (norm + 1e-6)).astype
++ limit / norm).astype
+optimisers: momentum without Nesterov's step
+training/optimizer.py  training/test_optimizer.py -k nesterov
+- nesterov=True
++ nesterov=False
+optimisers: eps within the root of Adam
+training/optimizer.py  training/test_optimizer.py -k adam
+- (jnp.sqrt(v) + cfg.eps)
++ jnp.sqrt(v + cfg.eps)
+optimisers: decay of the direction
+training/optimizer.py  training/test_optimizer.py -k 'decay or adamw'
+- v + decay * p
++ v
+schedules: the plateau waits once more
+training/schedule.py  training/test_schedule.py -k plateau
+- waiting < cfg.patience
++ waiting <= cfg.patience
+schedules: inverse, not inverse root
+training/schedule.py  training/test_schedule.py -k inverse_sqrt
+- math.sqrt(cfg.warmup / step)
++ (cfg.warmup / step)
+schedules: force_anneal one epoch late
+training/schedule.py  training/test_schedule.py -k fixed
+- (epoch + 1 - cfg.force_anneal)
++ (epoch - cfg.force_anneal)
+mesh sums: the sums of one device
+training/by_device.py  training/test_parallel.py -k gradients_are_those_of_one_device
+- return grads, lax.psum(sums, ROWS)
++ return grads, sums
+mesh sums: pmap keeps the sums of one device
+training/by_pmap.py  training/test_own_update.py -k pmap
+- lax.psum(total[1], "data")
++ total[1]
+accumulation: the last updates of an epoch are left out
+training/run/loop.py  training/run/test_resume.py
+- .data.batch.accumulate and not last
++ .data.batch.accumulate
+resume: an epoch begins again
+training/run/loop.py  training/run/test_resume.py -k 'halves or continues'
+- start=position.batch)
++ start=0)
+resume: dropout of the last start
+training/run/loop.py  training/run/test_resume.py
+- fold_in(root, position.step)
++ fold_in(root, window.skipped)
+digests: another formula
+training/run/checkpoints/digest.py  training/run/checkpoints/test_digest.py -k formula
+- h ^= h >> np.uint32(13)
++ h ^= h >> np.uint32(14)
+digests: arrays are not compared
+training/run/checkpoints/restoring.py  training/run/checkpoints/test_restoring.py -k found_by_its_digest
+- wrong = [name for name in expected if expected[name] != found[name]]
++ wrong = list[str]()
+digests: the position is not compared
+training/run/checkpoints/position_file.py  training/run/checkpoints/test_restoring.py -k position_is_verified
+- bool(digest_of_record(content) == digests["position"])
++ True
+fall-back: the oldest checkpoint
+training/run/checkpoints/restoring.py  training/run/checkpoints/test_restoring.py -k newest_comes_back
+- sorted(places.items(), reverse=True)
++ sorted(places.items())
+fall-back: a damaged checkpoint is an error
+training/run/checkpoints/restoring.py  training/run/checkpoints/test_restoring.py -k the_one_before
+- return None, first_line(error)
++ raise
+lock: it is shared
+training/run/locks/lock.py  training/run/locks/test_lock.py -k another_process
+- fcntl.LOCK_EX | fcntl.LOCK_NB
++ fcntl.LOCK_SH | fcntl.LOCK_NB
+lock: a removed file guards
+training/run/locks/lock.py  training/run/locks/test_lock.py -k just_removed
+- if not _is_at(descriptor, path):
++ if False:
+bucket: parts of two objects are joined
+core/stores.py  core/test_stores.py -k two_objects
+- version not in (None, found.stamp.generation)
++ False
+bucket: a list that lacks an object is believed
+core/stores.py  core/test_stores.py -k not_taken_for_missing
+- if is_readable(address):
++ if False:
+beam: caches stay where they are
+search/state.py  search/test_beam.py -k procedure
+- [:, None] * width + parents)
++ [:, None] * width + jnp.arange(H, dtype=jnp.int32) % width)
+beam: a smaller batch keeps finished sentences
+search/state.py  search/test_options.py -k leave
+- jnp.argsort(~alive(batch), stable=True)
++ jnp.argsort(alive(batch), stable=True)
+stop: the best finished hypothesis ends the search
+search/finished.py  search/test_beam.py -k given_up
+- <= finished.scores[:, -1]
++ <= finished.scores[:, 0]
+stop: the bound ignores longer hypotheses
+search/finished.py  search/test_beam.py -k 'given_up or late'
+- for length in (shortest, max_lengths + 1))
++ for length in (shortest, shortest))
+length penalty: GNMT's without its six
+search/finished.py  search/test_beam.py -k procedure
+- (5 + base) / 6
++ (5 + base)
+unknown words: rewarded
+search/rules.py  search/test_beam.py -k procedure
+- symbol == UNK, -numbers.unk_penalty
++ symbol == UNK, numbers.unk_penalty
+n-grams: the newest one may be repeated
+search/rules.py  search/test_options.py -k exhaustive
+- starts + size <= step
++ starts + size < step
+length: the minimum is one token longer
+search/rules.py  search/test_options.py -k exhaustive
+- step < jnp.minimum(numbers.min_length, max_lengths)
++ step <= jnp.minimum(numbers.min_length, max_lengths)
+prefix: other tokens are allowed
+search/rules.py  search/test_requests.py -k prefixes_and_phrases_are_kept
+- jnp.where(hit, priced, -jnp.inf)
++ priced
+constraints: one token too late
+search/strategies/constrained.py  search/test_constraints.py -k every_hypothesis
+- <= room[:, None, None] - 1
++ <= room[:, None, None]
+coverage: rewarded
+search/finished.py  search/test_options.py -k exhaustive
+- scores + numbers.coverage_penalty * coverage
++ scores - numbers.coverage_penalty * coverage
+ensemble: the sum of probabilities
+search/rules.py  search/test_options.py -k ensemble
+-  - jnp.log(jnp.float32(len(log_probs)))
++
+diverse search: groups repeat each other
+search/strategies/diverse.py  search/test_diverse.py
+- - strength * times
++ + strength * times
+sampling: the nucleus is one symbol larger
+search/strategies/sampled.py  search/test_sampling.py -k sorted_probabilities
+- jnp.cumsum(probabilities, axis=-1) - probabilities
++ jnp.cumsum(probabilities, axis=-1) - 2 * probabilities
+selection of the best: blocks out of order
+search/top.py  search/test_top.py
+- jnp.sort(chosen, axis=-1)[..., None]
++ chosen[..., None]
+plan: pairs are not shuffled
+data/plan.py  data/test_plan.py -k shuffled
+- _fill(src, tgt, rng.permutation(rows), shapes)
++ _fill(src, tgt, rows, shapes)
+plan: leftovers move where they do not fit
+data/plan.py  data/test_plan.py -k leftovers_stay
+-  if shape.fits_in(shapes[j])
++
+plan: the longest pairs are skipped
+data/plan.py  data/test_plan.py -k cannot_be_trained
+- (src > max_source)
++ (src >= max_source)
+shapes: any number of rows
+data/shapes.py  data/test_shapes.py -k multiple_of_8
+- rows // 8 * 8 if rows > 8 else rows
++ rows
+shapes: long tails are rounded down
+data/shapes.py  data/test_shapes.py -k long_tails
+- method="higher"
++ method="lower"
+loader: an epoch begins at its first batch
+data/loader.py  data/test_loader.py -k any_start
+- range(start, len(plan.batches))
++ range(len(plan.batches))
+loader: a cut sentence has no end symbol
+data/loader.py  data/test_loader.py -k padded_and_cut
+- [: shape[1] - 1]
++ [: shape[1]]
+hold-out: copies of held-out pairs are trained on
+data/parallel_text.py  training/run/test_validation_split.py -k no_copy
+- kept[taken] = False
++ kept[held] = False
+tokens on disk: damage is not noticed
+data/store.py  data/test_store.py -k flipped_bit
+- if written != checksum(data[_HEADER.size :], data[: _UNSUMMED.size]).encode():
++ if False:
+vocabulary: ties in the order of the text
+data/words.py  data/test_vocabulary.py -k by_name
+- (-item[1], item[0])
++ -item[1]
+vocabulary: special symbols in a text are recognised
+data/words.py  data/test_vocabulary.py -k special
+- if word not in SPECIAL}
++ }
+BPE: the last of two equal merges counts
+data/bpe_codes.py  data/test_bpe_codes.py
+- reversed(list(enumerate(self.merges)))
++ enumerate(self.merges)
+BPE: pairs whose symbols were merged meanwhile
+data/merges.py  data/test_bpe_codes.py
+- if j < n and ranks.get((parts[i], parts[j])) == lowest:
++ if j < n and parts[i] and parts[j]:
+BPE: dropout keeps what it should drop
+data/merges.py  data/test_segmentation.py -k merge
+- rng.random() >= rate
++ rng.random() < rate
+importer: old lengths are read as new ones
+interop/fairseq/parameters.py  interop/test_golden.py
+- if _version(tensors) < 2 else set()
++ if _version(tensors) < 0 else set()
+importer: momentum with the wrong sign
+interop/fairseq/momentum.py  interop/fairseq/test_bridge.py -k updates_after_an_import
+- -np.asarray(b, np.float32) / lr
++ np.asarray(b, np.float32) / lr
+exporter: momentum with the wrong sign
+interop/fairseq/momentum.py  interop/fairseq/test_bridge.py -k import_export_import
+- [-value for value in
++ [value for value in
+exporter: programs read sources without their end symbol
+interop/programs/runtime.py  interop/test_programs.py -k as_decoding_does
+- src[i, len(source)] = source, EOS
++ src[i, len(source)] = source, PAD
+server: lines of other options share a batch
+serving/waiting.py  serving/test_batching.py -k of_its_key
+- item.key == oldest.key and item.width
++ item.width
+server: a width without room for the end symbol
+serving/engine.py  serving/test_engine.py -k widths
+- if width > len(ids)
++ if width >= len(ids)
+server: the queue has no end
+serving/batching.py  serving/test_batching.py -k room
+- if len(self._waiting) + len(lines) > self.most:
++ if False:
+metrics: F1 without its two
+metrics/labels.py  metrics/test_labels.py
+- 100 * 2 * hits[label]
++ 100 * hits[label]
+metrics: all n-grams weigh the same
+metrics/d2l_bleu.py  metrics/test_d2l_bleu.py
+- (0.5**n)
++ 0.25
+"""
+)
