@@ -1,6 +1,6 @@
 """The table at the end of `make drills`: what each drill claims, its tries and losses, how long it took.
 
-`--drill-report=FILE` also writes it as a page of the documentation.
+`--drill-report=FILE` also writes it to a file.
 """
 
 import os
@@ -12,19 +12,11 @@ from pathlib import Path
 import pytest
 
 REPORTS: dict[str, list[pytest.TestReport]] = {}
-PAGE = """# Drills
-
-All that `make drills` tries. [Fault tolerance](reliability.md#what-was-tested) says what counts as a try and a loss.
-
-**Table 1. What `make drills` tries, and what was lost: on {where}.**
-
-{table}
-"""
 HEAD = ("drill", "claim", "tries", "losses", "seconds")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--drill-report", default="", help="a page for the table")
+    parser.addoption("--drill-report", default="", help="a file for the table")
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -58,7 +50,7 @@ def table() -> str:
 
 
 def where() -> str:
-    """The machine and the date, for the table's caption."""
+    """The machine and the date, for the head of the file."""
     model = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
@@ -74,4 +66,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(line)
     name = terminalreporter.config.getoption("drill_report")
     if name:
-        Path(name).write_text(PAGE.format(where=where(), table=table()), encoding="utf-8")
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(f"{where()}\n\n{table()}\n", encoding="utf-8")

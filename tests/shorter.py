@@ -30,7 +30,6 @@ NOT_RUN: Mapping[str, str] = MappingProxyType(
         "benchmarks/train.py": "a download: Multi30k, whose words its vocabularies of 10,000 need",
         "benchmarks/decode.py": "a download: Multi30k, whose words its vocabularies of 10,000 need",
         "benchmarks/family.py": "hours: tests/test_benchmarks.py has its parts",
-        "benchmarks/refill.py": "a model of Multi30k: tests/test_benchmarks.py has its counts",
     }
 )
 """Part of a command -> what it needs that a test has not. All other commands of all pages are run."""

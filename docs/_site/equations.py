@@ -4,9 +4,13 @@ import ast
 import re
 from pathlib import Path
 
-LINE = re.compile(r"^Code: (\[`[\w.]+`\]\([^)]+\)(?:,\s\[`[\w.]+`\]\([^)]+\))*)$", re.MULTILINE)
-NAME = re.compile(r"\[`([\w.]+)`\]")
+NAME = re.compile(r"`([\w.]+)`")
 BLOCK = re.compile(r"(```math\n.*?\n```\n(?:\n```math\n.*?\n```\n)*)\n(Code: (?:[^\n]+,\n)*[^\n]+)\n", re.DOTALL)
+
+
+def names(text: str) -> list[list[str]]:
+    """The functions below each equation or group of equations."""
+    return [NAME.findall(line) for _, line in BLOCK.findall(text)]
 
 
 def source_of(name: str, root: Path) -> str:
@@ -31,11 +35,13 @@ def source_of(name: str, root: Path) -> str:
 
 
 def with_code(text: str, root: Path) -> str:
-    """The page of equations where each line `Code: [...](...)` is followed by the code, beside the equations above."""
+    """The paper map in which each line `Code: ...` is followed by the code, beside the equations above."""
 
     def beside(found: re.Match[str]) -> str:
-        names = NAME.findall(found[2])
-        blocks = [f"```{{code-block}} python\n:caption: {name}\n\n{source_of(name, root)}\n```" for name in names]
+        blocks = [
+            f"```{{code-block}} python\n:caption: {name}\n\n{source_of(name, root)}\n```"
+            for name in NAME.findall(found[2])
+        ]
         halves = [":::{container} equation", found[1], ":::", ":::{container} code", *blocks, ":::"]
         return "\n".join(["::::{container} equation-and-code", *halves, "::::", ""])
 

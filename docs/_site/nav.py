@@ -1,52 +1,55 @@
-"""The four parts of the site, and where each page of the repository lies on it."""
+"""The parts of the site, and where each page of the repository lies on it."""
 
 from pathlib import PurePosixPath
 
 PARTS: dict[str, tuple[str, ...]] = {
-    "Tutorial": ("docs/tutorial.md",),
-    "How to": (
-        "docs/how-to/pod.md",
+    "Start": ("docs/how-to/your-text.md", "docs/tutorial.md"),
+    "Tasks": (
         "docs/how-to/big-corpus.md",
-        "docs/how-to/classifier.md",
         "docs/how-to/back-translation.md",
+        "docs/how-to/classifier.md",
+        "docs/how-to/pod.md",
+    ),
+    "Manuals": (
         "docs/data.md",
         "docs/training.md",
         "docs/decoding.md",
-        "docs/attention.md",
-        "docs/report.md",
         "docs/serving.md",
         "docs/export.md",
+        "docs/report.md",
+        "docs/attention.md",
         "docs/fairseq.md",
         "docs/distributed.md",
+        "docs/parallel.md",
         "launch/README.md",
         "docs/object-stores.md",
-        "docs/library.md",
+        "docs/scaling.md",
     ),
     "Reference": (
+        "docs/models.md",
+        "docs/library.md",
+        "docs/reference/index.md",
         "docs/commands.md",
         "docs/configuration.md",
-        "docs/reference/index.md",
-        "docs/models.md",
     ),
-    "Explanation": (
-        "docs/equations.md",
+    "The code": (
+        "docs/read-the-code.md",
         "docs/paper-map.md",
+        "docs/extend.md",
+        "docs/decisions.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+    ),
+    "Measured": (
         "docs/results.md",
         "docs/performance.md",
-        "docs/performance-log.md",
-        "docs/parallel.md",
-        "docs/scaling.md",
-        "docs/reliability.md",
-        "docs/drills.md",
-        "docs/reproducibility.md",
-        "docs/decisions/index.md",
         "benchmarks/peer.md",
-        "CHANGELOG.md",
-        "CONTRIBUTING.md",
+        "docs/reproducibility.md",
+        "docs/reliability.md",
     ),
 }
 """Heading of each part and its pages in order, as paths in the repository."""
-GENERATED = ("docs/reference/index.md", "docs/decisions/index.md")
+GENERATED = ("docs/reference/index.md",)
 """Pages that a build makes: nothing of the kind is in the repository."""
 ELSEWHERE = {
     "README.md": "index.md",
@@ -54,7 +57,6 @@ ELSEWHERE = {
     "CONTRIBUTING.md": "contributing.md",
     "benchmarks/peer.md": "peer.md",
     "launch/README.md": "launch.md",
-    "docs/decisions": "decisions/index.md",
 }
 """Pages outside docs/ and their places on the site; links to README lead to the front page, which stands for it."""
 

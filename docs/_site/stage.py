@@ -75,29 +75,18 @@ def toctree(pages: list[str], caption: str = "") -> str:
     return "\n".join(["", "```{toctree}", ":hidden:", *head, "", *pages, "```", ""])
 
 
-def decisions() -> str:
-    """The list of all decisions, by their own headings."""
-    found = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
-    titles = [(path.name, path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")) for path in found]
-    lines = [f"* [{title}]({name})" for name, title in titles]
-    about = "Each note has a question, what was measured or weighed, the decision, and when to ask again."
-    return "\n".join(["# Decisions", "", about, "", *lines, toctree([name for name, _ in titles])])
-
-
 def stage(folder: Path) -> None:
     """Fill the folder, which is emptied first."""
     shutil.rmtree(folder, ignore_errors=True)
-    written = {"decisions/index.md": decisions(), **library.pages(ROOT)}
+    written = library.pages(ROOT)
     files: set[str] = set()
-    decided = [f"docs/decisions/{path.name}" for path in (ROOT / "docs" / "decisions").glob("[0-9]*.md")]
-    for page in ["docs/index.md", *nav.pages(), *decided]:
+    for page in ["docs/index.md", *nav.pages()]:
         if page in nav.GENERATED:
             continue
         text, linked = turned((ROOT / page).read_text(encoding="utf-8"), page)
         files |= linked
         written[nav.place_of(page) or page] = text
-    written["equations.md"] = equations.with_code(written["equations.md"], ROOT)
-    written["paper-map.md"] = library.linked(written["paper-map.md"], ROOT)
+    written["paper-map.md"] = equations.with_code(library.linked(written["paper-map.md"], ROOT), ROOT)
     for caption, pages in nav.PARTS.items():
         written["index.md"] += toctree([nav.place_of(page) or page for page in pages], caption)
     for name, text in written.items():
