@@ -361,7 +361,7 @@ data/parallel_text.py  training/run/test_validation_split.py -k no_copy
 - kept[taken] = False
 + kept[held] = False
 tokens on disk: damage is not noticed
-data/store.py  data/test_store.py -k flipped_bit
+data/tokens_on_disk.py  data/test_tokens_on_disk.py -k flipped_bit
 - if written != checksum(data[_HEADER.size :], data[: _UNSUMMED.size]).encode():
 + if False:
 vocabulary: ties in the order of the text
@@ -377,11 +377,11 @@ data/bpe_codes.py  data/test_bpe_codes.py
 - reversed(list(enumerate(self.merges)))
 + enumerate(self.merges)
 BPE: pairs whose symbols were merged meanwhile
-data/merges.py  data/test_bpe_codes.py
+data/bpe_codes.py  data/test_bpe_codes.py
 - if j < n and ranks.get((parts[i], parts[j])) == lowest:
 + if j < n and parts[i] and parts[j]:
 BPE: dropout keeps what it should drop
-data/merges.py  data/test_segmentation.py -k merge
+data/bpe_codes.py  data/test_segmentation.py -k merge
 - rng.random() >= rate
 + rng.random() < rate
 importer: old lengths are read as new ones

@@ -6,6 +6,8 @@ A piece that does not end its word has the mark "@@", as in "Ap@@ fel".
 import dataclasses
 import functools
 import hashlib
+import heapq
+import itertools
 import json
 import random
 import re
@@ -15,7 +17,6 @@ from typing import Any
 
 from convs2s_jax.core.errors import UserError, shown
 from convs2s_jax.core.files import read_json
-from convs2s_jax.data.merges import merged, merged_at_random
 from convs2s_jax.data.text_files import encoded, read_lines
 from convs2s_jax.data.words import WordList
 
@@ -24,6 +25,61 @@ _END = "</w>"
 _VERSIONS = ("0.1", "0.2")
 _KNOWN_WORDS = 2**17
 """Number of words whose pieces are cached."""
+
+
+def merged(symbols: Sequence[str], ranks: Mapping[tuple[str, str], int]) -> list[str]:
+    """Merge neighbours until no pair has a rank. Each step merges all pairs of the lowest rank, from left to right.
+
+    Takes O(n log n) time for n symbols.
+    """
+    parts, n = [*symbols], len(symbols)
+    after, before = list(range(1, n + 1)), list(range(-1, n - 1))  # neighbours of each remaining part
+    found = [(ranks[pair], i) for i, pair in enumerate(itertools.pairwise(parts)) if pair in ranks]
+    heapq.heapify(found)
+    while found:
+        lowest, joined = found[0][0], []
+        while found and found[0][0] == lowest:
+            i = heapq.heappop(found)[1]
+            j = after[i]
+            if j < n and ranks.get((parts[i], parts[j])) == lowest:  # else merged with another neighbour since
+                parts[i], parts[j], after[i] = parts[i] + parts[j], "", after[j]
+                if after[i] < n:
+                    before[after[i]] = i
+                joined.append(i)
+        for i in joined:
+            for left, right in ((before[i], i), (i, after[i])):
+                if left >= 0 and right < n and (parts[left], parts[right]) in ranks:
+                    heapq.heappush(found, (ranks[parts[left], parts[right]], left))
+    return [part for part in parts if part]
+
+
+def merged_at_random(
+    symbols: Sequence[str], *, rank: Callable[[str, str], float | None], rate: float, rng: random.Random
+) -> list[str]:
+    """Merge neighbours like `merged`, but before each step drop every candidate merge with probability `rate`.
+
+    It stops when all candidates are dropped (Provilkov et al. 2020, algorithm 1).
+
+    Args:
+      symbols: letters.
+      rank: returns the rank of a pair, or None if it is not merged. The lowest rank is merged first.
+      rate: from 0 to 1.
+      rng: random number generator.
+    """
+    parts = [*symbols]
+    while True:
+        ranks = itertools.starmap(rank, itertools.pairwise(parts))
+        places = [(each, i) for i, each in enumerate(ranks) if each is not None and rng.random() >= rate]
+        if not places:
+            return parts
+        lowest = min(places)[0]
+        chosen = {i for each, i in places if each == lowest}
+        joined, i = list[str](), 0
+        while i < len(parts):
+            both = i in chosen
+            joined.append(parts[i] + parts[i + 1] if both else parts[i])
+            i += 1 + both
+        parts = joined
 
 
 @dataclasses.dataclass(frozen=True)

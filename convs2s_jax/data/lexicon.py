@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from convs2s_jax.core.tokens import EOS
-from convs2s_jax.data.store import TokenStore
+from convs2s_jax.data.tokens_on_disk import TokenizedText
 
 EVENTS = 1 << 23
 """Number of word pairs, one word from each side of a sentence pair, that are in memory at once."""
@@ -47,7 +47,7 @@ class Events(NamedTuple):
     counts: np.ndarray
 
 
-def learn(src: TokenStore, tgt: TokenStore, rows: np.ndarray, *, target_size: int, iterations: int) -> Lexicon:
+def learn(src: TokenizedText, tgt: TokenizedText, rows: np.ndarray, *, target_size: int, iterations: int) -> Lexicon:
     """Learn IBM model 1 from parallel sentences.
 
     Args:
@@ -86,7 +86,7 @@ def likely(lexicon: Lexicon, *, source_size: int, target_size: int, count: int) 
     return (lexicon.keys[kept] % target_size).astype(np.int32), offsets.astype(np.int64)
 
 
-def _first(src: TokenStore, tgt: TokenStore, rows: np.ndarray, target_size: int) -> Lexicon:
+def _first(src: TokenizedText, tgt: TokenizedText, rows: np.ndarray, target_size: int) -> Lexicon:
     """Run the first iteration, where every source token of a pair has the same share in a target token."""
     parts = [(np.zeros(0, np.int64), np.zeros(0))]
     for events in _events(src, tgt, rows, target_size):
@@ -157,7 +157,7 @@ def _best(groups: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
     return mask
 
 
-def _events(src: TokenStore, tgt: TokenStore, rows: np.ndarray, target_size: int) -> Iterator[Events]:
+def _events(src: TokenizedText, tgt: TokenizedText, rows: np.ndarray, target_size: int) -> Iterator[Events]:
     """Yield all token pairs of the sentence pairs `rows` in blocks. Sentence pairs with an empty side have none."""
     S, T = np.diff(src.offsets)[rows], np.diff(tgt.offsets)[rows]
     rows, S, T = (x[(S > 0) & (T > 0)] for x in (rows, S, T))
@@ -171,7 +171,7 @@ def _events(src: TokenStore, tgt: TokenStore, rows: np.ndarray, target_size: int
 
 
 def _events_of(
-    src: TokenStore, tgt: TokenStore, rows: np.ndarray, S: np.ndarray, T: np.ndarray, target_size: int
+    src: TokenizedText, tgt: TokenizedText, rows: np.ndarray, S: np.ndarray, T: np.ndarray, target_size: int
 ) -> Events:
     """Return all token pairs of some sentence pairs, which are S and T tokens long."""
     ended = np.full(int(np.sum(S + 1)), EOS, np.int64)  # the sources, each with its end symbol

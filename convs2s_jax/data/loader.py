@@ -38,7 +38,7 @@ class Prepared:
 
 
 class Sentences(Protocol):
-    """Token ids of sentences without end symbols: a list of arrays, or a TokenStore."""
+    """Token ids of sentences without end symbols: a list of arrays, or a TokenizedText."""
 
     def __getitem__(self, i: int, /) -> np.ndarray: ...
 

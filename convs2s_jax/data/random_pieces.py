@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from convs2s_jax.data.merges import merged_at_random
+from convs2s_jax.data.bpe_codes import merged_at_random
 
 _SPACE = "\u2581"
 _UNKNOWN_PENALTY = 10.0

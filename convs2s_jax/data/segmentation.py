@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from convs2s_jax.data.store import TokenStore, in_memory
+from convs2s_jax.data.tokens_on_disk import TokenizedText, in_memory
 
 _CHUNK = 4096  # number of lines sampled with one seed
 
@@ -37,7 +37,7 @@ class Segmenter(Protocol):
         """
 
 
-def draw(texts: Sequence[str], vocabulary: Segmenter, *, rate: float, seed: Sequence[int]) -> TokenStore:
+def draw(texts: Sequence[str], vocabulary: Segmenter, *, rate: float, seed: Sequence[int]) -> TokenizedText:
     """Return a random segmentation of every text, in memory.
 
     Args:
@@ -55,7 +55,7 @@ def draw(texts: Sequence[str], vocabulary: Segmenter, *, rate: float, seed: Sequ
     return in_memory(drawn(), size=vocabulary.size)
 
 
-def within(drawn: TokenStore, best: TokenStore, longest: int) -> TokenStore:
+def within(drawn: TokenizedText, best: TokenizedText, longest: int) -> TokenizedText:
     """Return the sampled sentences, with the best segmentation in place of those longer than `longest` tokens.
 
     Args:
@@ -70,4 +70,4 @@ def within(drawn: TokenStore, best: TokenStore, longest: int) -> TokenStore:
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     begins = np.where(long, best.offsets[:-1] + len(drawn.tokens), drawn.offsets[:-1])
     where = np.repeat(begins - offsets[:-1], lengths) + np.arange(offsets[-1])
-    return TokenStore(np.concatenate([drawn.tokens, best.tokens])[where], offsets)
+    return TokenizedText(np.concatenate([drawn.tokens, best.tokens])[where], offsets)

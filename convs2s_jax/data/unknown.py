@@ -9,47 +9,47 @@ from convs2s_jax.core.errors import printable
 from convs2s_jax.core.tokens import UNK
 from convs2s_jax.data.pieces import ListedPieces
 from convs2s_jax.data.sentencepiece import SentencePiece
-from convs2s_jax.data.store import TokenStore
+from convs2s_jax.data.tokens_on_disk import TokenizedText
 from convs2s_jax.data.vocabulary import Vocabulary
 
 MANY = 0.01
 """Fraction of a side's tokens above which the most frequent unknown characters or words are listed."""
 _SAMPLE = 2000  # lines, evenly spaced
-_CHUNK = 1 << 24  # tokens compared at once: the store is a memory map
+_CHUNK = 1 << 24  # tokens compared at once: they are a memory map
 
 
-def share(store: TokenStore) -> float:
+def share(tokens: TokenizedText) -> float:
     """Return the fraction of unknown tokens, from 0 to 1."""
-    total = len(store.tokens)
-    parts = (store.tokens[first : first + _CHUNK] for first in range(0, total, _CHUNK))
+    total = len(tokens.tokens)
+    parts = (tokens.tokens[first : first + _CHUNK] for first in range(0, total, _CHUNK))
     return sum(np.count_nonzero(part == UNK) for part in parts) / max(1, total)
 
 
-def commonest(store: TokenStore, texts: Sequence[str], vocabulary: Vocabulary, *, count: int = 5) -> list[str]:
+def commonest(tokens: TokenizedText, texts: Sequence[str], vocabulary: Vocabulary, *, count: int = 5) -> list[str]:
     """Return the most frequent unknown words or BPE pieces in a sample of lines; with SentencePiece, characters.
 
     Args:
-      store: token ids of `texts`.
+      tokens: token ids of `texts`.
       texts: the lines.
       vocabulary: of the side.
       count: maximum number of words or characters to return.
     """
     found = Counter[str]()
-    for i in range(0, len(store), max(1, -(-len(store) // _SAMPLE))):
-        if UNK in (ids := store[i]):
+    for i in range(0, len(tokens), max(1, -(-len(tokens) // _SAMPLE))):
+        if UNK in (ids := tokens[i]):
             found.update(_units(texts[i], ids, vocabulary)[0])
     return [word for word, _ in found.most_common(count)]
 
 
-def describe(store: TokenStore, texts: Sequence[str], vocabulary: Vocabulary, what: str) -> str:
+def describe(tokens: TokenizedText, texts: Sequence[str], vocabulary: Vocabulary, what: str) -> str:
     """Describe the fraction of unknown tokens of a side, with the most frequent ones if it is large.
 
     Args:
-      store, texts, vocabulary: as in `commonest`.
+      tokens, texts, vocabulary: as in `commonest`.
       what: what is counted, such as "source tokens".
     """
-    unknown = share(store)
-    named = printable(" ".join(commonest(store, texts, vocabulary))) if unknown > MANY else ""
+    unknown = share(tokens)
+    named = printable(" ".join(commonest(tokens, texts, vocabulary))) if unknown > MANY else ""
     return f"{100 * unknown:.2f} % of {what}" + (f" (most often {named})" if named else "")
 
 

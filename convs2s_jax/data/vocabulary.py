@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,14 +12,17 @@ from typing import Protocol
 import numpy as np
 import tqdm
 
-from convs2s_jax.core import local_copies
+from convs2s_jax.core import files, local_copies
+from convs2s_jax.core.checksums import DamagedError, checksum, parsed, seal, unseal
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import new_folder
 from convs2s_jax.core.guard import writing_remedy
-from convs2s_jax.data import bpe_codes, labels, pieces, sealed_folder, sentencepiece, words
+from convs2s_jax.data import bpe_codes, labels, pieces, sentencepiece, words
 from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.parallel_text import ParallelText
+
+_CHECKSUMS = "checksums.json"
 
 
 class Vocabulary(Protocol):
@@ -123,7 +127,7 @@ def save(vocabularies: Vocabularies, folder: Path) -> None:
         with new_folder(folder) as new:
             for name, vocabulary in _named(vocabularies).items():
                 vocabulary.save(new / f"{name}{vocabulary.suffix}")
-            sealed_folder.write(new)
+            _seal(new)
             _move(new, folder)
     except OSError as error:
         remedy = writing_remedy(error, "choose another folder")
@@ -138,7 +142,7 @@ def load(folder: Path) -> Vocabularies:
     Raises:
       UserError: a file is missing or damaged, or a side has several files.
     """
-    sealed_folder.verify(folder)
+    _verify(folder)
     if joint := _load(folder, "joint"):
         return Vocabularies(joint, joint)
     src, tgt = _load(folder, "src"), _load(folder, "tgt")
@@ -159,6 +163,40 @@ def load_from(place: str) -> Vocabularies:
     """
     with local_copies.incoming_folder("data.vocabulary.dir", place, lambda name: "/" not in name) as folder:
         return load(folder)
+
+
+def _seal(folder: Path) -> None:
+    """Write the checksums of all files in a folder. Raises OSError if it cannot be written."""
+    sums = {path.name: checksum(path.read_bytes()) for path in sorted(folder.iterdir())}
+    (folder / _CHECKSUMS).write_text(json.dumps(seal(sums), indent=2) + "\n", encoding="utf-8")
+
+
+def _verify(folder: Path) -> None:
+    """Verify the files in a folder by its checksums, if there are any.
+
+    Raises:
+      UserError: a file or the list of checksums differs from what was written.
+    """
+    path = folder / _CHECKSUMS
+    if not path.exists():
+        return  # written by an earlier version or by another program
+    try:
+        sums = unseal(parsed(files.content(path)))
+    except (DamagedError, OSError) as error:
+        raise UserError(
+            f"{path} is damaged ({error}): restore it, or delete it if the files next to it are correct"
+        ) from error
+    for name, expected in sums.items():
+        file = folder / name
+        try:
+            found = checksum(files.content(file))
+        except OSError as error:
+            raise UserError(f"{file} cannot be read ({error.strerror}): restore it") from error
+        if found != expected:
+            raise UserError(
+                f"{file} is damaged or was edited (its checksum does not match its content): restore it, or delete "
+                f"{path} to keep deliberate edits"
+            )
 
 
 def _sample(lines: Sequence[str], most: int, seed: int) -> Sequence[str]:

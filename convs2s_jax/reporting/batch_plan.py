@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from convs2s_jax.data import plan, store
+from convs2s_jax.data import plan, tokens_on_disk
 from convs2s_jax.data.shapes import Shape
-from convs2s_jax.data.store import TokenStore
+from convs2s_jax.data.tokens_on_disk import TokenizedText
 from convs2s_jax.training.run import inputs, run_folder
 from convs2s_jax.training.run.checkpoints import position_file
 from convs2s_jax.training.run.config import Config
@@ -78,12 +78,12 @@ def of_run(cfg: Config, workdir: Path) -> BatchPlan | None:
 class _Stored(NamedTuple):
     """Tokenised text in the cache, and the time when it was written, in seconds."""
 
-    tokens: TokenStore
+    tokens: TokenizedText
     written: float
 
 
 def _stores(folder: Path, side: str) -> list[_Stored]:
-    found = [(store.peek(path), path.stat().st_mtime) for path in folder.glob(f"train.{side}-*.tokens")]
+    found = [(tokens_on_disk.peek(path), path.stat().st_mtime) for path in folder.glob(f"train.{side}-*.tokens")]
     return [_Stored(tokens, written) for tokens, written in found if tokens is not None]
 
 

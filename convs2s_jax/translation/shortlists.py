@@ -16,7 +16,7 @@ from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.core.guard import writing_remedy
 from convs2s_jax.data import lexicon, parallel_text, vocabulary
-from convs2s_jax.data.store import TokenStore
+from convs2s_jax.data.tokens_on_disk import TokenizedText
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.search.rules import SPECIAL
@@ -76,8 +76,8 @@ def make(
 
 
 def learn(
-    src: TokenStore,
-    tgt: TokenStore,
+    src: TokenizedText,
+    tgt: TokenizedText,
     rows: np.ndarray,
     vocabularies: Vocabularies,
     *,

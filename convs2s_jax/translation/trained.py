@@ -17,7 +17,7 @@ from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.data import corpora, parallel_text, vocabulary
 from convs2s_jax.data.config import DataConfig
 from convs2s_jax.data.parallel_text import ParallelText
-from convs2s_jax.data.store import UnwritableError
+from convs2s_jax.data.tokens_on_disk import UnwritableError
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.models.average import average
 from convs2s_jax.nn import weight_norm

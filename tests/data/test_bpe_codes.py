@@ -10,8 +10,7 @@ import pytest
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import BOS, EOS, PAD, UNK
 from convs2s_jax.data import vocabulary
-from convs2s_jax.data.bpe_codes import CodedWords, Codes
-from convs2s_jax.data.merges import merged
+from convs2s_jax.data.bpe_codes import CodedWords, Codes, merged
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.data.words import WordList
 

@@ -7,7 +7,7 @@ import pytest
 
 from convs2s_jax.core.tokens import EOS
 from convs2s_jax.data import lexicon
-from convs2s_jax.data.store import TokenStore
+from convs2s_jax.data.tokens_on_disk import TokenizedText
 
 SIZE, COUNT = 12, 40
 ROWS = np.asarray([i for i in range(COUNT) if i % 7])
@@ -18,7 +18,7 @@ def store(seed, shortest):
     random = np.random.default_rng(seed)
     lengths = random.integers(shortest, 6, COUNT)
     tokens = random.integers(4, SIZE, lengths.sum()).astype(np.uint16)
-    return TokenStore(tokens, np.concatenate([[0], np.cumsum(lengths)]))
+    return TokenizedText(tokens, np.concatenate([[0], np.cumsum(lengths)]))
 
 
 SRC, TGT = store(0, 0), store(1, 0)
@@ -85,7 +85,7 @@ def test_too_many_pairs_of_words_keep_the_most_frequent_of_each_source_word(monk
 def test_a_translation_is_more_probable_than_what_occurs_with_everything():
     """Two pairs share a word: what is left over of each belongs together."""
     sentences = [([5, 6], [8, 9]), ([5, 7], [8, 10])] * 3
-    sides = [TokenStore(np.concatenate([pair[side] for pair in sentences]), np.arange(7) * 2) for side in (0, 1)]
+    sides = [TokenizedText(np.concatenate([pair[side] for pair in sentences]), np.arange(7) * 2) for side in (0, 1)]
     found = lexicon.learn(*sides, np.arange(6), target_size=SIZE, iterations=20)
     p = dict(zip(found.keys.tolist(), found.probabilities.tolist(), strict=True))
     assert p[6 * SIZE + 9] > 0.8

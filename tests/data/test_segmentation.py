@@ -14,10 +14,9 @@ import pytest
 import sentencepiece
 
 from convs2s_jax.core.tokens import SPECIAL, UNK
-from convs2s_jax.data import segmentation, store
-from convs2s_jax.data.bpe_codes import CodedWords, Codes
+from convs2s_jax.data import segmentation, tokens_on_disk
+from convs2s_jax.data.bpe_codes import CodedWords, Codes, merged, merged_at_random
 from convs2s_jax.data.config import VocabularyConfig
-from convs2s_jax.data.merges import merged, merged_at_random
 from convs2s_jax.data.parallel_text import ParallelText
 from convs2s_jax.data.pieces import ListedPieces
 from convs2s_jax.data.random_pieces import RandomPieces
@@ -283,10 +282,10 @@ def test_words_and_labels_have_one_segmentation():
 
 
 def test_a_sentence_that_is_too_long_keeps_its_best_segmentation():
-    best = store.in_memory([[5], [], [6, 7], [8, 9, 10]], size=100)
-    drawn = store.in_memory([[1, 2, 3], [], [4, 5, 6, 7], [8, 1, 1]], size=100)
+    best = tokens_on_disk.in_memory([[5], [], [6, 7], [8, 9, 10]], size=100)
+    drawn = tokens_on_disk.in_memory([[1, 2, 3], [], [4, 5, 6, 7], [8, 1, 1]], size=100)
     found = segmentation.within(drawn, best, 4)  # with the end symbol
     assert [found[i].tolist() for i in range(4)] == [[1, 2, 3], [], [6, 7], [8, 1, 1]]
     assert found.lengths.tolist() == [3, 0, 2, 3]
     assert segmentation.within(drawn, best, 5) is drawn
-    assert store.in_memory([], size=1 << 17).tokens.dtype == np.uint32
+    assert tokens_on_disk.in_memory([], size=1 << 17).tokens.dtype == np.uint32

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import sentencepiece as spm
 
-from convs2s_jax.data import store, unknown
+from convs2s_jax.data import tokens_on_disk, unknown
 from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.parallel_text import ParallelText
 from convs2s_jax.data.pieces import of_model
@@ -33,7 +33,7 @@ def vocabulary(request, tmp_path):
 
 
 def stored(texts, vocabulary, folder):
-    return store.tokenize(texts, vocabulary, folder, "x")
+    return tokens_on_disk.tokenize(texts, vocabulary, folder, "x")
 
 
 def test_the_share_is_that_of_all_tokens(vocabulary, tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from convs2s_jax.data import plan, store
+from convs2s_jax.data import plan, tokens_on_disk
 from convs2s_jax.reporting import batch_plan
 from convs2s_jax.training.run import inputs
 from convs2s_jax.training.run.checkpoints import position_file
@@ -58,7 +58,7 @@ def test_lengths_come_from_the_cache_and_from_nothing_else(tmp_path):
     assert batch_plan.of_run(cfg, tmp_path) is None
 
     for side in ("src", "tgt"):
-        store.tokenize(texts, Letters(), tmp_path / "cache", f"train.{side}")
+        tokens_on_disk.tokenize(texts, Letters(), tmp_path / "cache", f"train.{side}")
     found = batch_plan.of_run(cfg, tmp_path)
     lengths = np.array([len(text) + 1 for text in texts])
     assert found == batch_plan.planned(cfg, lengths, lengths)
@@ -72,13 +72,15 @@ def test_a_cache_of_several_runs_gives_each_run_its_own_text(tmp_path):
     runs = {name: [f"{name} {i}"[: 3 + i] for i in range(length)] for name, length in (("first", 9), ("second", 12))}
     cfg = tiny.config(data__cache_dir=str(tmp_path / "cache"))
     for name, texts in runs.items():
-        src, tgt = (store.tokenize(texts, Letters(), tmp_path / "cache", f"train.{side}") for side in ("src", "tgt"))
+        src, tgt = (
+            tokens_on_disk.tokenize(texts, Letters(), tmp_path / "cache", f"train.{side}") for side in ("src", "tgt")
+        )
         place = tmp_path / name / "checkpoints" / "5" / "position"
         place.mkdir(parents=True)
         record = position_file.make({"data": fingerprint(src, tgt)}, step=5, scores={}, params={}, optimizer={})
         (place / "metadata").write_text(json.dumps(record))
     for side in ("src", "tgt"):
-        store.tokenize(runs["second"], Alike(), tmp_path / "cache", f"train.{side}")
+        tokens_on_disk.tokenize(runs["second"], Alike(), tmp_path / "cache", f"train.{side}")
     for name, texts in runs.items():
         lengths = np.array([len(text) + 1 for text in texts])
         assert batch_plan.of_run(cfg, tmp_path / name) == batch_plan.planned(cfg, lengths, lengths)

@@ -17,14 +17,14 @@ from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.core.files import content, replace_file
 from convs2s_jax.core.rows import round_up
-from convs2s_jax.data import corpora, parallel_text, plan, segmentation, shapes, store
+from convs2s_jax.data import corpora, parallel_text, plan, segmentation, shapes, tokens_on_disk
 from convs2s_jax.data.config import DataConfig
 from convs2s_jax.data.loader import Sentences, fill
 from convs2s_jax.data.parallel_text import ParallelText, Recognise
 from convs2s_jax.data.plan import Plan, PlannedBatch
 from convs2s_jax.data.segmentation import Segmenter
 from convs2s_jax.data.shapes import Shape
-from convs2s_jax.data.store import TokenStore
+from convs2s_jax.data.tokens_on_disk import TokenizedText
 from convs2s_jax.data.vocabulary import Vocabularies, Vocabulary
 from convs2s_jax.training import sharding
 from convs2s_jax.training.batch import Batch
@@ -47,8 +47,8 @@ class Split:
     """
 
     text: ParallelText
-    src: TokenStore
-    tgt: TokenStore
+    src: TokenizedText
+    tgt: TokenizedText
     longest: int | None = None
 
     def lengths(self) -> tuple[np.ndarray, np.ndarray]:
@@ -57,7 +57,7 @@ class Split:
         return src if self.longest is None else np.minimum(src, self.longest), self.tgt.lengths + 1
 
 
-def fingerprint(src: TokenStore, tgt: TokenStore) -> int:
+def fingerprint(src: TokenizedText, tgt: TokenizedText) -> int:
     """Return a checksum of all token ids of a split, to check that a continued run has the same training data."""
     value = 0
     for part in (src.tokens, src.offsets, tgt.tokens, tgt.offsets):
@@ -190,7 +190,7 @@ def segmented(
     if not cfg.subword_sampling:
         return train
 
-    def drawn(side: int, texts: Sequence[str], vocabulary: Vocabulary, best: TokenStore) -> TokenStore:
+    def drawn(side: int, texts: Sequence[str], vocabulary: Vocabulary, best: TokenizedText) -> TokenizedText:
         if not isinstance(vocabulary, Segmenter):
             return best
         found = segmentation.draw(texts, vocabulary, rate=cfg.subword_sampling, seed=(seed, epoch, side))
@@ -317,7 +317,7 @@ class TrainingText:
             return None
         with contextlib.suppress(OSError, DamagedError, KeyError, TypeError, ValueError):
             record = unseal(parsed(content(self._record(folder, vocabularies, held_out))))
-            src, tgt = (store.find(folder, f"train.{side}", record[side]) for side in ("src", "tgt"))
+            src, tgt = (tokens_on_disk.find(folder, f"train.{side}", record[side]) for side in ("src", "tgt"))
             if src is not None and tgt is not None:
                 files = corpora.with_counts(self._cfg, "train", record["lines"])
                 text = ParallelText((), (), "train", files)

@@ -12,7 +12,7 @@ import numpy as np
 from convs2s_jax.core.checksums import checksum
 from convs2s_jax.core.config import check, to_dict
 from convs2s_jax.core.errors import Tell, UserError, counted
-from convs2s_jax.data import corpora, parallel_text, plan, store, unknown, vocabulary
+from convs2s_jax.data import corpora, parallel_text, plan, tokens_on_disk, unknown, vocabulary
 from convs2s_jax.data.labels import Labels
 from convs2s_jax.data.parallel_text import ParallelText
 from convs2s_jax.data.shapes import Shape
@@ -279,8 +279,8 @@ def tokenize(cfg: Config, workdir: Path, made: Vocabularies, text: ParallelText,
     folder = run_folder.cache(workdir, cfg.data.cache_dir)
     split = Split(
         text=text,
-        src=store.tokenize(text.src, made.src, folder, f"{text.name}.src", tell=tell),
-        tgt=store.tokenize(text.tgt, made.tgt, folder, f"{text.name}.tgt", tell=tell),
+        src=tokens_on_disk.tokenize(text.src, made.src, folder, f"{text.name}.src", tell=tell),
+        tgt=tokens_on_disk.tokenize(text.tgt, made.tgt, folder, f"{text.name}.tgt", tell=tell),
     )
     task_of(cfg.model).check_targets(split, made)
     return split

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.data import parallel_text, store, vocabulary
+from convs2s_jax.data import parallel_text, tokens_on_disk, vocabulary
 from convs2s_jax.data.loader import fill
 from convs2s_jax.training.run import opening, run_folder, validation
 from convs2s_jax.training.run.loop import train
@@ -230,7 +230,7 @@ def test_a_run_that_is_interrupted_before_its_first_update_saves_nothing_and_may
 
         return call
 
-    for module, name in ((vocabulary, "build"), (store, "tokenize")):
+    for module, name in ((vocabulary, "build"), (tokens_on_disk, "tokenize")):
         with monkeypatch.context() as patch:
             patch.setattr(module, name, interrupted(getattr(module, name)))
             train(tiny.config(**options(folder, data__hold_out=0.1)), workdir)

@@ -8,7 +8,7 @@ import pytest
 
 from convs2s_jax.core.checksums import checksum
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.data import corpora, parallel_text, store, vocabulary
+from convs2s_jax.data import corpora, parallel_text, tokens_on_disk, vocabulary
 from convs2s_jax.data.config import DataConfig
 from convs2s_jax.training.run.prepare import prepare
 from tests import tiny
@@ -225,8 +225,8 @@ def test_a_file_without_lines_is_not_read_to_its_end(tmp_path):
 def test_a_token_file_is_found_by_its_key_and_no_other(folder, tmp_path):
     run, _ = prepared(config(folder), tmp_path / "run")
     cache, key = tmp_path / "run" / "cache", run.train.src.key
-    assert np.array_equal(store.find(cache, "train.src", key).tokens, run.train.src.tokens)
-    assert store.find(cache, "train.src", key[:-2] + "00") is None
-    assert store.find(cache, "valid.src", key) is None
-    assert store.find(cache, "train.src", "no key") is None
+    assert np.array_equal(tokens_on_disk.find(cache, "train.src", key).tokens, run.train.src.tokens)
+    assert tokens_on_disk.find(cache, "train.src", key[:-2] + "00") is None
+    assert tokens_on_disk.find(cache, "valid.src", key) is None
+    assert tokens_on_disk.find(cache, "train.src", "no key") is None
     assert isinstance(parallel_text.read_own(config(folder).data, "test").src, tuple)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.data import store
+from convs2s_jax.data import tokens_on_disk
 from convs2s_jax.data.words import WordList
 
 
@@ -31,14 +31,14 @@ class Letters:
         return chr(i)
 
     def save(self, path):
-        raise NotImplementedError  # a store reads with a vocabulary and never writes it
+        raise NotImplementedError  # it is only encoded with a vocabulary and never writes it
 
 
 TEXTS = ["abc", "", "x", "größer", ""]
 
 
 def tokenize(folder, texts=TEXTS, vocabulary=None, name="train.de", tell=pytest.fail):
-    return store.tokenize(texts, vocabulary or Letters(), folder, name, tell=tell)
+    return tokens_on_disk.tokenize(texts, vocabulary or Letters(), folder, name, tell=tell)
 
 
 def texts_of(tokens):
@@ -172,7 +172,7 @@ def test_failure_while_encoding_leaves_nothing(tmp_path):
 
 def _write(folder, barrier):
     barrier.wait()
-    tokens = store.tokenize(["ab"] * 20_000, WordList(("ab",), (1,)), folder, "x")
+    tokens = tokens_on_disk.tokenize(["ab"] * 20_000, WordList(("ab",), (1,)), folder, "x")
     assert len(tokens) == 20_000
     assert set(tokens.tokens.tolist()) == {4}
 

@@ -31,7 +31,7 @@ _CHUNK = 4096  # number of sentences encoded at once
 
 
 @dataclasses.dataclass(frozen=True)
-class TokenStore:
+class TokenizedText:
     """Token ids of sentences, without EOS: sentence i is `tokens[offsets[i] : offsets[i + 1]]`.
 
     Attributes:
@@ -64,7 +64,7 @@ def tokenize(
     name: str,
     *,
     tell: Tell = lambda _: None,
-) -> TokenStore:
+) -> TokenizedText:
     """Encode `texts`, with a progress bar if standard error is a terminal, or open the file of an earlier call.
 
     The file name contains a hash of the texts and the vocabulary. A file is verified by its checksum before use, and
@@ -96,7 +96,7 @@ def tokenize(
     return _open(path, key)
 
 
-def find(folder: str | Path, name: str, key: str) -> TokenStore | None:
+def find(folder: str | Path, name: str, key: str) -> TokenizedText | None:
     """Open the file that `tokenize` wrote for the text with this `key`. None if it is missing or damaged."""
     try:
         wanted = bytes.fromhex(key)
@@ -105,8 +105,8 @@ def find(folder: str | Path, name: str, key: str) -> TokenStore | None:
         return None
 
 
-def in_memory(sentences: Iterable[Sequence[int]], *, size: int) -> TokenStore:
-    """Return a store of token ids in memory.
+def in_memory(sentences: Iterable[Sequence[int]], *, size: int) -> TokenizedText:
+    """Return token ids in memory.
 
     Args:
       sentences: token ids without EOS.
@@ -116,10 +116,10 @@ def in_memory(sentences: Iterable[Sequence[int]], *, size: int) -> TokenStore:
     for sentence in sentences:
         ids.extend(sentence)
         lengths.append(len(sentence))
-    return TokenStore(np.frombuffer(ids, _width(size)), np.cumsum(np.frombuffer(lengths, np.int64)))
+    return TokenizedText(np.frombuffer(ids, _width(size)), np.cumsum(np.frombuffer(lengths, np.int64)))
 
 
-def peek(path: Path) -> TokenStore | None:
+def peek(path: Path) -> TokenizedText | None:
     """Open a file that `tokenize` wrote. None if it cannot be read.
 
     The file is verified by its checksum only, not compared with a text. Use it to inspect a run, not for training.
@@ -153,7 +153,7 @@ def _key(texts: Sequence[str], vocabulary: Vocabulary) -> bytes:
     return digest.digest()
 
 
-def _open(path: Path, key: bytes | None) -> TokenStore:
+def _open(path: Path, key: bytes | None) -> TokenizedText:
     """Memory-map an intact file with this key, or with any key if it is None.
 
     Raises:
@@ -175,7 +175,7 @@ def _open(path: Path, key: bytes | None) -> TokenStore:
     if (magic, stored, len(data)) != (_MAGIC, key or stored, start + 8 * (sentences + 1)):
         raise DamagedError("it contains another text")
     tokens = data[_HEADER.size : _HEADER.size + total * width].view(f"<u{width}")
-    return TokenStore(tokens, data[start:].view("<i8"), stored.hex())
+    return TokenizedText(tokens, data[start:].view("<i8"), stored.hex())
 
 
 def _width(size: int) -> np.dtype[Any]:
