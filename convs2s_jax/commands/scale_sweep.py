@@ -36,7 +36,7 @@ class SweepOptions:
 
     Attributes:
       config: name of a configuration that comes with the package, or path or address of a file. Its mesh sizes and
-        its parallel are ignored; its mesh.rules and mesh.gather_once are used.
+        its parallel are ignored; its mesh.rules are used.
       output: folder for plans, table and figures, or its address in an object store (gs://BUCKET/NAME,
         s3://BUCKET/NAME).
       topologies: devices, as in `convs2s scale plan --topology`.
@@ -124,7 +124,7 @@ def check_overrides(overrides: Overrides) -> None:
     for field, text in overrides:
         if field in TAKEN_FROM:
             name = f"{command_line.PREFIX}{field}"
-            others = "; mesh.rules and mesh.gather_once can be set alone" if field == "mesh" else ""
+            others = "; mesh.rules can be set alone" if field == "mesh" else ""
             raise UserError(f"{name}={text}: a sweep sets this with {TAKEN_FROM[field]}; use that flag instead{others}")
 
 

@@ -26,6 +26,8 @@ LONGEST = 4096
 """Maximum number of characters of a string in a configuration, the same as for a path."""
 ITEMS = 10_000
 """Maximum number of items of a list in a configuration."""
+LAST_BEFORE = "f02697ce"
+"""The last commit with the fields that records list as `RETIRED`, which are accepted while they are empty."""
 DEPTH = 20
 """Maximum number of fields in the path of an override."""
 
@@ -211,9 +213,12 @@ def _record(cls: Any, value: Any, where: str) -> Any:
         value = dict(zip(fields, value, strict=False))
     if not isinstance(value, Mapping):
         raise UserError(f"{where} is {shown(value)}: expected fields ({', '.join(fields)})")
-    hints = _hints(cls)
+    hints, retired = _hints(cls), vars(cls).get("RETIRED", ())
+    value = {name: item for name, item in value.items() if item or name not in retired}
     for name in value:
         if name not in fields:
+            rule = f"this version has no such field; leave it out, or use version {LAST_BEFORE}"
+            check(name not in retired, f"{where}.{name} is {shown(value[name])}: {rule}")
             name = _plain(name)
             raise UserError(f"{where}.{name}: there is no field '{name}'{did_you_mean(name, fields)}")
     missing = [field.name for field in dataclasses.fields(cls) if _required(field) and field.name not in value]

@@ -139,7 +139,7 @@ def cast(params: T, cfg: Any) -> T:
 
     Args:
       params: parameters of any model.
-      cfg: its config; only `dtype` and `decoder.tied_output` are read.
+      cfg: its config; only `dtype` is read.
     """
     if cfg.dtype == "float32":
         params = jax.tree.map(lambda x: x.astype(jnp.float32) if x.dtype in _HALVES else x, params, is_leaf=is_sharded)
@@ -166,21 +166,18 @@ def in_dtype(params: T, dtype: DTypeLike) -> T:
 def gather_before_layers(params: T, cfg: Any) -> T:
     """Gather sharded parameters, except those in `blocks` that are not `early`: layers gather them.
 
-    Embedding tables are sent in the dtype of the computation. They stay sharded if only rows of them are used.
+    Embedding tables are sent in the dtype of the computation.
     """
-    tied = getattr(getattr(cfg, "decoder", None), "tied_output", False)
 
-    def table(x: Any, *, only_rows: bool) -> Any:
+    def table(x: Any) -> Any:
         if not is_sharded(x):
             return x
-        sent = x if cfg.dtype == "float32" else x.astype(cfg.dtype)
-        return sent if only_rows and x.look_up is not None else gather(sent).astype(x.dtype)
+        return gather(x if cfg.dtype == "float32" else x.astype(cfg.dtype)).astype(x.dtype)
 
     def convert(path: tuple[Any, ...], x: Any) -> Any:
         name = path_of(path)
         if isinstance(x, Embedding):
-            only_rows = not (tied and name.startswith("decoder/"))
-            return Embedding(table=table(x.table, only_rows=only_rows), positions=table(x.positions, only_rows=False))
+            return Embedding(table=table(x.table), positions=table(x.positions))
         left_to_layer = is_sharded(x) and not x.early and gathered_by_layer(name)
         return x if left_to_layer else gather(x)
 

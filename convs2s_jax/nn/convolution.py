@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from convs2s_jax.nn import draws
 from convs2s_jax.nn.affine import Affine, add_bias, matmul, tangent_product
 from convs2s_jax.nn.quantized import Quantized, product
-from convs2s_jax.nn.types import Array, Key, accumulation_dtype, shardings_in_types
+from convs2s_jax.nn.types import Array, Key, accumulation_dtype
 from convs2s_jax.nn.winograd import tile, winograd
 
 DenseForm = Literal["xla", "products", "winograd"]
@@ -85,13 +85,10 @@ def dense(params: Affine, x: Array, form: DenseForm = "xla") -> Array:
       form: how it is computed, one of `DENSE_FORMS`.
 
     Returns:
-      [B, T, D], in the dtype of w; [B, T, n, D / n] for w [K, C, n, D / n] and b [n, D / n], in n groups.
+      [B, T, D], in the dtype of w.
     """
     if form not in DENSE_FORMS:
         raise ValueError(f"form is {form!r}: use one of {', '.join(DENSE_FORMS)}")
-    if params.w.ndim > 3:
-        y = dense(Affine(w=params.w.reshape(*params.w.shape[:2], -1), b=params.b.reshape(-1)), x, form)
-        return y.reshape(*y.shape[:2], *params.b.shape)
     width, inputs, outputs = params.w.shape
     x = x.astype(params.w.dtype)
     if isinstance(params.w, Quantized):
@@ -101,8 +98,7 @@ def dense(params: Affine, x: Array, form: DenseForm = "xla") -> Array:
     elif width == 1:
         y = matmul(x, params.w[0])
     else:
-        # jax 0.10 to 0.12 cannot type the gradient of XLA's convolution (decision 0027)
-        y = DENSE_FORMS["products" if shardings_in_types() else form](params.w, x)
+        y = DENSE_FORMS[form](params.w, x)
     return add_bias(y, params.b)
 
 

@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 
 from convs2s_jax.nn.gradient import broadcast
-from convs2s_jax.nn.reshape import reshape
 from convs2s_jax.nn.types import Array, accumulation_dtype
 
 DepthwiseForm = Literal["auto", "shifts", "products"]
@@ -45,7 +44,7 @@ def depthwise(
     K, H = w.shape[-2:]
     B, J, C = x.shape
     T = J + sum(padding) - (K - 1) * dilation
-    x = reshape(x.astype(w.dtype), (B, J, H, C // H))
+    x = x.astype(w.dtype).reshape(B, J, H, C // H)
     if T == 1:
         kernels = (w if w.ndim == 4 else w[None, None]).astype(accumulation_dtype(w.dtype))
         taps = kernels[:, 0, :, :, None] * _padded(x.astype(kernels.dtype), padding)[:, ::dilation]
@@ -55,7 +54,7 @@ def depthwise(
         if chosen not in DEPTHWISE_FORMS:
             raise ValueError(f"form is {form!r}: use one of auto, {', '.join(DEPTHWISE_FORMS)}")
         y = DEPTHWISE_FORMS[chosen](w, x, dilation, padding)
-    return reshape(y, (B, T, C))
+    return y.reshape(B, T, C)
 
 
 def _padded(x: Array, padding: tuple[int, int]) -> Array:
@@ -115,18 +114,18 @@ def _products(w: Array, x: Array, dilation: int, padding: tuple[int, int]) -> Ar
         y = jnp.einsum("HTJ,BJHX->BTHX", band, x)
     else:
         w = jnp.pad(broadcast(w, (B, T, K, H)), ((0, 0), (0, count * m - T), (0, 0), (0, 0)))
-        w = jnp.moveaxis(reshape(w, (B * count, m, K, H)), 3, 1)
+        w = jnp.moveaxis(w.reshape(B * count, m, K, H), 3, 1)
         y = jnp.swapaxes(_band(w, dilation)[..., columns] @ jnp.swapaxes(x, 1, 2), 1, 2)
-    return reshape(y, (B, count * m, H, X))[:, :T]
+    return y.reshape(B, count * m, H, X)[:, :T]
 
 
 def _blocks(x: Array, count: int, length: int, reach: int) -> Array:
     """Split [B, T + reach, ...] into overlapping blocks [B * count, length + reach, ...]; reach <= length."""
     B, J, *rest = x.shape
     x = jnp.pad(x, ((0, 0), (0, (count + 1) * length - J), *((0, 0) for _ in rest)))
-    blocks = reshape(x, (B, count + 1, length, *rest))
+    blocks = x.reshape(B, count + 1, length, *rest)
     overlapping = jnp.concatenate([blocks[:, :-1], blocks[:, 1:, :reach]], axis=2)
-    return reshape(overlapping, (B * count, length + reach, *rest))
+    return overlapping.reshape(B * count, length + reach, *rest)
 
 
 def _band(w: Array, dilation: int) -> Array:
@@ -139,4 +138,4 @@ def _band(w: Array, dilation: int) -> Array:
     columns = m + (K - 1) * dilation
     zero = jnp.zeros((), w.dtype)
     padded = jax.lax.pad(w, zero, [(0, 0, 0)] * (w.ndim - 1) + [(0, m, dilation - 1)])
-    return reshape(reshape(padded, (*rest, m * (columns + 1)))[..., : m * columns], (*rest, m, columns))
+    return padded.reshape(*rest, m * (columns + 1))[..., : m * columns].reshape(*rest, m, columns)

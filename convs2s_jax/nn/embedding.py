@@ -2,12 +2,10 @@
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec as P
 
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.nn import draws, struct
-from convs2s_jax.nn.sharded_params import ShardedParam
-from convs2s_jax.nn.types import Array, Key, shardings_in_types
+from convs2s_jax.nn.types import Array, Key
 
 STD = 0.1
 """Standard deviation of the initial embeddings (section 3.5 of the paper)."""
@@ -76,15 +74,9 @@ def position_embeddings(table: Array, tokens: Array, start: Array | None = None)
     return rows(table, position_rows(tokens, start))
 
 
-def rows(table: Array | ShardedParam, indices: Array) -> Array:
-    """Return table[indices]. If types include shardings, the result has the sharding of the indices."""
-    indices = widened(indices)
-    if isinstance(table, ShardedParam):
-        if table.look_up is not None:
-            return table.look_up(table.value, indices, table.dtype)
-        table = table.gather(table.value, table.dtype)
-    table = jnp.asarray(table)  # numpy arrays do not accept traced indices
-    return table.at[indices].get(out_sharding=P()) if shardings_in_types() else table[indices]
+def rows(table: Array, indices: Array) -> Array:
+    """Return table[indices]."""
+    return jnp.asarray(table)[widened(indices)]  # numpy arrays do not accept traced indices
 
 
 def widened(ids: Array) -> Array:

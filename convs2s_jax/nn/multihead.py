@@ -7,7 +7,6 @@ from convs2s_jax.nn import affine, struct
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.attention import softmax
 from convs2s_jax.nn.dropout import dropout
-from convs2s_jax.nn.reshape import reshape
 from convs2s_jax.nn.types import Array, Key, accumulation_dtype
 
 
@@ -54,8 +53,8 @@ def map_source(params: Multihead, heads: int, keys: Array, values: Array) -> Sou
         raise ValueError(f"{heads} heads cannot evenly split {keys.shape[-1]} channels: use a divisor")
     shape = (*keys.shape[:2], heads, -1)
     return SourceHeads(
-        keys=jnp.transpose(reshape(linear(params.key, keys), shape), (0, 2, 3, 1)),
-        values=jnp.transpose(reshape(linear(params.value, values), shape), (0, 2, 1, 3)),
+        keys=jnp.transpose(linear(params.key, keys).reshape(shape), (0, 2, 3, 1)),
+        values=jnp.transpose(linear(params.value, values).reshape(shape), (0, 2, 1, 3)),
     )
 
 
@@ -77,12 +76,12 @@ def attend(
     """
     N, T, E = x.shape
     B, H, D, S = source.keys.shape
-    q = jnp.moveaxis(reshape(linear(params.query, x), (B, N // B, T, H, D)) * D**-0.5, 3, 1)
-    q = reshape(q, (B, H, N // B * T, D))  # one axis: XLA on CPU has no bfloat16 product with separate W and T
+    q = jnp.moveaxis(linear(params.query, x).reshape(B, N // B, T, H, D) * D**-0.5, 3, 1)
+    q = q.reshape(B, H, N // B * T, D)  # one axis: XLA on CPU has no bfloat16 product with separate W and T
     scores = jnp.einsum("BHQD,BHDS->BHQS", q, source.keys, preferred_element_type=accumulation_dtype(q.dtype))
-    scores = jnp.swapaxes(reshape(scores, (B, H, N // B, T, S)), 1, 2)
-    a = reshape(softmax(scores, mask[:, None, None, None]), (N, H, T, S))
-    weights = reshape(dropout(a, rate, key).astype(source.values.dtype), (B, N // B, H, T, S))
-    weights = reshape(jnp.swapaxes(weights, 1, 2), (B, H, N // B * T, S))
-    fetched = jnp.moveaxis(reshape(weights @ source.values, (B, H, N // B, T, D)), 1, 3)
-    return linear(params.out, reshape(fetched, (N, T, E))), jnp.mean(a, axis=1)
+    scores = jnp.swapaxes(scores.reshape(B, H, N // B, T, S), 1, 2)
+    a = softmax(scores, mask[:, None, None, None]).reshape(N, H, T, S)
+    weights = dropout(a, rate, key).astype(source.values.dtype).reshape(B, N // B, H, T, S)
+    weights = jnp.swapaxes(weights, 1, 2).reshape(B, H, N // B * T, S)
+    fetched = jnp.moveaxis((weights @ source.values).reshape(B, H, N // B, T, D), 1, 3)
+    return linear(params.out, fetched.reshape(N, T, E)), jnp.mean(a, axis=1)

@@ -21,9 +21,6 @@ T = TypeVar("T")
 Gather = Callable[[Any, Any], Array]
 """(shard of this device, dtype) -> the full array in this dtype. Equal functions compare equal, so that layers can be
 stacked. The gradient of the full array is returned as that of the shard, summed over devices."""
-LookUp = Callable[[Any, Array, Any], Array]
-"""(shard of this device, indices, dtype) -> these rows of the full array, sent in this dtype. The rest of the array is
-not sent."""
 
 
 @struct.dataclass
@@ -35,14 +32,12 @@ class ShardedParam:
       gather: returns the full array.
       dtype: dtype of the full array.
       early: whether it is gathered once, before the first layer, and not by the layer that uses it.
-      look_up: fetches rows of a table without the rest of it; None if the full table is needed.
     """
 
     value: Any
     gather: Gather = struct.field(pytree_node=False)
     dtype: DTypeLike = struct.field(pytree_node=False)
     early: bool = struct.field(pytree_node=False, default=False)
-    look_up: LookUp | None = struct.field(pytree_node=False, default=None)
 
     @property
     def shape(self) -> tuple[int, ...]:

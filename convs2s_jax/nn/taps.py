@@ -17,7 +17,6 @@ from convs2s_jax.nn import draws, struct
 from convs2s_jax.nn.affine import Kernel
 from convs2s_jax.nn.dropout import dropout
 from convs2s_jax.nn.gradient import broadcast
-from convs2s_jax.nn.reshape import reshape
 from convs2s_jax.nn.types import Array, Key, accumulation_dtype
 
 ParamsT = TypeVar("ParamsT")
@@ -83,8 +82,8 @@ def predicted(maker: Array, x: Array) -> Array:
     Unlike attention weights, the taps of a position depend only on the channels of that position.
     """
     C, K, H = maker.shape
-    scores = reshape(x.astype(maker.dtype), (-1, C)) @ maker.reshape(C, K * H)
-    return softmax(reshape(scores, (*x.shape[:2], K, H)))
+    scores = x.astype(maker.dtype).reshape(-1, C) @ maker.reshape(C, K * H)
+    return softmax(scores.reshape(*x.shape[:2], K, H))
 
 
 def _same_everywhere(

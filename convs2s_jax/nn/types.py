@@ -24,8 +24,3 @@ SQRT_HALF = 0.5**0.5
 def accumulation_dtype(dtype: Any) -> Any:
     """Return the dtype for accumulating sums and computing softmax: float64 for float64, float32 for all others."""
     return jnp.float64 if dtype == jnp.float64 else jnp.float32
-
-
-def shardings_in_types() -> bool:
-    """Whether array types include shardings, as in an update with `parallel=explicit`."""
-    return jax.sharding.AxisType.Explicit in jax.sharding.get_abstract_mesh().axis_types

@@ -60,8 +60,8 @@ def reduced_gradients(
     each = jax.shard_map(
         local, mesh=mesh, axis_names=_named(mesh), in_specs=places, out_specs=(specs, P()), check_vma=False
     )
-    grads, sums = each(exchanges.grouped(merged, collectives), batch, key, _first_rows(batch, mesh))
-    return exchanges.joined(grads, collectives), sums
+    found: tuple[Tree, SumsT] = each(merged, batch, key, _first_rows(batch, mesh))
+    return found
 
 
 def unreduced_gradients(
@@ -73,10 +73,7 @@ def unreduced_gradients(
     exchange: Exchange,
     rules: Sequence[ShardingRule] = (),
 ) -> tuple[Tree, SumsT]:
-    """As `reduced_gradients`, without the sum over `data`: results have a leading axis, an entry per device along it.
-
-    Gradients are `exchanges.grouped`, so that they are sharded over `tensor` and over `fsdp` alike.
-    """
+    """As `reduced_gradients`, but not summed over `data`: results have a leading axis, an entry per device along it."""
     at_once = tuple(axis for axis in ROWS if axis != DEFERRED_AXIS)
     collectives = exchanges.param_collectives(merged, mesh, exchange, at_once, rules=rules)
     specs = exchanges.specs(collectives)
@@ -98,7 +95,7 @@ def unreduced_gradients(
         out_specs=(_unreduced_specs(specs, mesh), P(DEFERRED_AXIS)),
         check_vma=False,
     )
-    found: tuple[Tree, SumsT] = each(exchanges.grouped(merged, collectives), batch, key, _first_rows(batch, mesh))
+    found: tuple[Tree, SumsT] = each(merged, batch, key, _first_rows(batch, mesh))
     return found
 
 
@@ -111,7 +108,7 @@ def reduce_over_data(
 
     def local(total: tuple[Tree, SumsT]) -> tuple[Tree, SumsT]:
         grads, sums = jax.tree.map(lambda x: x[0], total)
-        grads = jax.tree.map(lambda collective, grad: collective.scatter_grouped(grad), collectives, grads)
+        grads = jax.tree.map(lambda collective, grad: collective.scatter(grad), collectives, grads)
         return grads, lax.psum(sums, DEFERRED_AXIS)
 
     each = jax.shard_map(
@@ -122,8 +119,8 @@ def reduce_over_data(
         out_specs=(specs, P()),
         check_vma=False,
     )
-    grads, sums = each(total)
-    return exchanges.joined(grads, collectives), sums
+    found: tuple[Tree, SumsT] = each(total)
+    return found
 
 
 def _unreduced_specs(specs: Tree, mesh: Mesh) -> Tree:

@@ -1,17 +1,14 @@
 """Parameters as `ShardedParam`s that layers gather with named collectives, in a `jax.shard_map` over the axes of rows.
 
 The axis `tensor` is left to XLA's partitioner there: it divides the products of a layer, and arrays are constrained to
-the sharding in which the layer uses them. If both `tensor` and the axis of rows shard an array axis of D columns, it is
-two axes here, [n, D / n], with the n shards of `tensor` first. A collective over rows is then within each of these
-shards. (For a `shard_map` the named axis would come first, and shards would change devices before and after each
-collective.)
+the sharding in which the layer uses them.
 
 As in `training.gathering`, the gradient of a full kernel comes back as that of the shard, summed over the rows of all
 devices, or it stays on each device until those of several batches are accumulated.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,12 +18,11 @@ from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from convs2s_jax.nn.sharded_params import Gather, ShardedParam
+from convs2s_jax.nn.sharded_params import ShardedParam
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Array, Tree, accumulation_dtype
 from convs2s_jax.training import sharding
-from convs2s_jax.training.gathering import Exchange, SumDtype, gathered, in_use, is_early, sum_dtype
-from convs2s_jax.training.halves import Paired
+from convs2s_jax.training.gathering import Exchange, SumDtype, gathered, in_use, sum_dtype
 from convs2s_jax.training.mesh import ROWS, ShardingRule
 
 
@@ -40,9 +36,7 @@ class ParamCollectives:
       dtype: of the gradient reduction.
       over: mesh axes over which gradients are summed.
       use: how `tensor` shards the array in use; None if it has one device.
-      halves: the mesh, for a kernel whose halves layers need side by side (`training.halves`).
       early: whether it is gathered once, before the first layer.
-      groups: number of shards along `tensor` that get a separate array axis before `dim`; 1 for none.
       promoted: whether sums in bfloat16 are float32 in transit, as XLA's CPU compiler makes all of them. It does so by
         itself, but ends the process if a `shard_map` leaves an axis to the partitioner (jax 0.10 and 0.12).
     """
@@ -52,9 +46,7 @@ class ParamCollectives:
     dtype: SumDtype = "auto"
     over: tuple[str, ...] = ROWS
     use: P | None = None
-    halves: Mesh | None = None
     early: bool = False
-    groups: int = 1
     promoted: bool = False
 
     def __call__(self, value: Array, dtype: Any) -> Array:
@@ -63,62 +55,31 @@ class ParamCollectives:
 
     def gather(self, value: Array) -> Array:
         """The full array."""
-        if self.grouped_dim is None:
+        if self.dim is None:
             return in_use(value, self.use)
-        gather = partial(lax.all_gather, axis_name=self.axis, axis=self.grouped_dim, tiled=True)
-        return in_use(self.joined(on_each_part(gather, value, self.grouped_use)), self.use)
+        gather = partial(lax.all_gather, axis_name=self.axis, axis=self.dim, tiled=True)
+        return in_use(on_each_part(gather, value, self.parts), self.use)
 
     def scatter(self, gradient: Array) -> Array:
         """This device's shard of the sum over devices, in the dtype of the gradient."""
-        return self.scatter_grouped(self.grouped(in_use(gradient, self.use)))
-
-    def scatter_grouped(self, gradient: Array) -> Array:
-        """As `scatter`, of a gradient that is `grouped`."""
         dtype, axes = sum_dtype(gradient.dtype, self.dtype), self.over
-        shard = in_use(gradient, self.grouped_use).astype(dtype)
+        shard = in_use(gradient, self.use).astype(dtype)
         shard = shard.astype(accumulation_dtype(dtype)) if self.promoted else shard
-        if self.grouped_dim is not None and self.axis in axes:
-            scatter = partial(lax.psum_scatter, axis_name=self.axis, scatter_dimension=self.grouped_dim, tiled=True)
-            shard = on_each_part(scatter, shard, self.grouped_use)
+        if self.dim is not None and self.axis in axes:
+            scatter = partial(lax.psum_scatter, axis_name=self.axis, scatter_dimension=self.dim, tiled=True)
+            shard = on_each_part(scatter, shard, self.parts)
             axes = tuple(axis for axis in axes if axis != self.axis)
         return (lax.psum(shard, axes) if axes else shard).astype(dtype).astype(gradient.dtype)
 
     @property
-    def grouped_dim(self) -> int | None:
-        """The axis of the grouped array that `axis` shards."""
-        return None if self.dim is None else self.dim + (self.groups > 1)
+    def parts(self) -> P | None:
+        """How `tensor` shards the array in use, for collectives on each part; None if it shards the same dimension."""
+        return None if self.use is None or self.dim is None or self.use[self.dim] is not None else self.use
 
     @property
     def spec(self) -> P:
-        """How `axis` shards the grouped array."""
-        return P() if self.grouped_dim is None else P(*[None] * self.grouped_dim, self.axis)
-
-    @property
-    def grouped_use(self) -> P | None:
-        """How `tensor` shards the grouped array in use."""
-        if self.use is None or self.dim is None or self.groups == 1:
-            return self.use
-        return P(*self.use[: self.dim + 1], None, *self.use[self.dim + 1 :])
-
-    def grouped(self, value: Array) -> Array:
-        """The array with an axis for the shards that `tensor` makes of the axis `dim`."""
-        if self.dim is None or self.groups == 1:
-            return value
-        before, length, after = value.shape[: self.dim], value.shape[self.dim], value.shape[self.dim + 1 :]
-        return value.reshape(*before, self.groups, length // self.groups, *after)
-
-    def joined(self, value: Array) -> Array:
-        """Undo `grouped`."""
-        if self.dim is None or self.groups == 1:
-            return value
-        before, after = value.shape[: self.dim], value.shape[self.dim + 2 :]
-        return value.reshape(*before, self.groups * value.shape[self.dim + 1], *after)
-
-    def for_layers(self, build: Callable[["ParamCollectives"], Gather]) -> Gather:
-        """What `build` makes of this, with halves side by side if layers need them so."""
-        if self.halves is None or self.use is None:
-            return build(self)
-        return Paired(self.halves, build(replace(self, use=P(*self.use, None), halves=None)))
+        """How `axis` shards the array."""
+        return P() if self.dim is None else P(*[None] * self.dim, self.axis)
 
 
 @dataclass(frozen=True)
@@ -167,38 +128,25 @@ def param_collectives(
         name = path_of(path)
         whole, own = (sharding.spec(name, value.shape, mesh, cut=cut, rules=rules) for cut in (None, axis))
         sharded = [dim for dim, entry in enumerate(own) if axis in sharding.axes_of(entry)]
-        halves = mesh if sharding.in_halves(name, value.shape, mesh, rules) else None
         use = whole if mesh.shape["tensor"] > 1 else None
         promoted = use is not None and mesh.devices.flat[0].platform == "cpu"
         dim = sharded[0] if sharded else None
-        both = dim is not None and halves is None and "tensor" in sharding.axes_of(own[dim])
-        groups = mesh.shape["tensor"] if both else 1
-        early = is_early(name, mesh, exchange)
-        return ParamCollectives(axis, dim, exchange.dtype, over, use, halves, early, groups, promoted)
+        early = axis == "data"
+        return ParamCollectives(axis, dim, exchange.dtype, over, use, early, promoted)
 
     return jax.tree_util.tree_map_with_path(of_param, merged)
 
 
-def grouped(params: Tree, collectives: Tree) -> Tree:
-    """Merged parameters as they are passed to the `shard_map`; `collectives` as `param_collectives` returns them."""
-    return jax.tree.map(lambda collective, value: collective.grouped(value), collectives, params)
-
-
-def joined(grads: Tree, collectives: Tree) -> Tree:
-    """Gradients of merged parameters, from those that are `grouped`."""
-    return jax.tree.map(lambda collective, value: collective.joined(value), collectives, grads)
-
-
 def specs(collectives: Tree) -> Tree:
-    """How the axis of rows that shards the state shards `grouped` parameters."""
+    """How the axis of rows that shards the state shards parameters."""
     return jax.tree.map(lambda collective: collective.spec, collectives)
 
 
 def as_sharded_params(params: Tree, collectives: Tree) -> Tree:
-    """Grouped parameters as `ShardedParam`s."""
+    """Parameters as `ShardedParam`s."""
 
     def sharded(value: Array, collective: ParamCollectives) -> ShardedParam:
-        return ShardedParam(value, collective.for_layers(lambda shard: shard), value.dtype, collective.early)
+        return ShardedParam(value, collective, value.dtype, collective.early)
 
     return jax.tree.map(sharded, params, collectives)
 
@@ -207,7 +155,7 @@ def as_sharded_params_with_slots(params: Tree, slots: Tree, collectives: Tree) -
     """As `as_sharded_params`, with gradients in the slots, which `slots` creates."""
 
     def sharded(value: Array, slot: Array, collective: ParamCollectives) -> ShardedParam:
-        return ShardedParam((value, slot), collective.for_layers(IntoSlot), value.dtype, collective.early)
+        return ShardedParam((value, slot), IntoSlot(collective), value.dtype, collective.early)
 
     return jax.tree.map(sharded, params, slots, collectives)
 
@@ -217,8 +165,8 @@ def slots(params: Tree, collectives: Tree) -> Tree:
 
     def zeros(value: Array, collective: ParamCollectives) -> Array:
         shape = list(value.shape)
-        if collective.grouped_dim is not None and collective.axis not in collective.over:
-            shape[collective.grouped_dim] *= lax.axis_size(collective.axis)
+        if collective.dim is not None and collective.axis not in collective.over:
+            shape[collective.dim] *= lax.axis_size(collective.axis)
         return jnp.zeros(shape, value.dtype)
 
     return jax.tree.map(zeros, params, collectives)

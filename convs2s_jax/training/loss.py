@@ -153,5 +153,5 @@ def _projected(
         total, nll = cross_entropy(encoder_decoder.logits(params, cfg, chunk[0]), chunk[1], smoothing)
         return (sums[0] + total, sums[1] + nll), None
 
-    zero = jnp.zeros(1, accumulation_dtype(features.dtype))[0]  # with shardings in types, zeros(()) cannot be mapped
+    zero = jnp.zeros((), accumulation_dtype(features.dtype))
     return scan(add_chunk, params, (zero, zero), (cut(features), cut(targets)))[0]

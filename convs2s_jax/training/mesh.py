@@ -14,7 +14,7 @@ from convs2s_jax.core.errors import UserError, did_you_mean
 AXES = ("data", "fsdp", "tensor")
 ROWS = ("data", "fsdp")
 """The axes over which the rows of a batch are sharded."""
-Parallel = Literal["jit", "explicit", "shard_map", "pmap"]
+Parallel = Literal["jit", "shard_map", "pmap"]
 """How an update is spread over devices; see `training.parallel`."""
 
 
@@ -33,16 +33,11 @@ class ShardingRule:
     axes: tuple[str | None, ...]
 
     def __post_init__(self) -> None:
-        _check_path("path is", self.path)
+        check(all(self.path.split("/")), f"path is '{self.path}': use the end of a parameter's path, such as conv/w")
         named = [name for text in self.axes for name in names_of(text)]
         for name in named:
             check(name in AXES, f"axes contains '{name}'{did_you_mean(name, AXES)}")
             check(named.count(name) == 1, f"axes contains {name} {named.count(name)} times: it can shard only one axis")
-
-
-def _check_path(lead: str, path: str) -> None:
-    """Refuse a path with an empty component; `lead` introduces it in the message."""
-    check(path != "" and all(path.split("/")), f"{lead} '{path}': use the end of a parameter's path, such as conv/w")
 
 
 def names_of(axes: str | None) -> tuple[str, ...]:
@@ -63,22 +58,16 @@ class MeshConfig:
       tensor: devices over which the outputs of each layer and the vocabulary are sharded.
       rules: sharding of some parameters, in place of the built-in rules; the first matching rule applies. See
         `convs2s config --config=NAME --shardings`.
-      gather_once: ends of paths, as in `rules`, of parameters in `blocks` that `fsdp` shards but that stay gathered
-        from the forward to the backward pass, such as "encoder/blocks/14/*/*". This sends less and needs more memory.
-        Listed layers leave the loop of their neighbours (`execution.scan_layers`). If all parameters of an encoder or
-        decoder are listed, its layers store the same activations as without fsdp (`execution.remat`). Ignored if fsdp
-        is 1; refused with parallel=explicit and pmap.
     """
 
     data: int = -1
     fsdp: int = 1
     tensor: int = 1
     rules: tuple[ShardingRule, ...] = ()
-    gather_once: tuple[str, ...] = ()
+
+    RETIRED = ("gather_once",)
 
     def __post_init__(self) -> None:
-        for path in self.gather_once:
-            _check_path("gather_once contains", path)
         for axis in AXES:
             size = getattr(self, axis)
             check(size == -1 or size >= 1, f"{axis} is {size}: use 1 or more devices, or -1 for the rest")
@@ -168,15 +157,6 @@ def spans_slices(mesh: Mesh) -> bool:
     """Whether the devices are several TPU slices."""
     devices = list(mesh.devices.flat)
     return devices[0].platform == "tpu" and len(set(slice_numbers(devices))) > 1
-
-
-def for_tracing(mesh: Mesh) -> AbstractMesh:
-    """The mesh to trace a program with (`jax.sharding.use_abstract_mesh`), from which layers choose their collectives.
-
-    With several slices it specifies no device, so that `training.rings` uses no messages between neighbours: those in
-    different slices would send several times what XLA's own sums send between slices.
-    """
-    return mesh.abstract_mesh.update(abstract_device=None) if spans_slices(mesh) else mesh.abstract_mesh
 
 
 def abstract(cfg: MeshConfig, devices: int) -> AbstractMesh:

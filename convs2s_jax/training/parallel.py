@@ -1,9 +1,8 @@
-"""An update on any mesh, compiled in one of four modes.
+"""An update on any mesh, compiled in one of three modes.
 
 `jit`: the program is written for the whole batch, and XLA partitions it by the shardings of its arguments.
-`explicit`: types of arrays state how `data` and `fsdp` shard them, and JAX derives the collectives.
 `shard_map`: each device runs the program on its rows, with named collectives for shards of kernels and gradients over
-`data` and `fsdp`. In both, XLA partitions what `tensor` divides.
+`data` and `fsdp`. XLA partitions what `tensor` divides.
 `pmap`: each device runs the program on its rows with all parameters; the axis is `data`.
 All give the same update as one device with the whole batch, dropout included.
 """
@@ -20,13 +19,12 @@ from convs2s_jax.core.config import check
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.sharded_params import gather
 from convs2s_jax.nn.types import Array, Key, Tree
-from convs2s_jax.training import by_device, by_pmap, dispatch, explicit, gathering, sharding
+from convs2s_jax.training import by_device, by_pmap, dispatch, gathering, sharding
 from convs2s_jax.training.gathering import EACH_BATCH, Exchange
 from convs2s_jax.training.mesh import (
     Parallel,
     ShardingRule,
     check_mesh,
-    for_tracing,
     names_of,
     row_shards,
     spans_slices,
@@ -42,7 +40,6 @@ from convs2s_jax.training.step import (
     apply_gradients,
     gradients,
     gradients_through_merge,
-    merged_gradients,
     tree_add,
 )
 
@@ -65,7 +62,7 @@ def compile_steps(
       loss: (params, batch, key) -> sums; see `step.Loss`.
       optimizer: an optax transformation, with its own learning rate or without one; see `step.apply_gradients`.
       mesh: the devices over which `training.sharding` shards state and batches; None for one device.
-      parallel: "jit", "explicit", "shard_map" or "pmap".
+      parallel: "jit", "shard_map" or "pmap".
       clip: maximum gradient norm; larger gradients are scaled down to it. 0 for no clipping.
       skip_bad_steps: whether to leave the state unchanged when the loss or the gradient is not finite.
       gathers_params: whether the loss gathers parameters that are `nn.sharded_params.ShardedParam`s, as the losses of
@@ -126,8 +123,8 @@ def _jit(
     def sharded_loss(params: Tree, batch: BatchT, key: Key | None) -> SumsT:
         if mesh is None:
             return loss(params, batch, key)
-        with jax.sharding.use_abstract_mesh(for_tracing(mesh)):
-            return loss(gathering.constrained(params, mesh, rules, exchange), batch, key)
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            return loss(gathering.constrained(params, mesh, rules), batch, key)
 
     def first(params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
         return gradients(sharded_loss, params, batch, key=key)
@@ -167,32 +164,6 @@ def _check_for_shard_map(mesh: Mesh, rules: Sequence[ShardingRule]) -> None:
             "above 1 on several slices); drop it, or use parallel=jit with training.sum_dtype=auto and "
             "data.batch.accumulate=1",
         )
-
-
-def _explicit(
-    loss: Loss[BatchT, SumsT],
-    finish: Finish[SumsT],
-    mesh: Mesh | None,
-    exchange: Exchange,
-    rules: Sequence[ShardingRule],
-) -> Step[BatchT, SumsT]:
-    if mesh is None or mesh.size == 1:
-        return _jit(loss, finish, mesh, exchange, rules)
-    named = exchange.dtype == "auto"
-    rule = "JAX chooses the collectives and sums in the dtype of the model; use auto, or parallel=shard_map"
-    check(named, f"training.sum_dtype is {exchange.dtype} with parallel=explicit: {rule}")
-    if row_shards(mesh) == 1:  # jax 0.10 to 0.12: "Expected cotangent type" for axes of types that have one device each
-        return _jit(loss, finish, mesh, exchange, rules)
-    sharded_loss = explicit.sharded_loss(loss, mesh, rules)
-
-    def of_merged(merged: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
-        return merged_gradients(sharded_loss, merged, batch, key=key)
-
-    def first(params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
-        made = explicit.typed(of_merged, mesh, rules)
-        return gradients_through_merge(params, lambda merged: made(merged, batch, key))
-
-    return _sharded_state_step(first, finish, mesh, rules)
 
 
 def _accumulating_step(
@@ -257,7 +228,6 @@ def _compiled(
 Mode = Callable[[Loss[Any, Any], Finish[Any], Mesh | None, Exchange, Sequence[ShardingRule]], Step[Any, Any]]
 _MODES: dict[str, Mode] = {
     "jit": _jit,
-    "explicit": _explicit,
     "shard_map": _shard_map,
     "pmap": by_pmap.steps,
 }

@@ -9,10 +9,8 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from convs2s_jax.core.config import check
-from convs2s_jax.nn.sharded_params import gathered_by_layer
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Tree
-from convs2s_jax.training import halves
 from convs2s_jax.training.mesh import ROWS, Parallel, ShardingRule, check_mesh, names_of
 
 RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
@@ -49,12 +47,6 @@ WHOLE = ("taps/w", "taps/scores")
 taps/scores sharded over `fsdp` and `tensor` (jax 0.10, mesh 2 x 2 x 2)."""
 
 
-HALVES = ("blocks/*/conv/w", "blocks/*/conv/b")
-"""Ends of paths of arrays [..., 2D] for a gated linear unit. On a mesh with `tensor` their halves are brought together
-for use (`training.halves`). The state's axis shards C, or else the taps, but never the halves, so that this is done
-with shards."""
-
-
 def state_axis(mesh: Mesh | AbstractMesh) -> str:
     """Return the mesh axis that shards parameters and optimiser state between updates.
 
@@ -79,7 +71,7 @@ def spec(
       shape: shape of the array. Scalars are not sharded, nor is an optimiser's array with other axes than its rule.
       mesh: as `mesh.make` returns it.
       cut: None for an array in use. Between updates, the mesh axis that also shards arrays of two or more axes, along
-        the last axis that it divides: norms of a kernel are over the others.
+        the last axis that it divides and `tensor` does not shard: norms of a kernel are over all but the last.
       rules: of the configuration, which come before RULES, and alone determine how an array is sharded.
 
     Raises:
@@ -107,38 +99,15 @@ def spec(
     divides = {a: mesh.shape[a] for a in set(rule[1]) if a and mesh.shape[a] > 1}
     axes: list[Any] = [a if a in divides and n % divides[a] == 0 else None for a, n in zip(rule[1], shape, strict=True)]
     if cut is not None and len(shape) > 1 and not stem.endswith(WHOLE):
-        order = (1, 0) if in_halves(name, shape, mesh) else reversed(range(len(shape)))
-        for i in order:
-            count = mesh.shape[cut] * (mesh.shape["tensor"] if axes[i] else 1)
-            if shape[i] % count == 0:
-                axes[i] = (axes[i], cut) if axes[i] else cut
-                break
+        free = [i for i, n in enumerate(shape) if not axes[i] and n % mesh.shape[cut] == 0]
+        if free:
+            axes[free[-1]] = cut
     return P(*axes)
 
 
 def axes_of(entry: Any) -> tuple[str, ...]:
     """The mesh axes in an entry of a partition spec."""
     return () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
-
-
-def row_specs(merged: Tree, mesh: Mesh, rules: Sequence[ShardingRule] = ()) -> Tree:
-    """How the axes that shard rows shard parameters, for programs that leave `tensor` to the partitioner."""
-
-    def rows_alone(placed: NamedSharding) -> P:
-        return P(*(_entry([axis for axis in axes_of(entry) if axis in ROWS]) for entry in placed.spec))
-
-    return jax.tree.map(rows_alone, shardings(merged, mesh, rules=rules))
-
-
-def in_halves(name: str, shape: tuple[int, ...], mesh: Mesh | AbstractMesh, rules: Sequence[ShardingRule] = ()) -> bool:
-    """Whether the halves of an array are brought together for use: by the built-in rules, if `tensor` shards both.
-
-    Those of a kernel's lengths are not: layers use kernels.
-    """
-    size, stem = mesh.shape["tensor"], stem_of(name)
-    both = (f"{stem[:-1]}{end}" for end in "wb")  # a kernel and its bias are sharded alike
-    named = ends_with_any(stem, HALVES) and all(config_rule_index(each, rules) is None for each in both)
-    return named and not name.endswith("/g") and size > 1 and halves.fits(shape[-1], size)
 
 
 def _dividing(names: list[str], length: int, mesh: Mesh | AbstractMesh) -> Any:
@@ -169,11 +138,6 @@ def config_rule_index(name: str, rules: Sequence[ShardingRule]) -> int | None:
     """Index of the first of these rules that matches a parameter, None if none does."""
     matching = (number for number, rule in enumerate(rules) if _ends(stem_of(name), stem_of(rule.path)))
     return next(matching, None)
-
-
-def ends_with_any(name: str, paths: Sequence[str]) -> bool:
-    """Whether a parameter's name ends with one of these paths, in which * is any component."""
-    return any(_ends(stem_of(name), stem_of(path)) for path in paths)
 
 
 def _ends(name: str, path: str) -> bool:
@@ -210,17 +174,6 @@ def check_rules(params: Tree, rules: Sequence[ShardingRule]) -> None:
                 f"{where}.axes contains {rows[0] if rows else ''}, but {name} stays whole between updates: use tensor "
                 "only",
             )
-
-
-def check_gather_once(params: Tree, paths: Sequence[str]) -> None:
-    """Check that each path of `mesh.gather_once` matches a trained parameter that layers gather. Raises UserError."""
-    names = [name for name, _ in _paths_and_shapes(params) if gathered_by_layer(name)]
-    for number, path in enumerate(paths):
-        check(
-            any(ends_with_any(name, (path,)) for name in names),
-            f"mesh.gather_once[{number}] is '{path}': it matches no parameter of blocks, which alone are gathered in "
-            "both passes; convs2s config --config=NAME --shardings lists them",
-        )
 
 
 def _paths_and_shapes(params: Tree) -> list[tuple[str, tuple[int, ...]]]:

@@ -45,6 +45,10 @@ def test_what_only_looks_like_a_value_of_earlier_versions_is_refused(value):
         ExecutionConfig(remat=value)
 
 
+def test_a_field_of_earlier_versions_may_be_there_while_it_is_empty():
+    assert build(Config, {"data": DATA, "mesh": {"gather_once": []}}) == build(Config, {"data": DATA})
+
+
 def test_records_are_taken_as_they_are():
     cfg = build(Config, {"data": DATA})
     assert build(Config, cfg) is cfg

@@ -229,16 +229,12 @@ def in_full(value, dtype):
     return value.astype(dtype)
 
 
-def look_up(value, indices, dtype):
-    return value[indices].astype(dtype)
-
-
 def cast_shards(*, early=False):
-    """A tied model, and what `cast` to bfloat16 makes of its sharded parameters, by path; tables can be looked up."""
+    """A tied model, and what `cast` to bfloat16 makes of its sharded parameters, by path."""
     cfg, params = setup("tied_output", dtype="bfloat16")
 
-    def sharded(path, x):
-        return ShardedParam(x, in_full, x.dtype, early, look_up if path_of(path).endswith("table") else None)
+    def sharded(_, x):
+        return ShardedParam(x, in_full, x.dtype, early)
 
     cast = encoder_decoder.cast(jax.tree_util.tree_map_with_path(sharded, params), cfg)
     leaves = jax.tree_util.tree_leaves_with_path(cast, is_leaf=is_sharded)
@@ -246,13 +242,12 @@ def cast_shards(*, early=False):
 
 
 def test_parameters_that_layers_gather_stay_sharded():
-    """And tables of which only rows are used, whether early or not."""
     _, leaves = cast_shards()
     stay = {path for path, leaf in leaves.items() if is_sharded(leaf)}
-    assert stay == {path for path in leaves if "/blocks/" in path} | {"encoder/embedding/table"}
+    assert stay == {path for path in leaves if "/blocks/" in path}
     assert {leaves[path].dtype for path in stay} == {"bfloat16"}
     _, leaves = cast_shards(early=True)
-    assert [path for path, leaf in leaves.items() if is_sharded(leaf)] == ["encoder/embedding/table"]
+    assert [path for path, leaf in leaves.items() if is_sharded(leaf)] == []
 
 
 def test_gathered_tables_are_sent_in_bfloat16_and_stay_in_float32():

@@ -322,13 +322,13 @@ def test_what_the_cases_give_is_refused_on_the_command_line(field, tmp_path, cap
         scale.console(["convs2s scale", "sweep", *given, "--topologies=cpu:1", f"--config.{field}"])
     assert ended.value.code == 2
     flag = "--ways" if field.startswith("parallel") else "--meshes"
-    others = "; mesh.rules and mesh.gather_once can be set alone" if field == "mesh={}" else ""
+    others = "; mesh.rules can be set alone" if field == "mesh={}" else ""
     sentence = f"--config.{field}: a sweep sets this with {flag}; use that flag instead{others}\n"
     assert sentence in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
-def test_rules_and_gather_once_are_those_of_the_configuration(tmp_path, monkeypatch):
+def test_rules_are_those_of_the_configuration(tmp_path, monkeypatch):
     """Sizes and way are the cases', also where the configuration's file has others."""
     made = []
 
@@ -337,17 +337,16 @@ def test_rules_and_gather_once_are_those_of_the_configuration(tmp_path, monkeypa
         raise UserError("enough")
 
     monkeypatch.setattr(sweep.plan, "make", one)
-    given = {"rules": [["conv/w", ["fsdp", None, None]]], "gather_once": ["conv/w"]}
+    given = {"rules": [["conv/w", ["fsdp", None, None]]]}
     cfg = tiny.config(mesh={"fsdp": 2, **given}, parallel="shard_map")
     wanted = cases(topologies=("cpu:1",), tokens=())
     sweep.run(cfg, wanted, tmp_path, SIZES, print)
     (found,) = made
-    assert (found.mesh, found.parallel) == (MeshConfig(data=1, rules=cfg.mesh.rules, gather_once=("conv/w",)), "jit")
+    assert (found.mesh, found.parallel) == (MeshConfig(data=1, rules=cfg.mesh.rules), "jit")
     assert found.mesh.rules
     sweep.run(tiny.config(mesh={"data": 4, **given}), wanted, tmp_path, SIZES, print)
-    for other in ({}, {"rules": given["rules"]}):
-        with pytest.raises(UserError, match="has plans for another configuration"):
-            sweep.run(tiny.config(mesh=other), wanted, tmp_path, SIZES, print)
+    with pytest.raises(UserError, match="has plans for another configuration"):
+        sweep.run(tiny.config(), wanted, tmp_path, SIZES, print)
 
 
 @pytest.mark.parametrize(

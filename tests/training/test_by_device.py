@@ -83,8 +83,8 @@ def exchanged(steps, state, batch, mesh):
 
 
 def summed_bytes(found, axis):
-    """Bytes of arrays that are summed along a mesh axis, but for sums of the loss."""
-    return sum(each.size for each in found if each.kind in SUMS and each.axis == axis and each.size > 64)
+    """Bytes of arrays that are summed along a mesh axis, but for sums of the loss and the lengths of kernels."""
+    return sum(each.size for each in found if each.kind in SUMS and each.axis == axis and each.size > 256)
 
 
 @pytest.mark.parametrize(("way", "sizes"), drills_but(WAYS, kept=[("shard_map", (2, 4, 1))]), ids=str)

@@ -31,7 +31,7 @@ def gradients(cfg, mesh=None, way="jit"):
     return jax.device_get(compile_configured(cfg, TRAINING, mesh, parallel=way).first(params, given, KEY))
 
 
-ALL = [(way, *kinds) for way in ("jit", "shard_map", "explicit") for kinds in together()]
+ALL = [(way, *kinds) for way in ("jit", "shard_map") for kinds in together()]
 
 
 @pytest.mark.drill

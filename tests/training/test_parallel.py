@@ -17,15 +17,13 @@ from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
 from convs2s_jax.models.convs2s.layers import ConvLayer
 from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.nn import weight_norm
-from convs2s_jax.nn.sharded_params import is_sharded
 from convs2s_jax.nn.trees import path_of
-from convs2s_jax.training import gathering, rings, sharding
+from convs2s_jax.training import sharding
 from convs2s_jax.training.optimizer import AdamConfig
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.config import TrainingConfig
-from convs2s_jax.training.run.programs import compile_configured, compile_run, fresh_state, program_key
+from convs2s_jax.training.run.programs import compile_configured, fresh_state
 from convs2s_jax.training.step import update
-from tests import tiny
 from tests.helpers import drills_but
 from tests.meshes import assert_equal_each, batch, mesh_of
 from tests.states import first_state
@@ -42,8 +40,7 @@ MESHES = [(1, 1, 1), (8, 1, 1), (1, 8, 1), (4, 2, 1), (2, 2, 2), (4, 1, 2), (1, 
 WAYS = [
     *[("jit", mesh) for mesh in MESHES],
     *[
-        (way, mesh)
-        for way in ("explicit", "shard_map")
+        ("shard_map", mesh)
         for mesh in [(1, 1, 1), (8, 1, 1), (1, 8, 1), (4, 2, 1), (2, 4, 1), (2, 2, 2), (1, 2, 4), (1, 1, 8)]
     ],
     *[("pmap", mesh) for mesh in [(1, 1, 1), (8, 1, 1)]],
@@ -118,7 +115,7 @@ NARROW = dataclasses.replace(
     encoder=ConvEncoderConfig(layers=(ConvLayer(7, 3), ConvLayer(8, 3)), max_positions=32),
     decoder=ConvDecoderConfig(layers=(ConvLayer(7, 3), ConvLayer(8, 3)), out_dim=8, max_positions=32),
 )
-ODD = [("jit", (2, 2, 2), False), ("explicit", (2, 2, 2), False), ("shard_map", (2, 2, 2), False)]
+ODD = [("jit", (2, 2, 2), False), ("shard_map", (2, 2, 2), False)]
 ODD += [("shard_map", (4, 1, 2), True), ("jit", (4, 1, 2), True)]
 
 
@@ -130,63 +127,16 @@ def test_widths_that_only_tensor_divides_give_the_updates_of_one_device(way, siz
     assert_equal_each(three_updates(*laid_out(way, sizes, once=once, model=NARROW)), expected)
 
 
-@pytest.mark.drill
-@pytest.mark.parametrize("sizes", [(8, 1, 1), (1, 8, 1), (4, 2, 1), (2, 4, 1)], ids=str)
-def test_updates_with_sums_in_rings_are_those_of_one_device(sizes, updates, monkeypatch):
-    """As on many devices."""
-    monkeypatch.setattr(rings, "LEAST", 2)
-    monkeypatch.setattr(rings, "PLATFORMS", ("cpu",))
-    state, steps, batches = laid_out("jit", sizes)
-    assert "ppermute" in steps.first.lower(state.params, batches[0], KEY).as_text(debug_info=True)
-    assert_equal_each(three_updates(state, steps, batches), updates)
-
-
 @pytest.mark.parametrize(
-    ("sizes", "asked", "once", "again"),
-    drills_but(
-        [
-            ((8, 1, 1), 1, (), ()),
-            ((1, 8, 1), 8, (), ("encoder/blocks/", "decoder/blocks/")),
-            ((1, 8, 1), 8, ("encoder/blocks/*/*/*",), ("decoder/blocks/",)),
-            ((1, 8, 1), 1, (), ()),
-        ],
-        kept=[((1, 8, 1), 8, ("encoder/blocks/*/*/*",), ("decoder/blocks/",))],
-    ),
-    ids=str,
+    ("sizes", "again"), drills_but([((8, 1, 1), ()), ((1, 8, 1), "blocks/")], [((1, 8, 1), "blocks/")])
 )
-def test_kernels_are_gathered_again_for_the_backward_pass_where_fsdp_was_asked_for(sizes, asked, once, again):
-    """In the program as it is handed to XLA. Kernels of layers are gathered in both passes, the others in the first.
-
-    The last case is that of a slice among several, along which `fsdp` stands for `data`.
-    """
-    cfg = tiny.config(mesh__fsdp=asked, mesh__gather_once=once, parallel="shard_map")
-    cfg = dataclasses.replace(cfg, model=MODEL)
-    state, _, batches = laid_out("shard_map", sizes)
-    steps = compile_run(program_key(cfg), mesh_of(sizes))
+def test_kernels_of_layers_are_gathered_again_for_the_backward_pass_with_fsdp(sizes, again):
+    """In the program as it is handed to XLA; the others are gathered in the forward pass only."""
+    state, steps, batches = laid_out("shard_map", sizes)
     text = steps.first.lower(state.params, batches[0], KEY).as_text()
     merged = jax.eval_shape(weight_norm.merge, state.params)
     names = [path_of(path) for path, leaf in jax.tree_util.tree_leaves_with_path(merged) if leaf.ndim > 1]
-    assert text.count('"stablehlo.all_gather"') == sum(2 if name.startswith(again) else 1 for name in names)
-
-
-def test_the_partitioner_gathers_once_what_is_listed():
-    params = jax.eval_shape(weight_norm.merge, first_state(KEY, MODEL, TRAINING, **VOCABULARIES).params)
-    exchange = gathering.Exchange(gather_once=("encoder/blocks/1/*/*", "query/w/v"))
-    marked = gathering.constrained(params, mesh_of((1, 8, 1)), (), exchange)
-    leaves = jax.tree_util.tree_leaves_with_path(marked, is_leaf=is_sharded)
-    assert {path_of(path) for path, leaf in leaves if leaf.early} == {
-        *("encoder/blocks/1/conv/w", "encoder/blocks/1/conv/b"),
-        *("decoder/blocks/0/attention/query/w", "decoder/blocks/1/attention/query/w"),
-    }
-
-
-@pytest.mark.drill
-@pytest.mark.parametrize("once", [("*",), ("encoder/blocks/1/*/*", "attention/query/w")], ids=str)
-@pytest.mark.parametrize("way", ["jit", "shard_map"])
-def test_kernels_that_stay_gathered_have_the_gradients_of_one_device(way, once, gradients):
-    state, _, batches = laid_out(way, (2, 4, 1))
-    steps = compile_configured(MODEL, TRAINING, mesh_of((2, 4, 1)), parallel=way, gather_once=once)
-    assert_equal_each(steps.first(state.params, batches[0], KEY), gradients)
+    assert text.count('"stablehlo.all_gather"') == sum(2 if again and again in name else 1 for name in names)
 
 
 @pytest.mark.drill
@@ -250,7 +200,7 @@ def test_adam_tied_tables_loops_and_odd_vocabularies_are_the_same_on_a_mesh(rema
 
 
 def test_every_parameter_has_its_rule():
-    """Cut along each axis that a mesh axis divides, and never by its shape."""
+    """Cut along each axis that a mesh axis divides, each by one, and never by its shape."""
     mesh = mesh_of((2, 2, 2))
     state = jax.eval_shape(lambda: fresh_state(KEY, MODEL, TRAINING, **VOCABULARIES))
     found = {path_of(p): s.spec for p, s in jax.tree_util.tree_leaves_with_path(sharding.shardings(state, mesh))}
@@ -258,8 +208,8 @@ def test_every_parameter_has_its_rule():
     for prefix in ("params", "optimizer/trace"):
         assert found[f"{prefix}/encoder/embedding/table"] == P("tensor", "fsdp")
         assert found[f"{prefix}/encoder/blocks/0/conv/w/v"] == P(None, "fsdp", "tensor")
-        assert found[f"{prefix}/encoder/blocks/0/conv/w/g"] == P(None, None, ("tensor", "fsdp"))
-        assert found[f"{prefix}/decoder/output/w/v"] == P(None, ("tensor", "fsdp"))
+        assert found[f"{prefix}/encoder/blocks/0/conv/w/g"] == P(None, None, "tensor")
+        assert found[f"{prefix}/decoder/output/w/v"] == P("fsdp", "tensor")
         assert found[f"{prefix}/decoder/blocks/0/attention/query/w/v"] == P("tensor", "fsdp")
         assert found[f"{prefix}/decoder/blocks/0/attention/query/b"] == P(None)
     assert found["step"] == P()

@@ -42,7 +42,7 @@ def test_rules_of_the_configuration_come_before_the_built_in_ones():
         ("optimizer/trace/decoder/blocks/1/conv/w/g", (1, 1, 16), P(None, None, None), P(None, None, None)),
         ("encoder/blocks/0/conv/w/v", (3, 8, 16), P(None, "fsdp", "tensor"), P(None, None, "tensor")),
         ("decoder/map_out/w/v", (8, 16), P(None, None), P(None, None)),
-        ("encoder/map_in/w/v", (8, 16), P(None, ("tensor", "fsdp")), P(None, "tensor")),  # the built-in rule
+        ("encoder/map_in/w/v", (8, 16), P("fsdp", "tensor"), P(None, "tensor")),  # the built-in rule
     ]
     for name, shape, between, in_use in cases:
         assert sharding.spec(name, shape, mesh, cut="fsdp", rules=RULES) == between, name
@@ -159,8 +159,6 @@ def lookup_loss(params, batch, key):
         ("jit", (4, 1, 2), ("tensor", "data")),
         ("shard_map", (4, 2, 1), ("fsdp", None)),
         ("shard_map", (2, 2, 2), ("tensor+fsdp", None)),
-        ("explicit", (4, 2, 1), ("fsdp", "data")),
-        ("explicit", (2, 2, 2), ("fsdp+data", "tensor")),
     ],
     ids=str,
 )

@@ -120,8 +120,8 @@ def mark_conv_output(y: Array, form: DenseForm) -> Array:
 
 
 def gated(y: Array) -> Array:
-    """Apply the GLU to a convolution's output: [B, T, 2D], or [B, T, n, 2D / n] if grouped, to [B, T, D]."""
-    return shard_channels(glu(y).reshape(*y.shape[:2], -1))
+    """Apply the GLU to a convolution's output: [B, T, 2D] to [B, T, D]."""
+    return shard_channels(glu(y))
 
 
 def add_residual(x: Array, r: Array | None) -> Array:

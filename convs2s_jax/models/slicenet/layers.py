@@ -23,7 +23,6 @@ from convs2s_jax.nn.factored import Factored
 from convs2s_jax.nn.layer_norm import LayerNorm, normalise
 from convs2s_jax.nn.padding import zero_padding
 from convs2s_jax.nn.positions import sinusoidal
-from convs2s_jax.nn.reshape import reshape
 from convs2s_jax.nn.taps import TAPS, normal
 from convs2s_jax.nn.types import Array, Key, accumulation_dtype
 
@@ -174,10 +173,10 @@ def attend(
       LN(x + context) [N, T, E]; the weights [N, T, S] in float32 or better; the histories after x.
     """
     q, afters = causal_steps(params.steps, ATTENTION, past_inputs, x + timing)
-    q = reshape(q * q.shape[-1] ** -0.5, (len(mask), -1, q.shape[-1]))
+    q = (q * q.shape[-1] ** -0.5).reshape(len(mask), -1, q.shape[-1])
     scores_BQS = jnp.einsum("BQE,BSE->BQS", q, keys, preferred_element_type=accumulation_dtype(q.dtype))
     c, a = context(scores_BQS, values, mask)
-    return normalise(params.norm, x + reshape(c, x.shape)), reshape(a, (*x.shape[:2], -1)), afters
+    return normalise(params.norm, x + c.reshape(x.shape)), a.reshape(*x.shape[:2], -1), afters
 
 
 def timing_of(cfg: SliceNetConfig, tokens: Array, start: Array | None, dim: int, dtype: jnp.dtype) -> Array:

@@ -44,9 +44,8 @@ class TrainingConfig:
       schedule: kind of learning rate schedule and its hyperparameters.
       clip: maximum gradient norm; larger gradients are scaled down to it. 0 disables clipping.
       sum_dtype: dtype of the gradient reduction over devices: "float32", or "bfloat16", which sends half the bytes.
-        "auto" is float32 with `parallel` "shard_map" and "pmap", and the dtype of the model with "jit" and "explicit".
-        If "jit" reduces the gradients of several batches at once, "auto" is float32 too (docs/distributed.md). With
-        "explicit" only "auto" is possible.
+        "auto" is float32 with `parallel` "shard_map" and "pmap", and the dtype of the model with "jit".
+        If "jit" reduces the gradients of several batches at once, "auto" is float32 too (docs/distributed.md).
       label_smoothing: share of the target distribution that is spread over the vocabulary.
       max_steps: maximum number of updates; None for no limit.
       max_epochs: maximum number of epochs; None for no limit.
@@ -151,9 +150,9 @@ class Config:
       search: beam search for validation, and the default for decoding.
       seed: seed of initialisation, batch order, dropout and the sample that vocabularies are learned from.
       mesh: how the devices are arranged (docs/distributed.md).
-      parallel: how an update is spread over the mesh. jit leaves it to XLA's partitioner. explicit (shardings in types)
-        and shard_map (named collectives) shard along data and fsdp, and leave tensor to the partitioner. pmap
-        replicates all parameters and uses data only. The results are the same (docs/parallel.md).
+      parallel: how an update is spread over the mesh. jit leaves it to XLA's partitioner. shard_map (named
+        collectives) shards along data and fsdp, and leaves tensor to the partitioner. pmap replicates all parameters
+        and uses data only. The results are the same (docs/parallel.md).
     """
 
     data: DataConfig

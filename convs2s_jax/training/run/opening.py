@@ -42,7 +42,6 @@ from convs2s_jax.training.run.processes.interrupts import Interrupts
 from convs2s_jax.training.run.programs import (
     begin_program,
     check_rules,
-    check_types,
     compile_run,
     executed_loss,
     placed_state,
@@ -81,7 +80,6 @@ def open_run(
     mesh, primary = make(cfg.mesh, parallel=cfg.parallel), distributed.is_primary()
     check_rules(cfg)
     step = compile_run(program_key(cfg), mesh)
-    check_types(cfg, mesh, step)
     distributed.agree("configuration", digest_of_record(to_dict(cfg)))
     distributed.primary_only("locked", lambda: stack.enter_context(locked(workdir)))
     distributed.primary_only("compared", lambda: _check_workdir(workdir, cfg))

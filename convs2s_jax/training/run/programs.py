@@ -11,12 +11,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, Sharding
 
 from convs2s_jax.core.compiler_options import OnCpu, unless_set
-from convs2s_jax.core.config import check
 from convs2s_jax.core.tokens import SPECIAL
 from convs2s_jax.nn import draws
 from convs2s_jax.nn.draws import FOR_KEYS, BatchedInit, host
@@ -24,7 +22,7 @@ from convs2s_jax.nn.types import Array, Key, Tree
 from convs2s_jax.training import by_pmap, dispatch, optimizer, sharding
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.gathering import Exchange
-from convs2s_jax.training.mesh import Parallel, ShardingRule, row_shards
+from convs2s_jax.training.mesh import Parallel, ShardingRule
 from convs2s_jax.training.parallel import compile_steps, loss_shards
 from convs2s_jax.training.run.compilations import shared
 from convs2s_jax.training.run.config import AnyModel, Config, TrainingConfig
@@ -102,7 +100,7 @@ def loss_of(model: AnyModel, *, smoothing: float = 0.0, shards: int = 1) -> Loss
 
 def executed_loss(cfg: Config, mesh: Mesh) -> Loss[Batch, LossSums]:
     """The loss of a whole batch, with the forms of convolutions that updates on this mesh compute."""
-    model = _for_gradients(cfg.model, mesh, cfg.parallel, None)
+    model = _for_gradients(cfg.model, mesh, None)
     return loss_of(model, smoothing=cfg.training.label_smoothing)
 
 
@@ -113,7 +111,6 @@ def compile_configured(
     *,
     parallel: Parallel = "jit",
     accumulates: bool = False,
-    gather_once: tuple[str, ...] = (),
     rules: Sequence[ShardingRule] = (),
     platform: str | None = None,
 ) -> Step[Batch, LossSums]:
@@ -125,12 +122,11 @@ def compile_configured(
       mesh: the devices; None for one.
       parallel: how the update is spread over devices.
       accumulates: whether updates have several batches; see `Exchange.reduce_once_per_update`.
-      gather_once: kernels that `fsdp` shards and that are gathered before the first layer; see `gathering.Exchange`.
       rules: how parameters are sharded, before those of `training.sharding`.
       platform: of the devices that the mesh stands in for (`ExecutionConfig.for_gradients`); None for its own.
     """
-    model = _for_gradients(model, mesh, parallel, platform)
-    exchange = Exchange(dtype=training.sum_dtype, reduce_once_per_update=accumulates, gather_once=gather_once)
+    model = _for_gradients(model, mesh, platform)
+    exchange = Exchange(dtype=training.sum_dtype, reduce_once_per_update=accumulates)
     shards = 1 if mesh is None else loss_shards(mesh, parallel, exchange)
     return compile_steps(
         loss_of(model, smoothing=training.label_smoothing, shards=shards),
@@ -145,13 +141,13 @@ def compile_configured(
     )
 
 
-def _for_gradients(model: AnyModel, mesh: Mesh | None, parallel: Parallel, platform: str | None) -> AnyModel:
+def _for_gradients(model: AnyModel, mesh: Mesh | None, platform: str | None) -> AnyModel:
     """The model as it is executed for gradients.
 
     If kernels are sharded in use, plain sums over taps send less; if a precision is requested, they round less.
     """
     tensor = mesh is not None and mesh.shape["tensor"] > 1
-    gathers = mesh is not None and mesh.size > 1 and (mesh.shape["fsdp"] > 1 or parallel == "explicit")
+    gathers = mesh is not None and mesh.shape["fsdp"] > 1
     execution = model.execution.for_gradients(
         platform or (jax.default_backend() if mesh is None else mesh.devices.flat[0].platform),
         model.dtype,
@@ -220,7 +216,6 @@ class ProgramKey(NamedTuple):
       training: with defaults in the fields that programs do not depend on.
       parallel: how the update is spread over devices.
       accumulates: whether updates have several batches.
-      gather_once: kernels that `fsdp` shards and that are gathered before the first layer; see `gathering.Exchange`.
       rules: how parameters are sharded, before those of `training.sharding`.
     """
 
@@ -228,7 +223,6 @@ class ProgramKey(NamedTuple):
     training: TrainingConfig
     parallel: Parallel
     accumulates: bool
-    gather_once: tuple[str, ...]
     rules: tuple[ShardingRule, ...]
 
 
@@ -246,7 +240,6 @@ def program_key(cfg: Config) -> ProgramKey:
         training=training,
         parallel=cfg.parallel,
         accumulates=cfg.data.batch.accumulate > 1,
-        gather_once=("*",) if cfg.mesh.fsdp == 1 else cfg.mesh.gather_once,
         rules=cfg.mesh.rules,
     )
 
@@ -309,25 +302,11 @@ def _fresh(key: ProgramKey, *, source: int, target: int) -> Callable[[Key], Trai
 
 
 def check_rules(cfg: Config) -> None:
-    """Refuse `mesh.rules` and `mesh.gather_once` that do not fit the model or `parallel`. Raises UserError."""
+    """Refuse `mesh.rules` that do not fit the model or `parallel`. Raises UserError."""
     if cfg.parallel == "pmap":
         by_pmap.check_rules(cfg.mesh.rules)
     if cfg.mesh.rules:
         sharding.check_rules(abstract_state(cfg).params, cfg.mesh.rules)
-    if cfg.mesh.gather_once:
-        check(
-            cfg.parallel in ("jit", "shard_map"),
-            f"mesh.gather_once is set with parallel={cfg.parallel}: use jit or shard_map, or drop it",
-        )
-        sharding.check_gather_once(abstract_state(cfg).params, cfg.mesh.gather_once)
-
-
-def check_types(cfg: Config, mesh: Mesh, step: Step[Batch, LossSums]) -> None:
-    """Refuse a model that `parallel=explicit` cannot train, by tracing a small batch. Raises UserError."""
-    if cfg.parallel != "explicit":
-        return
-    tokens: Any = jax.ShapeDtypeStruct((2 * row_shards(mesh), 2), jnp.int32)
-    jax.eval_shape(step.first, abstract_state(cfg).params, Batch(src=tokens, tgt=tokens), jax.random.key(0))
 
 
 @shared
@@ -339,7 +318,6 @@ def compile_run(key: ProgramKey, mesh: Mesh, platform: str | None = None) -> Ste
         mesh,
         parallel=key.parallel,
         accumulates=key.accumulates,
-        gather_once=key.gather_once,
         rules=key.rules,
         platform=platform,
     )

@@ -17,7 +17,7 @@ from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.types import Array, Tree
 from convs2s_jax.training import dispatch, gathering, sharding
 from convs2s_jax.training.batch import Batch, LossSums
-from convs2s_jax.training.mesh import Parallel, ShardingRule, for_tracing, row_shards
+from convs2s_jax.training.mesh import Parallel, ShardingRule, row_shards
 from convs2s_jax.training.run.compilations import shared
 from convs2s_jax.training.run.config import AnyModel
 from convs2s_jax.training.run.inputs import Split, batch_on
@@ -51,7 +51,7 @@ def evaluator(
     loss = loss_of(cfg, shards=row_shards(mesh))
 
     def sums(params: Tree, batch: Batch) -> LossSums:
-        with jax.sharding.use_abstract_mesh(for_tracing(mesh)):
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
             given = params if parallel == "pmap" else gathering.constrained(params, mesh, rules)
             return loss(given, batch, None)
 

@@ -134,13 +134,13 @@ def test_products_in_bfloat16_are_fast_from_jax_0_11_on():
 LOOP = re.compile(r"\blength=8\b")
 
 
-def gradient_program(platform, mesh=None, *, parallel="jit", scan_layers=None, **execution):
+def gradient_program(platform, mesh=None, *, scan_layers=None, **execution):
     """The traced gradient of a model with eight equal layers on each side."""
     cfg = model(scan_layers, **execution)
     layers = (ConvLayer(16, 3),) * 8
     encoder = dataclasses.replace(cfg.encoder, layers=layers)
     cfg = dataclasses.replace(cfg, encoder=encoder, decoder=dataclasses.replace(cfg.decoder, layers=layers))
-    step = compile_configured(cfg, TrainingConfig(), mesh, platform=platform, parallel=parallel)
+    step = compile_configured(cfg, TrainingConfig(), mesh, platform=platform)
     params = jax.eval_shape(lambda: params_of(cfg))
     return str(jax.make_jaxpr(step.first)(params, abstract_batch(8), jax.random.key(1)))
 
@@ -154,7 +154,6 @@ def gradient_program(platform, mesh=None, *, parallel="jit", scan_layers=None, *
             ("gpu", None, {"precision": "highest"}, False),
             ("tpu", None, {}, True),
             ("gpu", (8, 1, 1), {}, False),
-            ("gpu", (8, 1, 1), {"parallel": "explicit"}, True),
             ("gpu", (1, 8, 1), {}, True),
             ("gpu", (4, 1, 2), {}, True),
         ],

@@ -90,7 +90,7 @@ EACH = {
     "pmap in four": (4, 1, PMAP),
     **{
         f"{way} in {count}": (count, 8 // count, {**CUT, "parallel": way})
-        for way in ("jit", "explicit", "shard_map")
+        for way in ("jit", "shard_map")
         for count in (2, 4)
     },
 }

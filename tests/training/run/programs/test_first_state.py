@@ -46,7 +46,6 @@ def alone():
 
 CASES = [
     *[("jit", sizes) for sizes in [(8, 1, 1), (1, 8, 1), (2, 2, 2), (4, 1, 2), (1, 1, 8)]],
-    ("explicit", (2, 4, 1)),
     ("shard_map", (2, 4, 1)),
     ("pmap", (8, 1, 1)),
 ]
