@@ -1,4 +1,4 @@
-"""`convs2s scale sweep`: plan many meshes, batches and devices, and write a table and figures."""
+"""`convs2s scale sweep`: plan many meshes, batches and devices, and write a table and a figure."""
 
 import functools
 import os
@@ -16,12 +16,12 @@ from convs2s_jax.core.guard import ended_by_signals
 from convs2s_jax.core.places import joined
 
 ABOUT = """
-Plan many cases, and write a table (sweep.csv) and figures to --output:
+Plan many cases, and write a table (sweep.csv) and a figure to --output:
 
   {program} --config=NAME --topologies=v5e:1x1,v5e:4x4,v5e:16x16 --tokens_per_chip=4096 --output=DIR
 
 Each case is compiled once and stored in DIR/cases. Run the same command again to plan the missing cases. The table
-includes all cases in the folder, also those of earlier commands.
+includes all cases in the folder with the same configuration, compilers and rates, also those of earlier commands.
 """
 TABLE = "sweep.csv"
 TAKEN_FROM = MappingProxyType(
@@ -36,8 +36,8 @@ class SweepOptions:
 
     Attributes:
       config: name of a configuration that comes with the package, or path or address of a file. Its mesh sizes and
-        its parallel are ignored; its mesh.rules are used.
-      output: folder for plans, table and figures, or its address in an object store (gs://BUCKET/NAME,
+        its parallel are ignored; its mesh.rules is used.
+      output: folder for plans, table and figure, or its address in an object store (gs://BUCKET/NAME,
         s3://BUCKET/NAME).
       topologies: devices, as in `convs2s scale plan --topology`.
       slices: numbers of slices.
@@ -49,7 +49,7 @@ class SweepOptions:
       length: source and target length in tokens.
       vocabulary: size of both vocabularies, in place of those of the configuration.
       labels: number of a classifier's labels; required to plan a classifier.
-      figures: whether to draw figures.
+      figures: whether to draw the figure.
     """
 
     config: str = ""
@@ -84,14 +84,14 @@ class SweepOptions:
 
 
 def main(values: dict[str, Any], overrides: Overrides) -> None:
-    """Plan the cases, write the table, and draw the figures."""
+    """Plan the cases, write the table, and draw the figure."""
     options = command_line.options_of(SweepOptions, values)
     check_overrides(overrides)
     cfg = read_config(options.config, overrides)
     if options.figures:  # before planning, which may take hours
-        extras.check_installed("drawing figures (or use --nofigures)", ["matplotlib"], "plan")
+        extras.check_installed("drawing a figure (or use --nofigures)", ["matplotlib"], "plan")
     with ended_by_signals():
-        from convs2s_jax.scaling import figures, plan, sweep, topology
+        from convs2s_jax.scaling import plan, sweep, topology
         from convs2s_jax.training.run import run_folder
 
     run_folder.check_outside_runs(options.output, "--output")
@@ -107,15 +107,12 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     topology.only_compile(os.environ)
     topology.reserve(topology.virtual_devices(options.topologies))
     sizes = plan.sizes_of(cfg, options.vocabulary, options.labels)
-    earlier = (sweep.ABOUT, f"{sweep.CASES}/")
-    with local_copies.outgoing_folder("--output", options.output, tell, reused=earlier, last=TABLE) as (
-        folder,
-        _,
-        save,
-    ):
+    earlier = (f"{sweep.CASES}/",)
+    with local_copies.outgoing_folder("--output", options.output, tell, reused=earlier, last=TABLE) as made:
+        folder, _, save = made
         rows = sweep.run(cfg, wanted, folder, sizes, lambda sentence: print(sentence, flush=True), save)  # noqa: T201
         replace_file(folder / TABLE, sweep.as_csv(rows))
-        drawn = figures.draw(rows, folder) if options.figures else []
+        drawn = sweep.draw(rows, folder) if options.figures else []
     print(f"written: {', '.join(joined(options.output, name) for name in [TABLE, *drawn])}")  # noqa: T201
 
 

@@ -2,28 +2,42 @@
 
 import csv
 import dataclasses
+import importlib.util
 import io
 import itertools
 import json
 import math
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+import jax
+
 from convs2s_jax.core.config import build, check, to_dict
 from convs2s_jax.core.errors import Tell, UserError, did_you_mean, located
-from convs2s_jax.core.files import read_json, replace_file
-from convs2s_jax.scaling import plan, provenance, topology
+from convs2s_jax.core.files import read_json, replace_file, replacing
+from convs2s_jax.core.versions import versions
+from convs2s_jax.scaling import gpus, plan, topology
+from convs2s_jax.scaling.chips import CHIPS
 from convs2s_jax.scaling.topology import device_count
 from convs2s_jax.training.mesh import AXES, MeshConfig, Parallel, shape
+from convs2s_jax.training.run.checkpoints.digest import digest_of_record
 from convs2s_jax.training.run.config import Config
 
 Row = dict[str, Any]
-CASES = "cases"
-ABOUT = "sweep.json"
+CASES, SETTINGS = "cases", "settings.json"
+OPTIONS = (
+    *("jax_optimization_level", "jax_memory_fitting_level", "jax_exec_time_optimization_effort"),
+    *("jax_memory_fitting_effort", "jax_default_matmul_precision"),
+)
+"""JAX settings that change programs. Not every version of JAX has all of them."""
+VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+NO_MATTER = r"--xla_force_host_platform_device_count\S*"
+"""A flag that does not change programs."""
+FIGURE = ("sweep.png", "sweep.svg")
 COLUMNS = (
     *("topology", "slices", "devices", "data", "fsdp", "tensor", "parallel", "batch", "budget", "length", "tokens"),
     *("counts", "step_s", "tokens_per_s", "efficiency", "mfu"),
@@ -101,6 +115,26 @@ def cases(
     return list(dict.fromkeys(found))
 
 
+def settings_of(cfg: Config, sizes: Mapping[str, int], environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the plans of a table have in common, as JSON values: configuration, vocabularies, compilers, rates.
+
+    Args:
+      cfg: the configuration, in which a sweep replaces the mesh sizes and `parallel`.
+      sizes: vocabulary sizes.
+      environment: environment variables of this process.
+    """
+    mesh = dataclasses.replace(cfg.mesh, data=-1, fsdp=1, tensor=1)
+    compilers = [name for name in ("libtpu", gpus.PLUGIN) if importlib.util.find_spec(name) is not None]
+    return {
+        "config": to_dict(dataclasses.replace(cfg, mesh=mesh, parallel="jit")),
+        "vocabulary": dict(sizes),
+        "versions": versions("convs2s_jax", "jax", *compilers),
+        "options": {name: str(jax.config.values.get(name)) for name in OPTIONS},
+        "flags": {name: re.sub(NO_MATTER, "", environment.get(name, "")).split() for name in VARIABLES},
+        "chips": {name: {**vars(chip), "peaks": dict(chip.peaks)} for name, chip in CHIPS.items()},
+    }
+
+
 def run(
     cfg: Config,
     wanted: Sequence[Case],
@@ -111,30 +145,27 @@ def run(
 ) -> list[Row]:
     """Make the plans that the folder does not contain yet, and return the rows of all its plans, those wanted first.
 
+    Plans are stored by the digest of `settings_of`, so a table never mixes configurations, compilers or rates.
+
     Args:
       cfg: the configuration. Mesh sizes and `parallel` come from the cases.
       wanted: cases.
-      folder: folder of the plans. It is rejected if its plans have another configuration, vocabulary or version, or
-        other compiler settings or chip rates.
+      folder: folder of the plans.
       sizes: vocabulary sizes (`configured.vocabularies`).
       tell: called with a sentence for each case.
       save: called after each change of the folder, which a killed sweep continues from.
 
     Raises:
-      UserError: the folder has plans of another sweep, or libtpu is missing.
+      UserError: libtpu is missing.
     """
     topology.check_compilers([case.topology for case in wanted])
-    (folder / CASES).mkdir(parents=True, exist_ok=True)
-    path = folder / ABOUT
-    about = provenance.of_plans(cfg, sizes, {case.topology.partition(":")[0] for case in wanted}, os.environ)
-    if path.exists():
-        known = read_json(path, remedy="choose another --output")
-        about = provenance.joined(known, about, folder)
-    replace_file(path, json.dumps(about, indent=1) + "\n")
-    save()
+    settings = settings_of(cfg, sizes, os.environ)
+    plans = folder / CASES / f"{digest_of_record(settings):x}"
+    plans.mkdir(parents=True, exist_ok=True)
+    replace_file(plans / SETTINGS, json.dumps(settings, indent=1) + "\n")
     found = list[Row]()
     for number, case in enumerate(wanted, 1):
-        place, told = folder / CASES / f"{case.name}.json", "from an earlier run"
+        place, told = plans / f"{case.name}.json", "from an earlier run"
         made = read_json(place, remedy="delete it to plan it again") if place.exists() else None
         if made is None or set(made) == {"case", "refused"}:  # the reason may be fixed by now
             try:
@@ -148,17 +179,11 @@ def run(
         result = f"refused: {row['refused']}" if row["refused"] else f"{1e3 * row['step_s']:.2f} ms a step"
         tell(f"{number} of {len(wanted)}: {case.name}: {told}; {result}")
         found.append(row)
-    return with_efficiency([*found, *_rows_of_others(folder, {case.name for case in wanted})])
-
-
-def _rows_of_others(folder: Path, wanted: Collection[str]) -> list[Row]:
-    """Return rows of the cases that an earlier run left in the folder and that this one does not include."""
-    plans = [
-        read_json(path, remedy="delete it")
-        for path in sorted((folder / CASES).glob("*.json"))
-        if path.stem not in wanted
-    ]
-    return [row_of(Case(**{**made["case"], "mesh": tuple(made["case"]["mesh"])}), made) for made in plans]
+    for place in sorted(plans.glob("*_*.json")):  # cases of earlier commands
+        if place.stem not in {case.name for case in wanted}:
+            made = read_json(place, remedy="delete it")
+            found.append(row_of(Case(**{**made["case"], "mesh": tuple(made["case"]["mesh"])}), made))
+    return with_efficiency(found)
 
 
 def row_of(case: Case, made: Row) -> Row:
@@ -229,6 +254,45 @@ def as_csv(rows: Sequence[Row]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
+
+
+def draw(rows: Sequence[Row], folder: Path) -> list[str]:
+    """Write a figure of the throughput of a chip over the number of chips, and return the names of its files.
+
+    A line connects the fastest meshes of each number of chips, for rows that differ in the sizes of the same mesh axes.
+    """
+    from matplotlib.figure import Figure  # it takes a second to import
+
+    planned = [row for row in rows if not row["refused"]]
+    if not planned:
+        return []
+    canvas = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = canvas.subplots()
+    for label, line in series(planned).items():
+        axes.plot(*zip(*sorted(line.items()), strict=True), "o-", label=label)
+    devices = sorted({row["devices"] for row in planned})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(devices, [str(count) for count in devices])
+    axes.set(xlabel="chips", ylabel=f"{planned[0]['counts']}/s of a chip", ylim=(0, None), title="Throughput by chips")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+    for name in FIGURE:
+        with replacing(folder / name) as part:
+            canvas.savefig(part, format=name.rpartition(".")[2], dpi=150)
+    return [*FIGURE]
+
+
+def series(rows: Sequence[Row]) -> dict[str, dict[int, float]]:
+    """Return the lines of the figure by their label: number of chips -> the largest throughput of a chip."""
+    found: dict[str, dict[int, float]] = {}
+    for row in rows:
+        axes = " x ".join(axis for axis in AXES if row[axis] > 1) or "one chip"
+        slices = f", {row['slices']} slices" if row["slices"] > 1 else ""
+        unit = "per row shard" if row["batch"] == "each" else "in total"
+        chip, batch = row["topology"].partition(":")[0], f"{row['budget']:,} tokens {unit}, length {row['length']}"
+        line = found.setdefault(f"{chip}, {axes}, {row['parallel']}{slices}, {batch}", {})
+        line[row["devices"]] = max(line.get(row["devices"], 0.0), row["tokens_per_s"] / row["devices"])
+    return found
 
 
 def _plan(cfg: Config, case: Case, sizes: Mapping[str, int]) -> Row:
