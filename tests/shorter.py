@@ -127,7 +127,7 @@ FROM_NOTHING = (
     *(f"docs/how-to/{name}.md" for name in ("back-translation", "big-corpus", "classifier", "pod")),
 )
 """Pages whose commands begin in an empty folder; each of them is shortened by SHORTER alone."""
-DEVICES: Mapping[str, int] = MappingProxyType({"docs/distributed.md": 8, "docs/parallel.md": 8, "docs/scaling.md": 8})
+DEVICES: Mapping[str, int] = MappingProxyType({"docs/distributed.md": 8, "docs/scaling.md": 8})
 """Virtual devices of pages whose commands take it for granted that there are several."""
 BEFORE: Mapping[str, str] = MappingProxyType(
     {

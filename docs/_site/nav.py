@@ -20,7 +20,6 @@ PARTS: dict[str, tuple[str, ...]] = {
         "docs/attention.md",
         "docs/fairseq.md",
         "docs/distributed.md",
-        "docs/parallel.md",
         "launch/README.md",
         "docs/object-stores.md",
         "docs/scaling.md",

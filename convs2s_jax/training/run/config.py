@@ -152,7 +152,7 @@ class Config:
       mesh: how the devices are arranged (docs/distributed.md).
       parallel: how an update is spread over the mesh. jit leaves it to XLA's partitioner. shard_map (named
         collectives) shards along data and fsdp, and leaves tensor to the partitioner. pmap replicates all parameters
-        and uses data only. The results are the same (docs/parallel.md).
+        and uses data only. The results are the same (docs/distributed.md).
     """
 
     data: DataConfig
