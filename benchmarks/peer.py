@@ -28,7 +28,7 @@ from machine import describe, positive, product_rate, run_script, spread
 from updates import MULTI30K, compiled
 
 from convs2s_jax.commands.shared import read_config
-from convs2s_jax.core.allocator import keep_freed_memory
+from convs2s_jax.core.platforms import keep_freed_memory
 from convs2s_jax.data import parallel_text
 from convs2s_jax.models import encoder_decoder, quantizing
 from convs2s_jax.search.config import SearchConfig

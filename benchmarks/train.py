@@ -13,7 +13,7 @@ from machine import decoder_flops, describe, encoder_flops, peak_memory, positiv
 from updates import MULTI30K, compiled
 
 from convs2s_jax.commands.shared import read_config
-from convs2s_jax.core.allocator import keep_freed_memory
+from convs2s_jax.core.platforms import keep_freed_memory
 from convs2s_jax.training.run.prepare import prepare
 
 CONFIG = Path(__file__).parents[1] / "configs" / "fairseq_fconv_iwslt_de_en.py"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from machine import run_script
 
-from convs2s_jax.core import xla_flags
+from convs2s_jax.core import platforms
 
 MODEL = (
     "--config=fairseq_fconv_iwslt_de_en",
@@ -26,7 +26,7 @@ MODEL = (
     "--config.model.decoder.layers=[(256, 3)] * 3",
 )
 MESHES = {"data 16": (), "fsdp 16": ("--config.mesh.data=1", "--config.mesh.fsdp=16")}
-VARIABLE, KNOWN = xla_flags.SETS["tpu"]
+VARIABLE, KNOWN = platforms.SETS["tpu"]
 
 
 def planned(topology, mesh, values):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from convs2s_jax.commands import command_reference
-from convs2s_jax.core import presets
+from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import parse, read_config, split_overrides
 from convs2s_jax.core.config import build
 from convs2s_jax.training.run.config import Config
@@ -37,7 +37,7 @@ EXAMPLES = [(page.name, *command) for page in [*PAGES, *HEADS] for command in co
 def test_each_command_builds_a_configuration(page, config, arguments):
     rest, overrides = split_overrides(arguments)
     assert any(argument.startswith("--workdir=") for argument in rest)
-    build(Config, read_config(str(presets.find(Path(config).stem)), overrides))
+    build(Config, read_config(str(command_line.find_config(Path(config).stem)), overrides))
 
 
 @pytest.mark.parametrize("path", HEADS, ids=lambda path: path.stem)

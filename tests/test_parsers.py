@@ -13,10 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from convs2s_jax.core.config import build, override, to_dict
+from convs2s_jax.core.config import build, literal, override, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import read_json
-from convs2s_jax.core.literals import literal
 from convs2s_jax.data.bpe_codes import CodedWords, Codes
 from convs2s_jax.data.labels import Labels
 from convs2s_jax.data.pieces import ListedPieces

@@ -4,10 +4,10 @@ import atexit
 import gc
 import os
 
-from convs2s_jax.core import streams
+from convs2s_jax.core import guard
 from convs2s_jax.core.platforms import rules_out_accelerators
 
-streams.open_missing()  # before JAX opens files, which would get the numbers of closed streams
+guard.open_missing()  # before JAX opens files, which would get the numbers of closed streams
 # On some Intel processors, XLA wrongly reports that cached programs may be for another processor (JAX issue 38445) and
 # compiles them again. The log level has to be set before JAX is imported. If there may be a GPU or TPU, errors stay
 # visible, because they may come from the device.

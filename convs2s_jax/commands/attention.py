@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from convs2s_jax.commands.shared import tell
-from convs2s_jax.core import command_line, extras
+from convs2s_jax.core import command_line, packages
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, counted, located
@@ -65,7 +65,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Draw the pictures."""
     options = command_line.options_of(AttentionOptions, values)
     command_line.refuse_overrides(overrides, "a picture")
-    extras.check_installed("drawing attention", ("matplotlib",), "report")
+    packages.check_installed("drawing attention", ("matplotlib",), "report")
     with ended_by_signals():
         from convs2s_jax.core import compiled_programs, local_copies
         from convs2s_jax.data.text_files import name_of, read_lines

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from convs2s_jax.commands.shared import read_config
-from convs2s_jax.core import command_line, presets
+from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check, to_dict
 from convs2s_jax.core.errors import counted
@@ -74,7 +74,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
 
 def _shown(options: ConfigOptions, overrides: Overrides) -> str:
     if options.source:
-        return presets.read(options.config)
+        return command_line.config_text(options.config)
     if options.reference:
         with ended_by_signals():
             from convs2s_jax.commands import reference
@@ -85,7 +85,7 @@ def _shown(options: ConfigOptions, overrides: Overrides) -> str:
         if options.shardings:
             return shardings(cfg, options.devices or 8)
         return json.dumps(to_dict(cfg), indent=2) + "\n"
-    return "".join(f"{name:30} {_subject(name)}\n" for name in presets.names())
+    return "".join(f"{name:30} {_subject(name)}\n" for name in command_line.config_names())
 
 
 def shardings(cfg: Any, devices: int) -> str:
@@ -126,7 +126,7 @@ def shardings(cfg: Any, devices: int) -> str:
 
 def _subject(name: str) -> str:
     """Return the beginning of the first sentence of a configuration file's docstring, after its command."""
-    head = ast.get_docstring(ast.parse(presets.read(name))) or ""
+    head = ast.get_docstring(ast.parse(command_line.config_text(name))) or ""
     _, _, rest = head.partition("\n\n")
     sentence = re.split(r"\.(?: (?=[A-Z])|$)", " ".join(rest.split()))[0]
     return textwrap.shorten(sentence, 100, placeholder=" ...")

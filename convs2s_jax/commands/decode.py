@@ -9,11 +9,10 @@ from typing import Any
 from convs2s_jax.commands.shared import tell
 from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Command, Group, Overrides
-from convs2s_jax.core.config import convert
+from convs2s_jax.core.config import convert, literal_with_spelling
 from convs2s_jax.core.errors import UserError, did_you_mean
 from convs2s_jax.core.fields import fields_of
 from convs2s_jax.core.guard import ended_by_signals
-from convs2s_jax.core.literals import literal_with_spelling
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.translation.jobs.options import READ, Options
 

@@ -9,7 +9,7 @@ from convs2s_jax.commands.decode import COMMAND as DECODE
 from convs2s_jax.commands.decode import SEARCH, search_options
 from convs2s_jax.commands.export_fairseq import COMMAND as FAIRSEQ
 from convs2s_jax.commands.shared import tell
-from convs2s_jax.core import command_line, extras
+from convs2s_jax.core import command_line, packages
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
 from convs2s_jax.core.guard import ended_by_signals, guard
@@ -68,7 +68,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Export programs."""
     options = command_line.options_of(ExportOptions, values)
     search = search_options(values, overrides)
-    extras.check_installed("exporting", NEEDED, "export")
+    packages.check_installed("exporting", NEEDED, "export")
     with ended_by_signals():
         from convs2s_jax.interop.programs.exporting import Export, export_programs
         from convs2s_jax.training.run import run_folder

@@ -7,7 +7,7 @@ from typing import Any
 
 from convs2s_jax.commands.decode import SEARCH, search_options
 from convs2s_jax.commands.shared import tell
-from convs2s_jax.core import command_line, extras
+from convs2s_jax.core import command_line, packages
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.guard import ended_by_signals
 from convs2s_jax.reporting.options import ReportOptions
@@ -26,7 +26,7 @@ NEEDED = ("altair", "vl_convert")
 def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Write the page and print its path."""
     options = command_line.options_of(ReportOptions, values, search=search_options(values, overrides))
-    extras.check_installed("a report", NEEDED, "report")
+    packages.check_installed("a report", NEEDED, "report")
     with ended_by_signals():
         from convs2s_jax.core import compiled_programs
         from convs2s_jax.reporting.report import report

@@ -8,11 +8,11 @@ from typing import Any
 
 from convs2s_jax.commands.scale_batches import Batches, check_json, write_json
 from convs2s_jax.commands.shared import leave, read_config
-from convs2s_jax.core import command_line, xla_flags
+from convs2s_jax.core import command_line, platforms
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check, to_dict
 from convs2s_jax.core.guard import SMALLER_BATCHES, ended_by_signals
-from convs2s_jax.core.xla_flags import Name as FlagSet
+from convs2s_jax.core.platforms import FlagSet
 from convs2s_jax.training.run.processes.options import Processes, from_environment
 
 ABOUT = """
@@ -52,7 +52,7 @@ class CheckOptions:
 def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Plan, run, and print both."""
     options = command_line.options_of(CheckOptions, values)
-    xla_flags.add(options.xla_flags, os.environ)
+    platforms.add_flags(options.xla_flags, os.environ)
     batches = command_line.options_of(Batches, values)
     given = from_environment(command_line.options_of(Processes, values), dict(os.environ))
     cfg = read_config(options.config, overrides)

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from convs2s_jax.commands.shared import read_config, tell
-from convs2s_jax.core import command_line, extras, local_copies
+from convs2s_jax.core import command_line, local_copies, packages
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
@@ -89,7 +89,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     check_overrides(overrides)
     cfg = read_config(options.config, overrides)
     if options.figures:  # before planning, which may take hours
-        extras.check_installed("drawing a figure (or use --nofigures)", ["matplotlib"], "plan")
+        packages.check_installed("drawing a figure (or use --nofigures)", ["matplotlib"], "plan")
     with ended_by_signals():
         from convs2s_jax.scaling import plan, sweep, topology
         from convs2s_jax.training.run import run_folder

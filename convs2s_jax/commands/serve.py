@@ -7,7 +7,7 @@ from typing import Any
 
 from convs2s_jax.commands.decode import SEARCH, search_options
 from convs2s_jax.commands.shared import tell
-from convs2s_jax.core import command_line, extras, streams
+from convs2s_jax.core import command_line, guard, packages
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.guard import ended_by_signals
 from convs2s_jax.serving.options import ServeOptions
@@ -26,12 +26,12 @@ NEEDED = ("fastapi", "uvicorn", "prometheus_client")
 def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Serve until a signal arrives."""
     options = command_line.options_of(ServeOptions, values, search=search_options(values, overrides))
-    extras.check_installed("serving", NEEDED, "serve")
+    packages.check_installed("serving", NEEDED, "serve")
     with ended_by_signals():
         from convs2s_jax.core import compiled_programs
         from convs2s_jax.serving import server
 
-    sys.stderr = streams.Expendable(sys.stderr)
+    sys.stderr = guard.Expendable(sys.stderr)
     compiled_programs.keep(os.environ)
     server.serve(options, tell=tell)
 

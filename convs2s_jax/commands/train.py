@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from convs2s_jax.commands.shared import leave, read_config
-from convs2s_jax.core import command_line, streams, xla_flags
-from convs2s_jax.core.allocator import keep_freed_memory
+from convs2s_jax.core import command_line, guard, platforms
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
 from convs2s_jax.core.guard import SMALLER_BATCHES, ended_by_signals
 from convs2s_jax.core.places import check_no_comma, scheme_of
-from convs2s_jax.core.platforms import expects_cpu
-from convs2s_jax.core.xla_flags import Name as FlagSet
+from convs2s_jax.core.platforms import FlagSet, expects_cpu, keep_freed_memory
 from convs2s_jax.training.run.processes.options import Processes, from_environment
 
 ABOUT = """
@@ -63,7 +61,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Read the configuration, connect to the other processes, and train."""
     options = command_line.options_of(TrainOptions, values)
     processes = from_environment(command_line.options_of(Processes, values), dict(os.environ))
-    xla_flags.add(options.xla_flags, os.environ)
+    platforms.add_flags(options.xla_flags, os.environ)
     cfg = read_config(options.config, overrides)  # a wrong field is refused before all else is imported
     with ended_by_signals():
         import jax
@@ -75,7 +73,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
         from convs2s_jax.training.run.processes.peers import join
         from convs2s_jax.training.run.stores import staging
 
-    sys.stderr = streams.Expendable(sys.stderr)
+    sys.stderr = guard.Expendable(sys.stderr)
     settings: Any = jax.config  # its attributes are created when JAX starts
     if expects_cpu(settings.jax_platforms):
         keep_freed_memory()

@@ -1,6 +1,7 @@
 """Command lines: flags from the fields of records, help, configuration files and overrides."""
 
 import contextlib
+import difflib
 import faulthandler
 import os
 import runpy
@@ -15,11 +16,12 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from absl import flags
 
-from convs2s_jax.core import checksums, places, presets
+from convs2s_jax.core import checksums, files, local_copies, places
 from convs2s_jax.core.config import override, read_text
-from convs2s_jax.core.errors import UserError, did_you_mean
+from convs2s_jax.core.errors import UserError, did_you_mean, shortened
 from convs2s_jax.core.fields import Field, fields_of, type_text
 from convs2s_jax.core.guard import MORE_MEMORY, guard, sigterm_interrupts, silence_libraries
+from convs2s_jax.core.places import scheme_of
 
 T = TypeVar("T")
 
@@ -196,7 +198,7 @@ def read_config(given: str, overrides: Sequence[tuple[str, str]]) -> dict[str, A
     Raises:
       UserError: no such file, no `get_config`, or an error inside it, with its line.
     """
-    with presets.opened(given) as (file, text):  # rejects anything that is not a text file of reasonable size
+    with opened_config(given) as (file, text):  # rejects anything that is not a text file of reasonable size
         path = str(file)
         values = _values_of_json(path, text) if path.endswith(".json") else _values_of_python(path)
     if isinstance(values, dict):  # config.json, or a Python file that returns its content: the checksum is not a field
@@ -305,3 +307,71 @@ def _line(error: BaseException, path: str) -> str:
     """Return ", line 7" if the error occurred in this file."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
     return f", line {lines[-1]}" if lines else ""
+
+
+_PACKAGE = Path(__file__).parents[1]
+_LARGEST = 1 << 24
+"""Maximum size of a configuration file in bytes."""
+
+
+def configs_folder() -> Path:
+    """Return the folder of the configurations: inside an installed package, next to the package in a checkout."""
+    inside = _PACKAGE / "configs"
+    return inside if inside.is_dir() else _PACKAGE.parent / "configs"
+
+
+def config_names() -> list[str]:
+    """Return the names of all configurations, sorted."""
+    return sorted(path.stem for path in configs_folder().glob("*.py") if path.stem != "__init__")
+
+
+def find_config(given: str) -> Path:
+    """Return the configuration file that `--config` specifies, by its path or by the name of a built-in configuration.
+
+    A name may end in .py, since the documents also show the names of the files.
+
+    Raises:
+      UserError: neither exists, or the path is that of a folder.
+    """
+    if os.path.isfile(given):  # unlike Path.is_file, this raises no error for a name that is too long
+        return Path(given)
+    name = given.removesuffix(".py")
+    if name in config_names():
+        return configs_folder() / f"{name}.py"
+    if os.path.isdir(given):
+        raise UserError(f"--config={shortened(given, 1000)} is a folder; use a file, or the name of a configuration")
+    raise UserError(
+        f"--config={shortened(given, 1000)}: no such file and no configuration of that name exists; "
+        f"{_suggestion(Path(given[-200:]).stem)}"
+    )
+
+
+def _suggestion(name: str) -> str:
+    """Return advice about an unknown name: all names that contain it, otherwise the closest one."""
+    near = [one for one in config_names() if name and name.lower() in one]
+    near = near or difflib.get_close_matches(name, config_names(), n=1, cutoff=0.6)
+    if not near:
+        return f"the configurations are in {configs_folder()}"
+    return f"did you mean --config={' or '.join(filter(None, (', '.join(near[:-1]), near[-1])))}?"
+
+
+@contextlib.contextmanager
+def opened_config(given: str) -> Iterator[tuple[Path, str]]:
+    """Yield the file that `--config` specifies, or a temporary copy of an object, and its text.
+
+    Raises:
+      UserError: as in `find_config`, `files.read_text` and `local_copies.incoming`.
+    """
+    with contextlib.ExitStack() as stack:
+        if scheme_of(given):
+            stack.enter_context(sigterm_interrupts())  # otherwise SIGTERM would leave the copy
+            path = stack.enter_context(local_copies.incoming("--config", given, most=_LARGEST))
+        else:
+            path = find_config(given)
+        yield path, files.read_text(path, remedy="choose a configuration file", most=_LARGEST)
+
+
+def config_text(given: str) -> str:
+    """Return the text of the configuration that `--config` specifies. Errors as in `opened_config`."""
+    with opened_config(given) as (_, text):
+        return text

@@ -9,8 +9,8 @@ from convs2s_jax.core import local_copies
 from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.core.files import replace_file
 from convs2s_jax.core.guard import writing_remedy
+from convs2s_jax.core.packages import versions
 from convs2s_jax.core.places import joined
-from convs2s_jax.core.versions import versions
 from convs2s_jax.reporting import attention, charts, document, page, runs, translations
 from convs2s_jax.reporting.options import ReportOptions
 from convs2s_jax.reporting.runs import Run

@@ -19,7 +19,7 @@ import jax
 from convs2s_jax.core.config import build, check, to_dict
 from convs2s_jax.core.errors import Tell, UserError, did_you_mean, located
 from convs2s_jax.core.files import read_json, replace_file, replacing
-from convs2s_jax.core.versions import versions
+from convs2s_jax.core.packages import versions
 from convs2s_jax.scaling import gpus, plan, topology
 from convs2s_jax.scaling.chips import CHIPS
 from convs2s_jax.scaling.topology import device_count

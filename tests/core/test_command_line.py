@@ -2,15 +2,15 @@
 
 import dataclasses
 import json
+import re
 import sys
 from typing import Literal
 
 import pytest
 
-from convs2s_jax.core import checksums, presets, stores
+from convs2s_jax.core import checksums, command_line, stores
 from convs2s_jax.core.command_line import Command, Group, default_text, read_config, run, split_overrides, usage
 from convs2s_jax.core.errors import UserError
-from tests.stores import bucket  # noqa: F401  (a fixture)
 
 
 def test_overrides_are_told_from_other_arguments_and_keep_their_order():
@@ -69,7 +69,7 @@ def test_the_config_json_of_a_run_is_a_configuration(tmp_path):
             read_config(str(path), [])
 
 
-def test_a_configuration_may_be_in_a_store(bucket, monkeypatch):  # noqa: F811
+def test_a_configuration_may_be_in_a_store(bucket, monkeypatch):
     stores.write("gs://bucket/a/config.json", json.dumps(checksums.seal({"seed": 1})).encode())
     stores.write("gs://bucket/a/my.py", b"def get_config():\n    return {'seed': 2}\n")
     stores.write("gs://bucket/a/bad.py", b"def get_config():\n    return 1 / 0\n")
@@ -80,8 +80,8 @@ def test_a_configuration_may_be_in_a_store(bucket, monkeypatch):  # noqa: F811
     stores.write("gs://bucket/a/near.py", near)
     assert read_config("gs://bucket/a/config.json", [("steps", "3")]) == {"seed": 1, "steps": 3}
     assert read_config("gs://bucket/a/my.py", []) == {"seed": 2}
-    assert presets.read("gs://bucket/a/my.py").startswith("def get_config")
-    monkeypatch.setattr(presets, "_LARGEST", len(near))
+    assert command_line.config_text("gs://bucket/a/my.py").startswith("def get_config")
+    monkeypatch.setattr(command_line, "_LARGEST", len(near))
     stores.write("gs://bucket/a/long.py", near + b"\n")
     for name, message in {
         "bad.py": r"gs://bucket/a/bad\.py, line 2: ZeroDivisionError: division by zero",
@@ -183,3 +183,35 @@ def test_help_shows_lists_as_they_are_written():
     some, few = group.fields
     assert usage(some) + default_text(some, group) == "--some=A,B  (default: a,b)"
     assert usage(few) + default_text(few, group) == "--few=one,two"
+
+
+def test_a_name_may_end_in_py_unless_there_is_such_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert (
+        command_line.find_config("slicenet.py")
+        == command_line.find_config("slicenet")
+        == command_line.configs_folder() / "slicenet.py"
+    )
+    (tmp_path / "slicenet.py").touch()
+    assert command_line.find_config("slicenet.py").resolve() == tmp_path / "slicenet.py"
+    with pytest.raises(UserError, match=r"^--config=slicenet\.py\.py: no such file"):
+        command_line.find_config("slicenet.py.py")
+
+
+@pytest.mark.parametrize(
+    ("given", "suggestion"),
+    [
+        ("cldr", "did you mean --config=classify_cldr, cldr_en_de or lm_cldr?"),
+        ("KFTT", "did you mean --config=kftt_ja_en, kftt_ja_en_large or kftt_ja_en_lightconv?"),
+        ("configs/iwslt14.py", "did you mean --config=iwslt14_de_en?"),
+        ("multi30k_de_n", "did you mean --config=multi30k_de_en?"),
+        ("qqqq", f"the configurations are in {command_line.configs_folder()}"),
+        ("", f"the configurations are in {command_line.configs_folder()}"),
+    ],
+)
+def test_suggested_are_all_names_that_contain_the_given_one_or_else_the_closest(
+    given, suggestion, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=f"of that name exists; {re.escape(suggestion)}$"):
+        command_line.find_config(given)

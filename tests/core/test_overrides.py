@@ -4,9 +4,8 @@ import math
 
 import pytest
 
-from convs2s_jax.core.config import build, override, record, to_dict
+from convs2s_jax.core.config import build, literal, override, record, to_dict
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.core.literals import literal
 from convs2s_jax.training.optimizer import AdamConfig
 from convs2s_jax.training.run.config import Config
 

@@ -1,5 +1,10 @@
 """Whether JAX will compute on CPUs is known before it starts, and why it cannot start is said in one sentence."""
 
+import importlib
+import os
+import platform
+import re
+import shlex
 import subprocess
 import sys
 import types
@@ -10,6 +15,10 @@ import pytest
 from convs2s_jax.commands import train
 from convs2s_jax.core import platforms
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.training.run.processes import peers
+from tests import tiny
+from tests.helpers import drills_but
+from tests.processes import called
 
 
 def add(device):
@@ -143,3 +152,102 @@ def test_training_has_one_heap_on_cpus_only(cpu, tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"^data\.dir is 'none'"):
         train.main({"config": "config.py", "workdir": "run"}, [])
     assert called == ["one heap"] * cpu
+
+
+SCRIPT = """
+import ctypes, resource, sys, threading
+from convs2s_jax.core.platforms import keep_freed_memory
+
+c, size = ctypes.CDLL(None), ctypes.c_size_t(64 * 2**20)
+c.prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: faults of huge pages would count as small ones
+assert sys.argv[1] == "0" or keep_freed_memory()
+c.malloc.restype = ctypes.c_void_p
+
+def fill():
+    for _ in range(10):
+        block = ctypes.c_void_p(c.malloc(size))
+        c.memset(block, 1, size)
+        c.free(block)
+
+fill()  # the heap grows to what is needed
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+thread = threading.Thread(target=fill)
+thread.start()
+thread.join()
+print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) * resource.getpagesize() / 2**20)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the settings are glibc's")
+def test_freed_blocks_are_used_again_by_every_thread():
+    def fetched(kept):
+        """MiB of new pages for ten blocks of 64 MiB, one after the other, in a second thread."""
+        return float(subprocess.check_output([sys.executable, "-c", SCRIPT, str(int(kept))]))
+
+    assert fetched(True) < 10
+    assert fetched(False) > 600  # where this fails, glibc keeps them by itself: `keep_freed_memory` can go
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "training.md"
+
+
+@pytest.mark.parametrize(("name", "variable"), [("tpu", "LIBTPU_INIT_ARGS"), ("gpu", "XLA_FLAGS")])
+def test_a_set_is_added_to_its_variable_and_the_users_flags_stay(name, variable):
+    flags = list(platforms.SETS[name].flags)
+    mine = f"--{flags[1]}=mine  -{flags[0]} --xla_other=1"
+    environment = {variable: mine, "HOME": "/home"}
+    platforms.add_flags(name, environment)
+    words = environment[variable].split()
+    assert words[:3] == mine.split()
+    assert [word.lstrip("-").partition("=")[0] for word in words[3:]] == flags[2:]
+    again = dict(environment)
+    platforms.add_flags(name, again)
+    assert again == environment
+    assert set(environment) == {variable, "HOME"}
+
+
+def test_none_adds_nothing():
+    environment: dict[str, str] = {}
+    platforms.add_flags("none", environment)
+    assert environment == {}
+
+
+@pytest.mark.parametrize("name", drills_but(["tpu", "gpu"], ["tpu"]))
+def test_a_process_on_a_cpu_does_not_mind(name):
+    """XLA ends a process with an unknown flag in XLA_FLAGS at its first use of a device."""
+    program = (
+        "import os, sys; from convs2s_jax.core import platforms; import jax; "
+        "platforms.add_flags(sys.argv[1], os.environ); print(int(jax.numpy.ones(3).sum()))"
+    )
+    variables = {key: value for key, value in os.environ.items() if key not in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")}
+    command = [sys.executable, "-c", program, name]
+    ended = subprocess.run(command, cwd=tiny.ROOT, env=variables, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "3\n"), ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [("train", ["--workdir=run"]), ("scale_check", ["--devices=1"]), ("scale_doctor", [])],
+    ids=["train", "check", "doctor"],
+)
+def test_commands_set_them_before_they_use_a_device(name, more, tmp_path, monkeypatch):
+    """JAX has begun in this process, so the variable alone is looked at."""
+    command = importlib.import_module(f"convs2s_jax.commands.{name}")
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_mine=1")
+    monkeypatch.chdir(tmp_path)
+    seen = []
+    monkeypatch.setattr(peers, "join", lambda _: seen.append(os.environ["LIBTPU_INIT_ARGS"]) or sys.exit(0))
+    called(command.console, name, f"--config={tiny.config_file(tmp_path)}", *more, "--xla_flags=tpu")
+    assert re.match("--xla_mine=1 --xla_tpu_enable_async_collective_fusion=true ", seen[0])
+
+
+def test_flags_are_described_as_they_stand_before_a_command():
+    environment = {"XLA_FLAGS": "--xla_a=1 --xla_b=2", "LIBTPU_INIT_ARGS": "--xla_c=1", "HOME": "/home"}
+    text = platforms.describe_flags(environment)
+    assert shlex.split(text) == ["XLA_FLAGS=--xla_a=1 --xla_b=2", "LIBTPU_INIT_ARGS=--xla_c=1"]
+    assert platforms.describe_flags({"XLA_FLAGS": " ", "HOME": "/home"}) == ""
+
+
+def test_the_page_lists_each_flag():
+    text = PAGE.read_text(encoding="utf-8")
+    assert all(f"`{flag}`" in text for flags in platforms.SETS.values() for flag in flags.flags)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from convs2s_jax.commands import report as command
-from convs2s_jax.core import extras
+from convs2s_jax.core import packages
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import EOS
 from convs2s_jax.data import parallel_text
@@ -185,7 +185,7 @@ def test_a_search_that_fits_no_model_is_refused_before_anything_is_written(tmp_p
 
 
 def test_a_missing_extra_and_a_file_in_the_way_are_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(extras.importlib.util, "find_spec", lambda *_: None)
+    monkeypatch.setattr(packages.importlib.util, "find_spec", lambda *_: None)
     ended = called(
         lambda rest: command.console(["report", *rest]), f"--workdir={tmp_path}", f"--output={tmp_path}-page"
     )

@@ -18,7 +18,7 @@ import pytest
 import uvicorn
 
 from convs2s_jax.commands import serve as command
-from convs2s_jax.core import compiled_programs, streams
+from convs2s_jax.core import compiled_programs, guard
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.serving.limits import Bounded
 from convs2s_jax.serving.options import ServeOptions
@@ -58,7 +58,7 @@ def test_a_server_outlives_its_standard_error(monkeypatch):
     given = []
     monkeypatch.setattr("convs2s_jax.serving.server.serve", lambda *_, **__: given.append(sys.stderr))
     command.main({"workdir": ("a",)}, [])
-    assert isinstance(given[0], streams.Expendable)
+    assert isinstance(given[0], guard.Expendable)
 
 
 def test_the_log_tells_every_ten_seconds_how_many_programs_are_compiled(monkeypatch):

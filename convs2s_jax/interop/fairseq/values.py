@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from convs2s_jax.core.config import literal
 from convs2s_jax.core.errors import UserError, shown
-from convs2s_jax.core.literals import literal
 
 Rule = Callable[[str, Any], Any]
 """(name of a value, the value) -> the value in its proper type. Raises a UserError that begins with the name."""

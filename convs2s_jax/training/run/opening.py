@@ -13,10 +13,10 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from convs2s_jax.core import xla_flags
+from convs2s_jax.core import platforms
 from convs2s_jax.core.config import to_dict
 from convs2s_jax.core.errors import Tell
-from convs2s_jax.core.versions import versions
+from convs2s_jax.core.packages import versions
 from convs2s_jax.data import vocabulary
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.training import schedule, sharding_table
@@ -94,7 +94,7 @@ def open_run(
             told.append(show(sentence))
 
     tell(_devices(cfg, mesh))
-    if flags := xla_flags.describe(os.environ):
+    if flags := platforms.describe_flags(os.environ):
         tell(f"XLA flags: {flags}")
     run = distributed.primary_first("prepared", lambda: prepare(cfg, workdir, tell, learn=primary or not place.shared))
     distributed.agree("training corpus", run.fingerprint)

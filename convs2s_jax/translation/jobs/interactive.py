@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-from convs2s_jax.core import streams
+from convs2s_jax.core import guard
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.data.text_files import without_end
@@ -44,8 +44,8 @@ def interact(options: Options, *, tell: Tell) -> None:
       UserError: the input is invalid.
       KeyboardInterrupt: the user interrupted decoding.
     """
-    streams.check_open(sys.stdin)
-    streams.check_open(sys.stdout)
+    guard.check_open(sys.stdin)
+    guard.check_open(sys.stdout)
     prompt = PROMPTS[run_folder.load_config(Path(options.workdir[0])).model.kind](options, tell)
     tell("compiling ...")
     prompt.compile()

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from convs2s_jax.core import streams
+from convs2s_jax.core import guard
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import check_replaceable
 from convs2s_jax.core.guard import held_interrupts, writing_remedy
@@ -37,7 +37,7 @@ def check_writable(name: str) -> None:
     path = Path(name)
     descriptor = descriptor_of(name)
     if name == "-" or descriptor == 1:
-        streams.check_open(sys.stdout)
+        guard.check_open(sys.stdout)
         return
     if path.is_fifo():
         return

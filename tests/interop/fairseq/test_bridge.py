@@ -12,9 +12,8 @@ import pytest
 
 from convs2s_jax.commands import decode
 from convs2s_jax.core.command_line import read_config
-from convs2s_jax.core.config import build
+from convs2s_jax.core.config import build, literal
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.core.literals import literal
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.interop import fairseq
 from convs2s_jax.interop.fairseq import files

@@ -16,8 +16,7 @@ from tqdm import tqdm
 
 from convs2s_jax.core.errors import UserError, first_line, one_line
 from convs2s_jax.core.files import open_to_append
-from convs2s_jax.core.guard import located
-from convs2s_jax.core.streams import Expendable
+from convs2s_jax.core.guard import Expendable, located
 from convs2s_jax.training.run.processes.interrupts import EndedAtOnceError
 from convs2s_jax.training.run.reports import metrics_file
 from convs2s_jax.training.run.reports.trackers import Trackers

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
-from convs2s_jax.core import extras
+from convs2s_jax.core import packages
 from convs2s_jax.core.errors import Tell, first_line
 from convs2s_jax.core.files import replace_file
 
@@ -161,7 +161,7 @@ def check_installed(names: Sequence[str]) -> None:
       UserError: one is not; the message says how to install it.
     """
     for name in names:
-        extras.check_installed(f"'{name}' in training.trackers", [TRACKERS[name].package], name)
+        packages.check_installed(f"'{name}' in training.trackers", [TRACKERS[name].package], name)
 
 
 class Trackers:

@@ -11,7 +11,7 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.core.streams import Expendable
+from convs2s_jax.core.guard import Expendable
 from convs2s_jax.reporting import log
 from convs2s_jax.training.run.processes.interrupts import StoppedBeforeUpdateError
 from convs2s_jax.training.run.reports import metrics_file

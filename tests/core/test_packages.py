@@ -3,7 +3,7 @@
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.core.extras import check_installed
+from convs2s_jax.core.packages import check_installed
 
 
 def test_missing_packages_are_named_with_their_extra():

@@ -1,7 +1,9 @@
-"""Optional packages, installed by extras."""
+"""Optional packages, installed by extras, and versions of packages."""
 
 import importlib.util
+import platform
 from collections.abc import Sequence
+from importlib.metadata import version
 
 from convs2s_jax.core.errors import UserError
 
@@ -13,3 +15,8 @@ def check_installed(what: str, packages: Sequence[str], extra: str) -> None:
     """
     if missing := [name for name in packages if importlib.util.find_spec(name) is None]:
         raise UserError(f"{what} needs {', '.join(missing)}: pip install '.[{extra}]'")
+
+
+def versions(*names: str) -> str:
+    """Return the versions of installed libraries and of Python, as in "jax 0.10.2, Python 3.11.7"."""
+    return ", ".join([*(f"{name} {version(name)}" for name in names), f"Python {platform.python_version()}"])
