@@ -365,12 +365,12 @@ data/tokens_on_disk.py  data/test_tokens_on_disk.py -k flipped_bit
 - if written != checksum(data[_HEADER.size :], data[: _UNSUMMED.size]).encode():
 + if False:
 vocabulary: ties in the order of the text
-data/words.py  data/test_vocabulary.py -k by_name
+data/symbols.py  data/test_vocabulary.py -k by_name
 - (-item[1], item[0])
 + -item[1]
 vocabulary: special symbols in a text are recognised
-data/words.py  data/test_vocabulary.py -k special
-- if word not in SPECIAL}
+data/symbols.py  data/test_vocabulary.py -k special_ids_are_skipped
+- if symbol not in reserved}
 + }
 BPE: the last of two equal merges counts
 data/bpe_codes.py  data/test_bpe_codes.py

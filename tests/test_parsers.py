@@ -16,12 +16,10 @@ from hypothesis import strategies as st
 from convs2s_jax.core.config import build, literal, override, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import read_json
-from convs2s_jax.data.bpe_codes import CodedWords, Codes
-from convs2s_jax.data.labels import Labels
-from convs2s_jax.data.pieces import ListedPieces
-from convs2s_jax.data.sentencepiece import SentencePiece
+from convs2s_jax.data.bpe_codes import Codes, load_coded
+from convs2s_jax.data.pieces import load_listed, load_model
+from convs2s_jax.data.symbols import Vocabulary, load_labels, load_words, word_list
 from convs2s_jax.data.text_files import read_lines
-from convs2s_jax.data.words import WordList
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.config import Config
 from tests import tiny
@@ -77,17 +75,17 @@ def text_is_read(data: bytes, folder: Path) -> None:
     assert read_lines(path) == again
 
 
-def loaded(kind: Any) -> Callable[[bytes, Path], None]:
+def loaded(load: Callable[[Path], Vocabulary]) -> Callable[[bytes, Path], None]:
     def check(data: bytes, folder: Path) -> None:
         """What is loaded encodes and decodes any text, and is the same after it was saved."""
-        path = folder / f"src{kind.suffix}"
+        path = folder / "vocabulary"
         path.write_bytes(data)
-        made = kind.load(path)
+        made = load(path)
         for ids in made.encode([ODD, "haus see", ""]):
             assert all(0 <= i < made.size for i in ids)
             assert isinstance(made.decode(ids), str)
         made.save(path)
-        assert kind.load(path).fingerprint == made.fingerprint
+        assert load(path).fingerprint == made.fingerprint
 
     return check
 
@@ -120,12 +118,12 @@ def config_is_read(data: bytes, folder: Path) -> None:
 
 PARSERS = {
     "text": text_is_read,
-    "words": loaded(WordList),
-    "labels": loaded(Labels),
-    "pieces": loaded(ListedPieces),
-    "coded words": loaded(CodedWords),
+    "words": loaded(load_words),
+    "labels": loaded(load_labels),
+    "pieces": loaded(load_listed),
+    "coded words": loaded(load_coded),
     "codes": codes_are_read,
-    "model": loaded(SentencePiece),
+    "model": loaded(load_model),
     "JSON": json_is_read,
     "config.json": config_is_read,
 }
@@ -162,8 +160,7 @@ def intact(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     folder = tmp_path_factory.mktemp("intact")
     run_folder.write_config(folder, tiny.config())
     config = (folder / "config.json").read_bytes()
-    words = WordList(("haus", "see"), (3, 2))
-    words.save(folder / "x")
+    word_list(("haus", "see"), (3, 2)).save(folder / "x")
     return {
         "text": b"ein Haus\r\nam See\n",
         "words": (folder / "x").read_bytes(),

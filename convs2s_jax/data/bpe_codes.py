@@ -5,7 +5,6 @@ A piece that does not end its word has the mark "@@", as in "Ap@@ fel".
 
 import dataclasses
 import functools
-import hashlib
 import heapq
 import itertools
 import json
@@ -13,12 +12,11 @@ import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from convs2s_jax.core.errors import UserError, shown
 from convs2s_jax.core.files import read_json
+from convs2s_jax.data.symbols import Segmenter, Vocabulary, Words, load_words, of_entries
 from convs2s_jax.data.text_files import encoded, read_lines
-from convs2s_jax.data.words import WordList
 
 MARK = "@@"
 _END = "</w>"
@@ -163,58 +161,35 @@ class Codes:
 
 
 @dataclasses.dataclass(frozen=True)
-class CodedWords:
-    """A vocabulary of pieces, into which codes split words. Words are separated by white space.
+class CodedWords(Segmenter):
+    """Pieces of words, into which codes split them. Words are separated by white space.
 
-    Decoding joins pieces at their marks and words with one space.
+    Joining removes the marks and puts one space between words.
 
     Attributes:
       codes: split words into pieces.
-      words: the list of pieces, which gives their ids; a piece that is not listed is unknown.
-      suffix: file name suffix of this kind.
     """
 
     codes: Codes
-    words: WordList
 
     suffix = ".bpe.json"
 
     @property
-    def size(self) -> int:
-        """Number of ids, including the special ones."""
-        return self.words.size
+    def divides_words(self) -> bool:
+        """True: the codes merge letters."""
+        return True
 
-    @functools.cached_property
-    def fingerprint(self) -> str:
-        """Return the SHA-256 of the saved codes and list."""
-        return hashlib.sha256(self._content()).hexdigest()
-
-    def pieces(self, text: str) -> list[str]:
+    def split(self, text: str) -> Sequence[str]:
         """Return the pieces of a text with their marks."""
         return [piece for word in text.split() for piece in self.codes.cut(word)]
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the token ids of each text, without EOS. An empty text has no tokens."""
-        return self.words.encode([" ".join(self.pieces(text)) for text in texts])
+    def draw(self, text: str, *, rate: float, rng: random.Random) -> Sequence[str]:
+        """Return a random segmentation of a text; see `data.segmentation`."""
+        return [piece for word in text.split() for piece in self.codes.cut_at_random(word, rate, rng)]
 
-    @property
-    def divides_words(self) -> bool:
-        """True: the codes merge letters; see `data.segmentation`."""
-        return True
-
-    def sample(self, texts: Sequence[str], *, rate: float, seed: int) -> list[list[int]]:
-        """Return the token ids of a random segmentation of each text; see `data.segmentation`."""
-        rng = random.Random(seed)
-        return self.words.encode(
-            [
-                " ".join(piece for word in text.split() for piece in self.codes.cut_at_random(word, rate, rng))
-                for text in texts
-            ]
-        )
-
-    def decode(self, ids: Sequence[int], unknown: str | None = None) -> str:
-        """Return the text of token ids. BOS, PAD and EOS are skipped; UNK becomes `unknown` (default: "<unk>")."""
-        return f"{self.words.decode(ids, unknown)} ".replace(f"{MARK} ", "").rstrip(" ")
+    def join(self, symbols: Sequence[str]) -> str:
+        """Return the text of pieces."""
+        return f"{' '.join(symbols)} ".replace(f"{MARK} ", "").rstrip(" ")
 
     def surfaces(self, text: str) -> list[str]:
         """Return each piece of a text without its mark, with a space before each word."""
@@ -224,83 +199,65 @@ class CodedWords:
             for i, piece in enumerate(cut)
         ]
 
-    def token(self, i: int) -> str:
-        """Return the piece of an id with its mark."""
-        return self.words.token(int(i))
-
-    def save(self, path: Path) -> None:
-        """Write codes and list to one JSON file."""
-        path.write_bytes(self._content())
-
-    def _content(self) -> bytes:
-        values = {
-            "version": self.codes.version,
-            "merges": self.codes.merges,
-            "pieces": self.words.entries(),
-        }
+    def content(self, symbols: Sequence[str], counts: Sequence[int]) -> bytes:
+        """Return codes and list as JSON."""
+        pieces = list(zip(symbols, counts, strict=True))
+        values = {"version": self.codes.version, "merges": self.codes.merges, "pieces": pieces}
         return json.dumps(values, ensure_ascii=False).encode("utf-8")
 
-    @classmethod
-    def load(cls, path: Path) -> "CodedWords":
-        """Read what `save` wrote.
 
-        Raises:
-          UserError: the file is damaged.
-        """
-        values = read_json(path, remedy="restore it")
-        try:
-            made = cls._of(values)
-        except (ValueError, KeyError, TypeError):
-            made = None
-        if made is None:
-            raise UserError(f"{path} is damaged: it is not a list of pieces with its codes; restore it")
-        made.check(path)
-        return made
+def load_coded(path: Path) -> Vocabulary:
+    """Read the file of a list of pieces with its codes.
 
-    @classmethod
-    def _of(cls, values: Any) -> "CodedWords | None":
-        """Build from the content of a file. None, ValueError, KeyError or TypeError if `save` did not write it."""
-        version, words = values["version"], WordList.of_entries(values["pieces"])
-        merges = tuple((left, right) for left, right in values["merges"])
-        whole = version in _VERSIONS and all(type(one) is str and one for pair in merges for one in pair)
-        made = cls(Codes(merges, version), words)
-        return made if whole and made.fingerprint else None  # raises ValueError for half of a surrogate pair
-
-    def check(self, where: Path) -> None:
-        """Raise UserError unless the codes produce at least half of the listed pieces of several letters.
-
-        Codes learned from the same text produce nearly all; those of another language produce few.
-        """
-        joined = {piece for piece in self.words.words if len(piece.removesuffix(MARK)) > 1}
-        made = len(joined & self.codes.products)
-        if 2 * made < len(joined):
-            raise UserError(
-                f"{where}: the codes produce {made} of the {len(joined)} pieces of several letters in the word list; "
-                "use the codes that split its text, separately for each side"
-            )
+    Raises:
+      UserError: the file is damaged.
+    """
+    values = read_json(path, remedy="restore it")
+    try:
+        words, version = of_entries(values["pieces"]), values["version"]
+        codes = Codes(tuple((left, right) for left, right in values["merges"]), version)
+        letters = all(type(one) is str and one for pair in codes.merges for one in pair)
+        # the fingerprint raises ValueError for half of a surrogate pair
+        whole = version in _VERSIONS and letters and bool(Vocabulary(CodedWords(codes), *words.lists).fingerprint)
+    except (ValueError, KeyError, TypeError):
+        whole = False
+    if not whole:
+        raise UserError(f"{path} is damaged: it is not a list of pieces with its codes; restore it")
+    return coded(codes, words, path)
 
 
-def is_marked(words: WordList) -> bool:
-    """Whether a list contains pieces with the mark of subword-nmt."""
-    return any(word.endswith(MARK) and word != MARK for word in words.words)
+def coded(codes: Codes, words: Vocabulary, where: Path) -> Vocabulary:
+    """Combine codes with a list of pieces.
+
+    Args:
+      codes: split words into pieces.
+      words: the list.
+      where: file of the codes, for messages.
+
+    Raises:
+      UserError: the codes produce fewer than half of the listed pieces of several letters. Codes learned from the same
+        text produce nearly all; those of another language produce few.
+    """
+    joined = {piece for piece in words.symbols if len(piece.removesuffix(MARK)) > 1}
+    made = len(joined & codes.products)
+    if 2 * made < len(joined):
+        raise UserError(
+            f"{where}: the codes produce {made} of the {len(joined)} pieces of several letters in the word list; "
+            "use the codes that split its text, separately for each side"
+        )
+    return Vocabulary(CodedWords(codes), *words.lists)
 
 
-def of_list(path: Path) -> CodedWords | WordList:
+def is_marked(words: Vocabulary) -> bool:
+    """Whether a word list contains pieces with the mark of subword-nmt."""
+    return isinstance(words.segmenter, Words) and any(one.endswith(MARK) and one != MARK for one in words.symbols)
+
+
+def load_list(path: Path) -> Vocabulary:
     """Read a word list, NAME.txt, with the codes next to it, NAME.codes, if they exist.
 
     Raises:
       UserError: a file is damaged, or the codes belong to another list.
     """
-    words, codes = WordList.load(path), path.with_suffix(".codes")
-    return with_codes(words, codes) if codes.exists() else words
-
-
-def with_codes(words: WordList, codes: Path) -> CodedWords:
-    """Combine a word list with the codes in a file.
-
-    Raises:
-      UserError: the file is damaged, or its codes belong to another list.
-    """
-    made = CodedWords(Codes.load(codes), words)
-    made.check(codes)
-    return made
+    words, codes = load_words(path), path.with_suffix(".codes")
+    return coded(Codes.load(codes), words, codes) if codes.exists() else words

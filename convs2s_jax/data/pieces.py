@@ -1,168 +1,275 @@
-"""Subword units as fairseq uses SentencePiece: a model splits the text, and a separate list assigns the ids.
+"""Subword units by SentencePiece: byte-pair encoding and unigram language models.
 
-The id of a piece comes from its line in the list (dict.txt), not from the model. This also supports models whose
-special symbols have other ids than here.
+A model either has its own ids, as those that are learned here, or a separate list assigns them, as in fairseq.
 """
 
 import base64
 import dataclasses
 import functools
-import hashlib
+import io
 import itertools
 import json
 import random
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import sentencepiece
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.core.files import read_json
+from convs2s_jax.core.files import read_bytes, read_json
 from convs2s_jax.core.tokens import BOS, EOS, PAD, SPECIAL, UNK
-from convs2s_jax.data.random_pieces import RandomPieces
-from convs2s_jax.data.sentencepiece import SentencePiece
-from convs2s_jax.data.words import WordList
+from convs2s_jax.data.config import VocabularyConfig
+from convs2s_jax.data.segmentation import RandomPieces
+from convs2s_jax.data.symbols import Segmenter, Vocabulary, of_entries
 
 _SPACE = "\u2581"
+# SentencePiece reserves these two characters. It reads the first as a space and skips training lines that contain the
+# second. Both are replaced by code points that Unicode reserves for internal use.
+_OWN = ((_SPACE, "\ufdd0"), ("\u2585", "\ufdd1"))
+
+FEW = 64
+"""Up to this number, texts are encoded one by one. For a list, SentencePiece starts threads, which takes longer."""
 
 
 @dataclasses.dataclass(frozen=True)
-class ListedPieces:
-    """A vocabulary of listed pieces.
+class ListedPieces(Segmenter):
+    """The pieces of a SentencePiece model; a list of pieces, as fairseq's dict.txt, assigns the ids.
 
-    A piece that is not in the list is unknown. Decoding joins the pieces and replaces each U+2581 with a space
-    (fairseq's --remove-bpe=sentencepiece), so it returns the normalised text. Byte pieces (SentencePiece's
-    byte_fallback) become the characters that they encode.
+    Joining replaces each U+2581 with a space (fairseq's --remove-bpe=sentencepiece), so it returns the normalised text.
+    Byte pieces (SentencePiece's byte_fallback) become the characters that they encode.
 
     Attributes:
-      model: content of SentencePiece's model file, which splits text into pieces.
-      words: the list of pieces, which gives their ids.
-      suffix: file name suffix of this kind.
+      model: content of SentencePiece's model file.
     """
 
     model: bytes
-    words: WordList
 
     suffix = ".pieces.json"
 
     @functools.cached_property
-    def _processor(self) -> Any:
+    def processor(self) -> Any:
+        """SentencePiece's processor of the model."""
         return sentencepiece.SentencePieceProcessor(model_proto=self.model)
 
     @functools.cached_property
     def _random_pieces(self) -> RandomPieces:
-        return RandomPieces(self._processor)
-
-    @property
-    def size(self) -> int:
-        """Number of ids, including the special ones."""
-        return self.words.size
-
-    @functools.cached_property
-    def fingerprint(self) -> str:
-        """Return the SHA-256 of the saved model and list."""
-        return hashlib.sha256(self._content()).hexdigest()
-
-    @functools.cached_property
-    def _ids(self) -> dict[str, int]:
-        return {self.words.token(i): i for i in range(UNK + 1, self.size)}
+        return RandomPieces(self.processor)
 
     @functools.cached_property
     def _bytes(self) -> frozenset[str]:
-        model = self._processor
+        model = self.processor
         return frozenset(model.id_to_piece(i) for i in range(model.get_piece_size()) if model.is_byte(i))
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the token ids of each text, without EOS. An empty text has no tokens."""
-        return self._numbered(self._processor.encode(text, out_type=str) for text in texts)
 
     @property
     def divides_words(self) -> bool:
-        """Whether the model divides words into pieces; see `data.segmentation`."""
+        """Whether the model divides words into pieces; a model of whole words does not."""
         return self._random_pieces.divides_words
 
-    def sample(self, texts: Sequence[str], *, rate: float, seed: int) -> list[list[int]]:
-        """Return the token ids of a random segmentation of each text; see `data.segmentation`."""
-        rng = random.Random(seed)
-        return self._numbered(self._random_pieces.draw(text, rate=rate, rng=rng) for text in texts)
+    def split(self, text: str) -> Sequence[str]:
+        """Return the pieces of a text, with U+2581 for a space."""
+        pieces: list[str] = self.processor.encode(text, out_type=str)
+        return pieces
 
-    def _numbered(self, segmented: Iterable[Sequence[str]]) -> list[list[int]]:
-        """Return the ids of the pieces of each text."""
-        ids = self._ids
-        return [[ids.get(piece, UNK) for piece in pieces] for pieces in segmented]
+    def draw(self, text: str, *, rate: float, rng: random.Random) -> Sequence[str]:
+        """Return a random segmentation of a text; see `data.segmentation`."""
+        return self._random_pieces.draw(text, rate=rate, rng=rng)
 
-    def decode(self, ids: Sequence[int], unknown: str | None = None) -> str:
-        """Return the text of token ids. BOS, PAD and EOS are skipped; UNK becomes `unknown` (default: "<unk>")."""
-        shown = (
-            unknown if i == UNK and unknown is not None else self.token(i) for i in ids if i not in (BOS, PAD, EOS)
-        )
-        runs = itertools.groupby(shown, self._bytes.__contains__)
-        parts = (self._processor.decode([*run]) if encoded else "".join(run) for encoded, run in runs)
-        return "".join(parts).replace(_SPACE, " ").strip()
+    def _plain(self, symbols: Sequence[str]) -> str:
+        """Return pieces joined, with spaces for U+2581 and characters for bytes."""
+        runs = itertools.groupby(symbols, self._bytes.__contains__)
+        parts = (self.processor.decode([*run]) if encoded else "".join(run) for encoded, run in runs)
+        return "".join(parts).replace(_SPACE, " ")
+
+    def join(self, symbols: Sequence[str]) -> str:
+        """Return the text of pieces."""
+        return self._plain(symbols).strip()
 
     def surfaces(self, text: str) -> list[str]:
         """Return each piece of a text, with a space for U+2581."""
-        return [piece.replace(_SPACE, " ") for piece in self._processor.encode(text, out_type=str)]
+        return [piece.replace(_SPACE, " ") for piece in self.split(text)]
 
     def is_piece(self, surface: str) -> bool:
         """Whether the model has this piece, listed or not. Otherwise it is a run of characters unknown to the model."""
-        return self._processor.piece_to_id(surface.replace(" ", _SPACE)) != self._processor.unk_id()
+        return bool(self.processor.piece_to_id(surface.replace(" ", _SPACE)) != self.processor.unk_id())
 
-    def token(self, i: int) -> str:
-        """Return the piece of an id, with U+2581 for a space."""
-        return self.words.token(int(i))
-
-    def save(self, path: Path) -> None:
-        """Write model and list to one JSON file."""
-        path.write_bytes(self._content())
-
-    def _content(self) -> bytes:
-        values = {"model": base64.b64encode(self.model).decode(), "pieces": self.words.entries()}
+    def content(self, symbols: Sequence[str], counts: Sequence[int]) -> bytes:
+        """Return model and list as JSON."""
+        values = {"model": base64.b64encode(self.model).decode(), "pieces": list(zip(symbols, counts, strict=True))}
         return json.dumps(values, ensure_ascii=False).encode("utf-8")
 
-    @classmethod
-    def load(cls, path: Path) -> "ListedPieces":
-        """Read what `save` wrote.
 
-        Raises:
-          UserError: the file is damaged.
-        """
-        values = read_json(path, remedy="restore it")
-        try:
-            words = WordList.of_entries(values["pieces"])
-            made = cls(base64.b64decode(values["model"], validate=True), words)
-            whole = bool(made.fingerprint)  # raises ValueError for half of a surrogate pair
-        except (ValueError, KeyError, TypeError):
-            whole = False
-        if not whole:
-            raise UserError(f"{path} is damaged: it is not a list of pieces with its model; restore it")
-        made.check(path)
-        return made
+@dataclasses.dataclass(frozen=True)
+class SentencePiece(ListedPieces):
+    """The pieces of a SentencePiece model that assigns the ids itself.
 
-    def check(self, where: Path) -> None:
-        """Raise UserError unless the model is a SentencePiece model whose pieces are in the list."""
-        try:
-            made = {self._processor.id_to_piece(i) for i in range(self._processor.get_piece_size())}
-        except (RuntimeError, UnicodeDecodeError):
-            made = set()
-        if not made:
-            raise UserError(f"{where} contains no SentencePiece model: it is damaged or another kind of file")
-        if not made & set(self._ids):
-            raise UserError(f"{where}: the SentencePiece model has no piece of its list; use the model of that list")
+    A text comes back as it was if no character is unknown and the normalisation is "identity", except that
+    SentencePiece collapses runs of spaces (U+0020, no other space) into one and strips leading and trailing spaces. The
+    characters U+FDD0 and U+FDD1, which Unicode reserves for internal use, become U+2581 and U+2585.
+    """
+
+    suffix = ".model"
+
+    def split(self, text: str) -> Sequence[str]:
+        """Return the pieces of a text, with U+2581 for a space."""
+        return super().split(_escape(text))
+
+    def encode(self, texts: Sequence[str], ids: Mapping[str, int]) -> list[list[int]]:  # noqa: ARG002 - faster without
+        """Return the ids of each text."""
+        if len(texts) <= FEW:
+            return [self.processor.encode(_escape(text)) for text in texts]
+        found: list[list[int]] = self.processor.encode([_escape(text) for text in texts])
+        return found
+
+    def draw(self, text: str, *, rate: float, rng: random.Random) -> Sequence[str]:
+        """Return a random segmentation of a text; see `data.segmentation`."""
+        return super().draw(_escape(text), rate=rate, rng=rng)
+
+    def join(self, symbols: Sequence[str]) -> str:
+        """Return the text of pieces."""
+        return _restore(self._plain(symbols).removeprefix(" "))
+
+    def surfaces(self, text: str) -> list[str]:
+        """Return each piece of a text after the model's normalisation, with a space for U+2581."""
+        return [_restore(surface) for surface in super().surfaces(text)]
+
+    def content(self, symbols: Sequence[str], counts: Sequence[int]) -> bytes:  # noqa: ARG002 - the model has them
+        """Return SentencePiece's model file."""
+        return self.model
 
 
-def of_model(path: Path) -> SentencePiece | ListedPieces:
+def load_model(path: Path) -> Vocabulary:
     """Read a SentencePiece model file.
 
-    If its special symbols have other ids than here, its other pieces are numbered after our special symbols, in order.
+    If its special symbols have other ids than here, its other pieces are listed after our special symbols, in order.
     Its own control symbols are left out, because they do not occur in text.
 
     Raises:
       UserError: the file is not a model.
     """
-    made = SentencePiece.load(path)
-    if made.special_ids == (BOS, PAD, EOS, UNK):
-        return made
-    words = tuple(piece for piece in made.ordinary if piece not in SPECIAL)
-    return ListedPieces(made.model, WordList(words, (1,) * len(words)))
+    model = read_bytes(path, remedy="use the SentencePiece model of the vocabulary")
+    try:
+        return of_model(model)
+    except (RuntimeError, UnicodeDecodeError, ValueError) as error:  # the second from pieces, or messages that quote it
+        raise UserError(f"{path} is not a SentencePiece model: it is damaged or another kind of file") from error
+
+
+def of_model(model: bytes) -> Vocabulary:
+    """Return the vocabulary of a model, as `load_model` does. RuntimeError or ValueError if it is none."""
+    segmenter = SentencePiece(model)
+    own = segmenter.processor
+    pieces = [str(own.id_to_piece(i)) for i in range(own.get_piece_size())]
+    ordinary = [piece for i, piece in enumerate(pieces) if not (own.is_control(i) or own.is_unknown(i))]
+    if not ordinary:
+        raise ValueError("the model has no pieces")
+    if (own.bos_id(), own.pad_id(), own.eos_id(), own.unk_id()) == (BOS, PAD, EOS, UNK):
+        return Vocabulary(segmenter, tuple(pieces[len(SPECIAL) :]))
+    words = tuple(piece for piece in ordinary if piece not in SPECIAL)
+    return Vocabulary(ListedPieces(model), words, (1,) * len(words))
+
+
+def listed(model: bytes, words: Vocabulary, where: Path) -> Vocabulary:
+    """Combine a SentencePiece model with a list of pieces.
+
+    Args:
+      model: content of its file.
+      words: the list.
+      where: file, for messages.
+
+    Raises:
+      UserError: it is no model, or none of its pieces is in the list.
+    """
+    segmenter = ListedPieces(model)
+    try:
+        made = {segmenter.processor.id_to_piece(i) for i in range(segmenter.processor.get_piece_size())}
+    except (RuntimeError, UnicodeDecodeError):
+        made = set()
+    if not made:
+        raise UserError(f"{where} contains no SentencePiece model: it is damaged or another kind of file")
+    if not made & set(words.symbols):
+        raise UserError(f"{where}: the SentencePiece model has no piece of its list; use the model of that list")
+    return Vocabulary(segmenter, *words.lists)
+
+
+def load_listed(path: Path) -> Vocabulary:
+    """Read the file of a list of pieces with its model.
+
+    Raises:
+      UserError: the file is damaged.
+    """
+    values = read_json(path, remedy="restore it")
+    try:
+        words, model = of_entries(values["pieces"]), base64.b64decode(values["model"], validate=True)
+        whole = bool(words.fingerprint)  # raises ValueError for half of a surrogate pair
+    except (ValueError, KeyError, TypeError):
+        whole = False
+    if not whole:
+        raise UserError(f"{path} is damaged: it is not a list of pieces with its model; restore it")
+    return listed(model, words, path)
+
+
+def train(cfg: VocabularyConfig, lines: Iterable[str], *, size: int, field: str) -> Vocabulary:
+    """Learn subword units. The same lines give the same model.
+
+    A unigram vocabulary is smaller than `size` if the text has too few units.
+
+    Args:
+      cfg: kind, coverage, normalisation and symbols.
+      lines: the text.
+      size: number of entries, including the special ones.
+      field: name of the configuration field of `size`, for messages.
+
+    Raises:
+      UserError: `size` is larger than the text's pairs allow, or smaller than its number of characters.
+    """
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=(_escape(line) for line in lines),
+            model_writer=model,
+            model_type=cfg.kind,
+            vocab_size=size,
+            hard_vocab_limit=cfg.kind != "unigram",
+            split_digits=cfg.split_digits,
+            character_coverage=cfg.character_coverage,
+            normalization_rule_name=cfg.normalization,
+            bos_id=BOS,
+            pad_id=PAD,
+            eos_id=EOS,
+            unk_id=UNK,
+            unk_surface="<unk>",
+            user_defined_symbols=[_escape(symbol) for symbol in cfg.symbols],
+            max_sentence_length=1 << 24,  # bytes; longer lines would be skipped silently
+            num_threads=4,  # fixed: the floating-point sums of a unigram model depend on it
+            minloglevel=3,
+        )
+    except RuntimeError as error:
+        raise UserError(_explain(str(error), size, field)) from error
+    return of_model(model.getvalue())
+
+
+def _escape(text: str) -> str:
+    for char, stand_in in _OWN:
+        text = text.replace(char, stand_in)
+    return text
+
+
+def _restore(text: str) -> str:
+    for char, stand_in in _OWN:
+        text = text.replace(stand_in, char)
+    return text
+
+
+def _explain(message: str, size: int, field: str) -> str:
+    """Translate SentencePiece's error message into one about the configuration field."""
+    if found := re.search(r"Vocabulary size too high .* <= (\d+)", message):
+        return f"{field} is {size}: the training text has at most {found[1]} units; use {found[1]} or less"
+    if found := re.search(r"smaller than required_chars. \d+ vs (\d+)", message):
+        return (
+            f"{field} is {size}: the special symbols and the characters of the training text need {found[1]} entries; "
+            f"use {found[1]} or more, or lower data.vocabulary.character_coverage"
+        )
+    if "all_chars_count" in message or "sentences_.empty()" in message:
+        return f"{field} is {size}: the training text has only empty lines; use a text with words to learn from"
+    return f"{field} is {size}: SentencePiece cannot learn it from the training text: {message}"

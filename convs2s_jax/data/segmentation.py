@@ -3,54 +3,183 @@
 Kudo 2018, "Subword Regularization", samples a segmentation in proportion to its probability under the unigram model,
 raised to the power `rate` (section 3.2). Provilkov et al. 2020, "BPE-Dropout", leaves out each merge with probability
 `rate` (section 3).
+
+Segmentations are sampled here and not by SentencePiece, whose version 0.2.3 seeds its generator differently in every
+process, whatever the given seed. With it, neither a continued run nor the processes of a run would see the same text.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol, runtime_checkable
+import functools
+import itertools
+import math
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from convs2s_jax.data.bpe_codes import merged_at_random
+from convs2s_jax.data.symbols import Vocabulary
 from convs2s_jax.data.tokens_on_disk import TokenizedText, in_memory
 
-_CHUNK = 4096  # number of lines sampled with one seed
+_SPACE = "\u2581"
+_UNKNOWN_PENALTY = 10.0
+"""Score penalty of an unknown character relative to the least likely piece, as in SentencePiece's unigram models."""
+_WORDS = 2**16
+"""Number of words whose possible pieces are cached."""
+_LONG = 32
+"""Maximum length of a cached word in characters. Text without spaces is one long word that rarely recurs."""
+_LINES = 4096
+"""Number of lines sampled with one seed."""
 
 
-@runtime_checkable
-class Segmenter(Protocol):
-    """A vocabulary of subwords, in which a text has many segmentations."""
+class _Edge(NamedTuple):
+    """A piece of a word: its end, and its log weight."""
 
-    @property
-    def size(self) -> int:
-        """Number of ids, including the special ones."""
+    end: int
+    weight: float
 
-    @property
-    def divides_words(self) -> bool:
-        """Whether words consist of pieces; a SentencePiece model of whole words has one segmentation of each text."""
 
-    def sample(self, texts: Sequence[str], *, rate: float, seed: int) -> list[list[int]]:
-        """Return token ids of a random segmentation of each text, without EOS; the same arguments give the same ids.
+class RandomPieces:
+    """Samples segmentations under one model.
+
+    Attributes:
+      divides_words: False for a model of whole words, which leaves nothing to sample.
+    """
+
+    def __init__(self, processor: Any) -> None:
+        """Read the pieces of SentencePiece's processor."""
+        self._processor = processor
+        special = processor.is_control, processor.is_unknown, processor.is_unused, processor.is_byte
+        ids = [i for i in range(processor.get_piece_size()) if not any(one(i) for one in special)]
+        self._scores: Mapping[str, float] = {processor.id_to_piece(i): processor.get_score(i) for i in ids}
+        self._longest = max(map(len, self._scores), default=1)
+        self._unknown = min(self._scores.values(), default=0.0) - _UNKNOWN_PENALTY
+        self._bytes = any(map(processor.is_byte, range(processor.get_piece_size())))
+        # user-defined symbols are never split; their score is 0, that of a piece is a rank from -0 down, or below 0
+        own = sorted((piece for piece, score in self._scores.items() if str(score) == "0.0"), key=len, reverse=True)
+        self._own = re.compile("|".join(map(re.escape, own))) if own else None
+        self.divides_words = self._divides_a_word(own)
+        across = any(_SPACE in piece[1:] for piece in self._scores)
+        self._words = re.compile(".+" if across else f"{_SPACE}[^{_SPACE}]*|[^{_SPACE}]+", re.DOTALL)
+
+    def _divides_a_word(self, own: Sequence[str]) -> bool:
+        """Return whether the model divides a word that is longer than all pieces, here a letter repeated.
+
+        A model of whole words may have pieces of one letter, but a longer word that is no piece is unknown to it.
 
         Args:
-          texts: the lines.
-          rate: see the module. Lower is more random for a unigram model, higher is more random for BPE.
-          seed: from 0 to 2^32 - 2.
+          own: user-defined symbols.
         """
+        alone = {piece for piece in self._scores if len(piece) == 1} - {
+            _SPACE,
+            *(piece[0] for piece in own if len({*piece}) == 1),
+        }
+        if not alone:
+            return False
+        letter = min(alone)
+        found = self._processor.encode(letter * (self._longest + 1), out_type=str)
+        return any(letter in piece and piece in self._scores for piece in found)
+
+    @functools.cached_property
+    def merges(self) -> bool:
+        """Whether the model merges letters (byte-pair encoding). Then its scores are the ranks of the pieces."""
+        return all(score <= 0 and score == int(score) for score in self._scores.values())
+
+    def draw(self, text: str, *, rate: float, rng: random.Random) -> list[str]:
+        """Return the pieces of a random segmentation of a text. A run of unknown characters is one piece.
+
+        Args:
+          text: as SentencePiece reads it.
+          rate: for BPE, the probability of leaving out a merge; otherwise the power to which probabilities are raised.
+          rng: random number generator.
+        """
+        if not self.divides_words:
+            return list(self._processor.encode(text, out_type=str))
+        segment = self._merged if self.merges else self._path
+        pieces: list[str] = []
+        for part, own in self._parts(self._processor.normalize(text)):
+            pieces += [part] if own else (one for word in self._words.findall(part) for one in segment(word, rate, rng))
+        return self._with_unknown(pieces)
+
+    def _parts(self, text: str) -> Iterator[tuple[str, bool]]:
+        """Yield the parts of a text, and whether each is a user-defined symbol."""
+        begin = 0
+        for found in self._own.finditer(text) if self._own else ():
+            yield text[begin : found.start()], False
+            yield found[0], True
+            begin = found.end()
+        yield text[begin:], False
+
+    def _merged(self, word: str, rate: float, rng: random.Random) -> list[str]:
+        """Merge letters at random. A pair has the rank of the piece that it forms."""
+        return merged_at_random([*word], rank=self._rank, rate=rate, rng=rng)
+
+    def _rank(self, left: str, right: str) -> float | None:
+        score = self._scores.get(left + right)
+        return None if score is None else -score
+
+    def _path(self, word: str, rate: float, rng: random.Random) -> list[str]:
+        """Sample a path through the pieces of a word from start to end, by the total weight of its continuations."""
+        edges, after = (self._weights if len(word) <= _LONG else self._weights_of)(word, rate)
+        parts, i = [], 0
+        while i < len(word):
+            left = rng.random()
+            for edge in edges[i]:
+                left -= math.exp(edge.weight + after[edge.end] - after[i])
+                if left < 0:
+                    break
+            parts.append(word[i : edge.end])
+            i = edge.end
+        return parts
+
+    @functools.cached_property
+    def _weights(self) -> Any:
+        return functools.lru_cache(maxsize=_WORDS)(self._weights_of)
+
+    def _weights_of(self, word: str, rate: float) -> tuple[list[list[_Edge]], list[float]]:
+        """Return the pieces that begin at each position, and the log of the total weight of all paths from there."""
+        n = len(word)
+        edges: list[list[_Edge]] = []
+        for i in range(n):
+            ends = range(i + 1, min(n, i + self._longest) + 1)
+            found = [_Edge(j, rate * self._scores[word[i:j]]) for j in ends if word[i:j] in self._scores]
+            alone = bool(found) and found[0].end == i + 1
+            edges.append(found if alone else [_Edge(i + 1, rate * self._unknown), *found])
+        after = [0.0] * (n + 1)
+        for i in reversed(range(n)):
+            weights = [edge.weight + after[edge.end] for edge in edges[i]]
+            most = max(weights)
+            after[i] = most + math.log(sum(math.exp(weight - most) for weight in weights))
+        return edges, after
+
+    def _with_unknown(self, pieces: Sequence[str]) -> list[str]:
+        """Replace unknown characters by their bytes if the model has byte pieces, and otherwise join unknown runs."""
+        found: list[str] = []
+        for known, run in itertools.groupby(pieces, self._scores.__contains__):
+            if known:
+                found += run
+            elif self._bytes:
+                found += [f"<0x{byte:02X}>" for piece in run for byte in piece.encode("utf-8")]
+            else:
+                found.append("".join(run))
+        return found
 
 
-def draw(texts: Sequence[str], vocabulary: Segmenter, *, rate: float, seed: Sequence[int]) -> TokenizedText:
+def draw(texts: Sequence[str], vocabulary: Vocabulary, *, rate: float, seed: Sequence[int]) -> TokenizedText:
     """Return a random segmentation of every text, in memory.
 
     Args:
       texts: the lines.
       vocabulary: of their side.
-      rate: as in `Segmenter.sample`.
+      rate: as in `Vocabulary.sample`.
       seed: numbers that determine the sample.
     """
 
     def drawn() -> Iterator[list[int]]:
-        for number, first in enumerate(range(0, len(texts), _CHUNK)):
+        for number, first in enumerate(range(0, len(texts), _LINES)):
             bits = np.random.SeedSequence([*seed, number]).generate_state(1)[0]
-            yield from vocabulary.sample(texts[first : first + _CHUNK], rate=rate, seed=int(bits) % (2**32 - 1))
+            yield from vocabulary.sample(texts[first : first + _LINES], rate=rate, seed=int(bits) % (2**32 - 1))
 
     return in_memory(drawn(), size=vocabulary.size)
 

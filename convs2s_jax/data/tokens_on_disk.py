@@ -18,7 +18,7 @@ from convs2s_jax.core.checksums import DamagedError, checksum, stream
 from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.core.files import open_regular, replacing_locked
 from convs2s_jax.core.guard import writing_remedy
-from convs2s_jax.data.vocabulary import Vocabulary
+from convs2s_jax.data.symbols import Vocabulary
 
 # A file is: header, token ids, zeros up to a multiple of 8 bytes, int64 offsets.
 # Header: magic with the format's version, SHA-256 of the stored text, sentences, tokens, bytes per token; then the

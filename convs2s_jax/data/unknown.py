@@ -7,10 +7,9 @@ import numpy as np
 
 from convs2s_jax.core.errors import printable
 from convs2s_jax.core.tokens import UNK
-from convs2s_jax.data.pieces import ListedPieces
-from convs2s_jax.data.sentencepiece import SentencePiece
+from convs2s_jax.data.pieces import ListedPieces, SentencePiece
+from convs2s_jax.data.symbols import Vocabulary
 from convs2s_jax.data.tokens_on_disk import TokenizedText
-from convs2s_jax.data.vocabulary import Vocabulary
 
 MANY = 0.01
 """Fraction of a side's tokens above which the most frequent unknown characters or words are listed."""
@@ -74,12 +73,10 @@ def _units(text: str, ids: Sequence[int] | np.ndarray, vocabulary: Vocabulary) -
 
     A model's piece that is missing from the list has known characters, so it counts as one.
     """
-    surfaces = vocabulary.surfaces(text)
+    surfaces, segmenter = [surface.strip() for surface in vocabulary.surfaces(text)], vocabulary.segmenter
     unknown = [surface for surface, token in zip(surfaces, ids, strict=True) if token == UNK]
-    if isinstance(vocabulary, SentencePiece | ListedPieces):
-        units: list[str] = []
-        for one in unknown:
-            whole = isinstance(vocabulary, ListedPieces) and vocabulary.is_piece(one)
-            units += [one.strip()] if whole else one.strip()
-        return units, len("".join(surface.strip() for surface in surfaces))
-    return [surface.strip() for surface in unknown], len(surfaces)
+    if not isinstance(segmenter, ListedPieces):
+        return unknown, len(surfaces)
+    own = isinstance(segmenter, SentencePiece)
+    units = [unit for one in unknown for unit in ([one] if not own and segmenter.is_piece(one) else one)]
+    return units, len("".join(surfaces))

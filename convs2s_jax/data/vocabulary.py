@@ -1,4 +1,4 @@
-"""Vocabularies convert text to token ids and back. They are learned from the training text of a corpus."""
+"""The vocabularies of the two sides: learned from the training text of a corpus, saved and loaded."""
 
 import dataclasses
 import errno
@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
 
 import numpy as np
 import tqdm
@@ -18,42 +17,12 @@ from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import new_folder
 from convs2s_jax.core.guard import writing_remedy
-from convs2s_jax.data import bpe_codes, labels, pieces, sentencepiece, words
+from convs2s_jax.data import bpe_codes, pieces, symbols
 from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.parallel_text import ParallelText
+from convs2s_jax.data.symbols import Vocabulary
 
 _CHECKSUMS = "checksums.json"
-
-
-class Vocabulary(Protocol):
-    """Convert text to token ids and back. The special ids are those of `core.tokens`."""
-
-    @property
-    def size(self) -> int:
-        """Number of ids, including the special ones."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Return the SHA-256 of the content. Equal vocabularies have equal fingerprints."""
-
-    @property
-    def suffix(self) -> str:
-        """File name suffix of this kind."""
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the token ids of each text, without EOS."""
-
-    def decode(self, ids: Sequence[int], unknown: str | None = None) -> str:
-        """Return the text of token ids. BOS, PAD and EOS are skipped; UNK becomes `unknown` (default: "<unk>")."""
-
-    def surfaces(self, text: str) -> list[str]:
-        """Return the text of each token, unknown ones as in the input. Each word begins with a space."""
-
-    def token(self, i: int) -> str:
-        """Return the token of an id."""
-
-    def save(self, path: Path) -> None:
-        """Write the vocabulary to a file."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +81,7 @@ def build_labelled(cfg: VocabularyConfig, text: ParallelText, seed: int) -> Voca
     """
     check(not cfg.joint, "data.vocabulary.joint is True: labels always have a separate list; remove it")
     src = _train(cfg, _sample(text.src, cfg.sample, seed), "src", cfg.src_size)
-    return Vocabularies(src, labels.learn(text.tgt))
+    return Vocabularies(src, symbols.learn_labels(text.tgt))
 
 
 def save(vocabularies: Vocabularies, folder: Path) -> None:
@@ -250,14 +219,14 @@ def _load(folder: Path, name: str) -> Vocabulary | None:
 
 
 _TRAINERS: Mapping[str, Callable[..., Vocabulary]] = MappingProxyType(
-    {"bpe": sentencepiece.train, "unigram": sentencepiece.train, "words": words.train}
+    {"bpe": pieces.train, "unigram": pieces.train, "words": symbols.train_words}
 )
 _LOADERS: Mapping[str, Callable[[Path], Vocabulary]] = MappingProxyType(
     {
-        sentencepiece.SentencePiece.suffix: pieces.of_model,
-        words.WordList.suffix: bpe_codes.of_list,
-        bpe_codes.CodedWords.suffix: bpe_codes.CodedWords.load,
-        pieces.ListedPieces.suffix: pieces.ListedPieces.load,
-        labels.Labels.suffix: labels.Labels.load,
+        pieces.SentencePiece.suffix: pieces.load_model,
+        symbols.Words.suffix: bpe_codes.load_list,
+        bpe_codes.CodedWords.suffix: bpe_codes.load_coded,
+        pieces.ListedPieces.suffix: pieces.load_listed,
+        symbols.Labels.suffix: symbols.load_labels,
     }
 )

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import jax
 import numpy as np
 
-from convs2s_jax.data.vocabulary import Vocabulary
+from convs2s_jax.data.symbols import Vocabulary
 from convs2s_jax.nn.types import Key
 from convs2s_jax.search import translate as search_of
 from convs2s_jax.search.buckets import DEFAULT_BATCHING, Batching

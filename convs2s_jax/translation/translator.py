@@ -14,7 +14,8 @@ import numpy as np
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import Tell, UserError, located
 from convs2s_jax.core.places import check_place
-from convs2s_jax.data.vocabulary import Vocabularies, Vocabulary
+from convs2s_jax.data.symbols import Vocabulary
+from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.models import encoder_decoder, quantizing
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params

@@ -10,9 +10,9 @@ import pytest
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import BOS, EOS, PAD, UNK
 from convs2s_jax.data import vocabulary
-from convs2s_jax.data.bpe_codes import CodedWords, Codes, merged
+from convs2s_jax.data.bpe_codes import CodedWords, Codes, load_coded, merged
+from convs2s_jax.data.symbols import Vocabulary, word_list
 from convs2s_jax.data.vocabulary import Vocabularies
-from convs2s_jax.data.words import WordList
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "reference" / "subword_nmt.json").read_text(encoding="utf-8"))
 
@@ -24,7 +24,7 @@ def codes_file(folder, version="0.2", name="codes"):
 
 def list_of(codes, *words):
     pieces = dict.fromkeys(piece for word in words for piece in codes.cut(word))
-    return WordList(tuple(pieces), tuple(range(len(pieces), 0, -1)))
+    return word_list(tuple(pieces), tuple(range(len(pieces), 0, -1)))
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,8 @@ def codes(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def coded(codes):
-    return CodedWords(codes, list_of(codes, "Norwegen", "und", "Antarktis", "ein", "eins", "e"))
+    words = list_of(codes, "Norwegen", "und", "Antarktis", "ein", "eins", "e")
+    return Vocabulary(CodedWords(codes), *words.lists)
 
 
 @pytest.mark.parametrize("version", ["0.1", "0.2"])
@@ -81,7 +82,7 @@ def test_text_comes_back_without_marks(coded):
     assert ids[2] == []
     assert not {BOS, PAD, EOS, UNK} & {i for line in ids for i in line}
     assert [coded.decode([BOS, *line, EOS, PAD]) for line in ids] == [" ".join(line.split()) for line in lines]
-    assert [coded.token(i) for i in ids[0]] == coded.pieces(lines[0])
+    assert [coded.token(i) for i in ids[0]] == coded.segmenter.split(lines[0])
     assert coded.decode([*ids[0], next(i for i in range(4, coded.size) if coded.token(i).endswith("@@"))]).startswith(
         "Norwegen und Antarktis "
     )  # a mark at the end of a line is dropped too
@@ -103,18 +104,15 @@ def test_surfaces_are_those_of_the_tokens(coded):
         assert sum(one.startswith(" ") for one in found) == len(line.split())
 
 
-def test_saved_and_loaded_is_the_same(coded, tmp_path):
-    vocabulary.save(Vocabularies(coded, coded.words), tmp_path / "vocab")
+def test_it_comes_back_from_its_file_or_from_a_list_with_codes_beside_it(coded, tmp_path):
+    words = word_list(*coded.lists)
+    vocabulary.save(Vocabularies(coded, words), tmp_path / "vocab")
     found = vocabulary.load(tmp_path / "vocab")
-    assert found.src == coded
-    assert found.src.fingerprint == coded.fingerprint
-    assert found.tgt.fingerprint != coded.fingerprint
-    assert CodedWords(Codes(coded.codes.merges, "0.1"), coded.words).fingerprint != coded.fingerprint
-
-
-def test_codes_beside_a_word_list_belong_to_it(coded, tmp_path):
-    coded.words.save(tmp_path / "joint.txt")
-    assert vocabulary.load(tmp_path).src == coded.words
+    assert (found.src, found.src.fingerprint) == (coded, coded.fingerprint)
+    other = Vocabulary(CodedWords(Codes(coded.segmenter.codes.merges, "0.1")), *coded.lists)
+    assert len({coded.fingerprint, found.tgt.fingerprint, other.fingerprint}) == 3
+    words.save(tmp_path / "joint.txt")
+    assert vocabulary.load(tmp_path).src == words
     codes_file(tmp_path, name="joint.codes")
     assert vocabulary.load(tmp_path).src == coded
 
@@ -135,7 +133,7 @@ def test_codes_beside_a_word_list_belong_to_it(coded, tmp_path):
 )
 def test_other_files_are_refused(coded, tmp_path, content, message):
     for side in ("src", "tgt"):
-        coded.words.save(tmp_path / f"{side}.txt")
+        word_list(*coded.lists).save(tmp_path / f"{side}.txt")
         (tmp_path / f"{side}.codes").write_text(content)
     with pytest.raises(UserError, match=message):
         vocabulary.load(tmp_path)
@@ -148,7 +146,7 @@ def test_a_damaged_file_is_named(coded, tmp_path):
     for name, value in (("version", "0.3"), ("merges", [["a"]]), ("merges", [["a", 1]]), ("pieces", [["a", -1]])):
         path.write_text(json.dumps({**values, name: value}))
         with pytest.raises(UserError, match=r"src.bpe.json is damaged: it is not a list of pieces with its codes"):
-            CodedWords.load(path)
+            load_coded(path)
     path.write_text(json.dumps({**values, "merges": [["x", "y"]]}))
     with pytest.raises(UserError, match=r"src.bpe.json: the codes produce 0 of the \d+ pieces"):
-        CodedWords.load(path)
+        load_coded(path)

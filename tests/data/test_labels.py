@@ -6,43 +6,9 @@ import numpy as np
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.core.tokens import EOS, UNK
-from convs2s_jax.data import cldr, corpora, labels, parallel_text, vocabulary
-from convs2s_jax.data.config import DataConfig, VocabularyConfig
+from convs2s_jax.data import cldr, corpora, parallel_text
+from convs2s_jax.data.config import DataConfig
 from convs2s_jax.data.parallel_text import ParallelText
-
-
-def test_a_label_is_one_token_whatever_it_holds():
-    found = labels.learn(["not spam", "spam", " not spam ", ""])
-    assert found.names == ("not spam", "spam")
-    assert found.size == 6
-    assert found.encode(["spam", " not spam", "", "eggs"]) == [[5], [4], [], [UNK]]
-    assert found.decode([5, EOS]) == "spam"
-    assert found.token(4) == "not spam"
-
-
-def test_labels_come_back_from_their_folder(tmp_path):
-    text = ParallelText(["a b", "b c"] * 5, ["x y", "z"] * 5, "train")
-    made = vocabulary.build_labelled(VocabularyConfig(kind="words"), text, 1)
-    vocabulary.save(made, tmp_path / "vocab")
-    again = vocabulary.load(tmp_path / "vocab")
-    assert again.tgt == made.tgt
-    assert again.tgt.fingerprint == made.tgt.fingerprint
-    assert again.src.fingerprint == made.src.fingerprint
-
-
-@pytest.mark.parametrize(
-    ("text", "message"), [("a\n\nb\n", "line 2: the label '' is empty"), ("a\nb\na\n", "line 3: .*")]
-)
-def test_a_damaged_list_is_refused(tmp_path, text, message):
-    (tmp_path / "tgt.labels").write_text(text)
-    with pytest.raises(UserError, match=message):
-        labels.Labels.load(tmp_path / "tgt.labels")
-
-
-def test_one_label_is_too_few():
-    with pytest.raises(UserError, match=r"^the training text has fewer than two labels \(none\)"):
-        labels.learn(["", " "])
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])

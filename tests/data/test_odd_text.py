@@ -5,7 +5,6 @@ import io
 import os
 import re
 import sys
-import time
 import tracemalloc
 import zlib
 
@@ -13,9 +12,7 @@ import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import text_files
-from convs2s_jax.data.labels import Labels
 from convs2s_jax.data.text_files import LONGEST, read_lines
-from convs2s_jax.data.words import WordList
 
 
 def sparse(path):
@@ -109,25 +106,6 @@ def test_half_a_character_at_the_end_is_named_with_its_line(tmp_path):
     (tmp_path / "x.de").write_bytes("a\nö".encode()[:-1])
     with pytest.raises(UserError, match=r"x\.de, line 2: byte 0xc3 is not UTF-8"):
         read_lines(tmp_path / "x.de")
-
-
-def test_a_count_of_thousands_of_digits_is_refused(tmp_path):
-    (tmp_path / "src.txt").write_text(f"haus {'1' * 5000}\n")
-    with pytest.raises(UserError, match=r"src\.txt, line 1: 'haus 111.* is not a word and its count") as refused:
-        WordList.load(tmp_path / "src.txt")
-    assert len(str(refused.value)) < 500
-
-
-def test_many_labels_are_read_in_time_and_a_label_twice_is_named(tmp_path):
-    """Each label was compared with all before it: 100,000 of them took minutes."""
-    path = tmp_path / "tgt.labels"
-    path.write_text("".join(f"{i}\n" for i in range(100_000)))
-    began = time.process_time()
-    assert Labels.load(path).size == 100_004
-    assert time.process_time() - began < 5
-    path.write_text("a\nb\na\n")
-    with pytest.raises(UserError, match=r"tgt\.labels, line 3: the label 'a' is already in the list; restore the file"):
-        Labels.load(path)
 
 
 def test_the_memory_for_a_refusal_is_bounded(tmp_path):

@@ -18,11 +18,9 @@ from convs2s_jax.data import segmentation, tokens_on_disk
 from convs2s_jax.data.bpe_codes import CodedWords, Codes, merged, merged_at_random
 from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.parallel_text import ParallelText
-from convs2s_jax.data.pieces import ListedPieces
-from convs2s_jax.data.random_pieces import RandomPieces
-from convs2s_jax.data.segmentation import Segmenter
-from convs2s_jax.data.sentencepiece import train
-from convs2s_jax.data.words import WordList
+from convs2s_jax.data.pieces import ListedPieces, train
+from convs2s_jax.data.segmentation import RandomPieces
+from convs2s_jax.data.symbols import Vocabulary
 from tests import tiny
 from tests.data import vocabularies
 
@@ -50,14 +48,13 @@ def bpe():
 
 @pytest.fixture(scope="module")
 def listed(bpe):
-    words = tuple(reversed(bpe.ordinary))
-    return ListedPieces(bpe.model, WordList(words, (1,) * len(words)))
+    return Vocabulary(ListedPieces(bpe.segmenter.model), tuple(reversed(bpe.symbols)))
 
 
 @pytest.fixture(scope="module")
 def coded():
     words = ("low@@", "er", "lower", "l@@", "o@@", "w@@", "e@@", "r", "lo@@", "a@@", "a")
-    return CodedWords(Codes(MERGES), WordList(words, (1,) * len(words)))
+    return Vocabulary(CodedWords(Codes(MERGES)), words)
 
 
 def frequencies(outcomes):
@@ -186,7 +183,7 @@ def test_a_model_of_whole_words_keeps_its_segmentation(more):
 
 
 def test_long_words_do_not_fill_the_memory(unigram):
-    pieces, rng = RandomPieces(unigram._processor), random.Random(1)
+    pieces, rng = RandomPieces(unigram.segmenter.processor), random.Random(1)
     for i in range(20):
         pieces.draw("ab" * 20 + str(i), rate=0.3, rng=rng)
     assert pieces._weights.cache_info().currsize == 0
@@ -200,8 +197,8 @@ def test_other_processes_draw_the_same(unigram, bpe, tmp_path):
     for name, vocabulary in (("unigram", unigram), ("bpe", bpe)):
         vocabulary.save(tmp_path / name)
         code = (
-            "import pathlib, sys; from convs2s_jax.data.sentencepiece import SentencePiece\n"
-            f"print(SentencePiece.load(pathlib.Path(sys.argv[1])).sample({texts!r}, rate=0.3, seed=7))"
+            "import pathlib, sys; from convs2s_jax.data.pieces import load_model\n"
+            f"print(load_model(pathlib.Path(sys.argv[1])).sample({texts!r}, rate=0.3, seed=7))"
         )
         command = [sys.executable, "-c", code, str(tmp_path / name)]
         found = subprocess.run(command, cwd=tiny.ROOT, capture_output=True, text=True, check=True).stdout
@@ -223,7 +220,7 @@ def test_codes_are_read_and_marked_as_ever(coded):
 @pytest.mark.parametrize("rate", [0.2, 1.0])
 def test_a_unigram_model_draws_by_the_power_of_probabilities(unigram, rate):
     """All segmentations of "redoing", which SentencePiece reads with a space before it."""
-    model = sentencepiece.SentencePieceProcessor(model_proto=unigram.model)
+    model = sentencepiece.SentencePieceProcessor(model_proto=unigram.segmenter.model)
     text, draws = "\u2581redoing", 20_000
     ids = {model.id_to_piece(i): i for i in range(len(SPECIAL), model.get_piece_size())}
     weights = {}
@@ -242,7 +239,7 @@ def test_a_unigram_model_draws_by_the_power_of_probabilities(unigram, rate):
 @pytest.mark.parametrize("kind", ["unigram", "bpe", "listed", "coded"])
 def test_a_seed_determines_the_draw_whoever_else_draws(request, kind):
     vocabulary = request.getfixturevalue(kind)
-    assert isinstance(vocabulary, Segmenter)
+    assert vocabulary.segmenter.divides_words
     texts = ["lower redoing", "lower lower", "unload", "overreading remakeing"] * 20
     first = vocabulary.sample(texts, rate=0.3, seed=7)
     others = [
@@ -266,7 +263,7 @@ def test_listed_pieces_are_those_of_their_model(bpe, listed):
 
 
 def test_lines_of_all_chunks_are_drawn_with_seeds_of_their_own(monkeypatch, coded):
-    monkeypatch.setattr(segmentation, "_CHUNK", 40)
+    monkeypatch.setattr(segmentation, "_LINES", 40)
     texts = ["lower " * 6] * 100
     drawn = segmentation.draw(texts, coded, rate=0.5, seed=(1, 2))
     sentences = [drawn[i].tolist() for i in range(100)]
@@ -275,10 +272,6 @@ def test_lines_of_all_chunks_are_drawn_with_seeds_of_their_own(monkeypatch, code
     again = segmentation.draw(texts, coded, rate=0.5, seed=(1, 2))
     assert np.array_equal(again.tokens, drawn.tokens)
     assert not np.array_equal(segmentation.draw(texts, coded, rate=0.5, seed=(1, 3)).tokens[:50], drawn.tokens[:50])
-
-
-def test_words_and_labels_have_one_segmentation():
-    assert not isinstance(WordList(("a",), (1,)), Segmenter)
 
 
 def test_a_sentence_that_is_too_long_keeps_its_best_segmentation():

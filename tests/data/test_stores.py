@@ -6,8 +6,8 @@ import pytest
 
 from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.data import parallel_text, vocabulary
-from convs2s_jax.data.config import DataConfig, SplitFiles, VocabularyConfig
+from convs2s_jax.data import parallel_text
+from convs2s_jax.data.config import DataConfig, SplitFiles
 from tests.stores import bucket  # noqa: F401  (a fixture)
 
 TEXT = {"train.de": b"eins\nzwei\n", "train.en": b"one\ntwo\n"}
@@ -40,16 +40,3 @@ def test_what_is_missing_in_a_store_is_named(bucket):  # noqa: F811
         parallel_text.read(
             DataConfig(src="a", tgt="b", files=SplitFiles(train=[("gs://bucket/a", "gs://bucket/a")])), "train"
         )
-
-
-def test_vocabularies_in_a_store_are_those_of_a_folder(bucket, tmp_path):  # noqa: F811
-    text = parallel_text.ParallelText(["eins zwei"] * 2, ["one two"] * 2, "train")
-    made = vocabulary.build(VocabularyConfig(kind="words"), text, 0)
-    vocabulary.save(made, tmp_path / "vocab")
-    for path in (tmp_path / "vocab").iterdir():
-        stores.write(f"gs://bucket/vocab/{path.name}", path.read_bytes())
-    found = vocabulary.load_from("gs://bucket/vocab")
-    assert (found.src.fingerprint, found.tgt.fingerprint) == (made.src.fingerprint, made.tgt.fingerprint)
-    stores.delete("gs://bucket/vocab/src.txt")
-    with pytest.raises(UserError, match=r"^gs://bucket/vocab/src\.txt cannot be read"):
-        vocabulary.load_from("gs://bucket/vocab")

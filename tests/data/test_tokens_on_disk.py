@@ -8,7 +8,7 @@ import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import tokens_on_disk
-from convs2s_jax.data.words import WordList
+from convs2s_jax.data.symbols import word_list
 
 
 @dataclasses.dataclass
@@ -172,7 +172,7 @@ def test_failure_while_encoding_leaves_nothing(tmp_path):
 
 def _write(folder, barrier):
     barrier.wait()
-    tokens = tokens_on_disk.tokenize(["ab"] * 20_000, WordList(("ab",), (1,)), folder, "x")
+    tokens = tokens_on_disk.tokenize(["ab"] * 20_000, word_list(("ab",)), folder, "x")
     assert len(tokens) == 20_000
     assert set(tokens.tokens.tolist()) == {4}
 

@@ -10,23 +10,22 @@ from convs2s_jax.data import tokens_on_disk, unknown
 from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.parallel_text import ParallelText
 from convs2s_jax.data.pieces import of_model
-from convs2s_jax.data.words import WordList
+from convs2s_jax.data.symbols import Words
 from tests.data.vocabularies import build
 
 KNOWN = ["the cat sat on the mat", "a dog ran to the house of a cat", "yes, no, maybe!"] * 5
-WORDS = WordList.suffix
+WORDS = Words.suffix
 TEXTS = ["the 猫 sat", "猫 or 犬", "the cat", "zebra zebra ran"]
 
 
 @pytest.fixture(params=["bpe", "words", "stock"])
-def vocabulary(request, tmp_path):
+def vocabulary(request):
     if request.param == "stock":  # SentencePiece's own numbers of special symbols
         made = io.BytesIO()
         spm.SentencePieceTrainer.train(
             sentence_iterator=iter(KNOWN), model_writer=made, vocab_size=40, hard_vocab_limit=False, minloglevel=2
         )
-        (tmp_path / "src.model").write_bytes(made.getvalue())
-        return of_model(tmp_path / "src.model")
+        return of_model(made.getvalue())
     return build(
         VocabularyConfig(kind=request.param, src_size=60, tgt_size=60), ParallelText(KNOWN, KNOWN, "train")
     ).src

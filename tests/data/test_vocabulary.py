@@ -1,15 +1,21 @@
-"""Vocabularies: fairseq's ids, text that comes back as it was, and what happens where a text does not allow it."""
+"""Vocabularies: fairseq's ids, text that comes back as it was, what a text does not allow, folders and their damage."""
+
+import random
+import re
 
 import numpy as np
 import pytest
 
+from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import BOS, EOS, PAD, SPECIAL, UNK
-from convs2s_jax.data import sentencepiece, vocabulary
+from convs2s_jax.data import bpe_codes, pieces, vocabulary
 from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.parallel_text import ParallelText
+from convs2s_jax.data.symbols import Labels, Vocabulary, Words, load_labels, word_list
 from convs2s_jax.data.text_files import read_lines
 from tests.data.vocabularies import CONFIGS, ODD, SRC, TEXT, TGT, build
+from tests.stores import bucket  # noqa: F401  (a fixture)
 
 
 @pytest.fixture(params=CONFIGS, ids=lambda cfg: f"{cfg.kind}{'-joint' * cfg.joint}", scope="module")
@@ -25,31 +31,20 @@ def built(cfg):
 # --- the contract of all kinds
 
 
-def test_special_ids_are_those_of_fairseq(built):
+def test_sizes_and_special_ids_are_those_asked_for_and_of_fairseq(built, cfg):
     for side in (built.src, built.tgt):
         assert tuple(side.token(i) for i in (BOS, PAD, EOS, UNK)) == SPECIAL
-
-
-def test_size_is_what_was_asked_for(built, cfg):
+        assert len({side.token(i) for i in range(side.size)}) == side.size
     assert (built.src.size, built.tgt.size) == (cfg.src_size, cfg.src_size if cfg.joint else cfg.tgt_size)
-    assert len({built.src.token(i) for i in range(built.src.size)}) == built.src.size
-
-
-def test_joint_sides_are_one(built, cfg):
     assert (built.src is built.tgt) == built.joint == cfg.joint
 
 
-def test_special_ids_are_not_in_encoded_text(built):
-    ids = built.src.encode([f"{text} <s> </s> <pad>" for text in SRC])
-    assert not {BOS, PAD, EOS} & {i for sentence in ids for i in sentence}
-
-
-def test_an_empty_text_has_no_tokens(built):
+def test_special_ids_are_skipped_and_never_encoded(built):
+    """Not even where a text has the names of the symbols."""
     assert built.src.encode(["", "Hund", ""])[::2] == [[], []]
     assert built.src.decode([]) == ""
-
-
-def test_decoding_skips_special_symbols_and_takes_numpy(built):
+    ids = built.src.encode([f"{text} <s> </s> <pad>" for text in SRC])
+    assert not {BOS, PAD, EOS} & {i for sentence in ids for i in sentence}
     [ids] = built.tgt.encode(["dog runs"])
     text = built.tgt.decode(ids)
     assert built.tgt.decode([BOS, ids[0], PAD, *ids[1:], EOS, PAD]) == text
@@ -60,21 +55,18 @@ def test_unknown_is_written_out(built):
     [ids] = built.src.encode(["Hund 猫 Hund"])
     assert UNK in ids
     assert "<unk>" in built.src.decode(ids)
-    assert built.src.decode([UNK]).strip() == "<unk>"
+    assert built.src.decode([UNK], unknown="x").strip() == "x"
 
 
-def test_same_text_gives_the_same_vocabulary(built, cfg):
+def test_same_text_gives_the_same_vocabulary_which_comes_back_from_its_folder(built, cfg, tmp_path):
     again = build(cfg)
-    assert (again.src.fingerprint, again.tgt.fingerprint) == (built.src.fingerprint, built.tgt.fingerprint)
-    assert built.joint or built.src.fingerprint != built.tgt.fingerprint
-
-
-def test_saved_vocabularies_come_back(built, tmp_path):
     vocabulary.save(built, tmp_path / "runs" / "vocab")
     loaded = vocabulary.load(tmp_path / "runs" / "vocab")
-    assert loaded == built
+    for other in (again, loaded):
+        assert other == built
+        assert (other.src.fingerprint, other.tgt.fingerprint) == (built.src.fingerprint, built.tgt.fingerprint)
+    assert built.joint or built.src.fingerprint != built.tgt.fingerprint
     assert loaded.joint == built.joint
-    assert (loaded.src.fingerprint, loaded.tgt.fingerprint) == (built.src.fingerprint, built.tgt.fingerprint)
     assert loaded.tgt.encode(TGT) == built.tgt.encode(TGT)
 
 
@@ -87,26 +79,19 @@ def test_subwords_give_the_text_back(built):
     for text, ids in zip(texts, built.src.encode(texts), strict=True):
         assert UNK not in ids
         assert built.src.decode(ids) == text
-
-
-@pytest.mark.parametrize("cfg", CONFIGS[:1], ids=lambda cfg: cfg.kind, indirect=True)
-def test_runs_and_edges_of_plain_spaces_are_normalised(built):
     [ids] = built.src.encode(["  der   Hund\u00a0\u00a0 "])
     assert built.src.decode(ids) == "der Hund\u00a0\u00a0"
 
 
-def test_normalisation_can_be_asked_for():
-    both = build(VocabularyConfig(kind="bpe", src_size=140, joint=True, normalization="nfkc"))
-    [ids] = both.src.encode(["\u202fﬁ"])
-    assert both.src.decode(ids) == "fi"
-
-
 @pytest.mark.parametrize(("split_digits", "pieces"), [(True, 5), (False, 2)])
-def test_digits_can_be_split(split_digits, pieces):
+def test_digits_can_be_split_and_text_normalised(split_digits, pieces):
     lines = [f"{i} year 2024" for i in range(50)]
     cfg = VocabularyConfig(src_size=22, joint=True, split_digits=split_digits)
     [ids] = build(cfg, ParallelText(lines, lines, "train")).src.encode(["2024"])
     assert len(ids) == pieces  # with four digits, the mark of a word's start is the fifth
+    both = build(VocabularyConfig(kind="bpe", src_size=140, joint=True, normalization="nfkc"))
+    [ids] = both.src.encode(["\u202fﬁ"])
+    assert both.src.decode(ids) == "fi"
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
@@ -121,58 +106,34 @@ def test_symbols_are_one_unit_wherever_they_occur(kind):
     assert UNK not in ids
     assert made.decode(ids) == text
     for found in (ids, *made.sample([text] * 9, rate=0.5, seed=1)):
-        pieces = [made.token(i) for i in found]
-        assert [piece for piece in pieces if piece in symbols] == ["<2fr>", "<2de>", "a,b"]
+        assert [one for one in map(made.token, found) if one in symbols] == ["<2fr>", "<2de>", "a,b"]
 
 
 def test_long_lines_are_learned_from():
     lines = ["a " * 5000 + "ß"]
-    assert (
-        UNK
-        not in build(VocabularyConfig(src_size=7, joint=True), ParallelText(lines, lines, "train")).src.encode("ß")[0]
-    )
+    made = build(VocabularyConfig(src_size=7, joint=True), ParallelText(lines, lines, "train")).src
+    assert UNK not in made.encode("ß")[0]
 
 
-@pytest.mark.parametrize("size", [1000, 5000])
-def test_too_many_pieces_name_the_largest_size(size):
-    with pytest.raises(
-        UserError, match=rf"data.vocabulary.tgt_size is {size}: .* has at most \d+ units; use \d+ or less"
-    ) as e:
-        build(VocabularyConfig(src_size=100, tgt_size=size))
+def test_a_size_that_the_text_does_not_allow_names_the_nearest():
+    with pytest.raises(UserError, match=r"tgt_size is 1000: .* at most \d+ units; use \d+ or less") as e:
+        build(VocabularyConfig(src_size=100, tgt_size=1000))
     largest = int(str(e.value).split()[-3])
     assert build(VocabularyConfig(src_size=100, tgt_size=largest)).tgt.size == largest
     with pytest.raises(UserError, match=f"use {largest} or less"):
         build(VocabularyConfig(src_size=100, tgt_size=largest + 1))
-
-
-def test_sizes_that_are_wrong_on_both_sides_are_told_at_once():
-    both = " and ".join(rf"data\.vocabulary\.{side}_size is 5000: .* use \d+ or less,?" for side in ("src", "tgt"))
-    with pytest.raises(UserError, match=f"^{both}$"):
-        build(VocabularyConfig(src_size=5000, tgt_size=5000))
-
-
-def test_too_few_pieces_name_the_smallest_size():
-    with pytest.raises(
-        UserError, match=r"data.vocabulary.src_size is 9: .* need \d+ entries; use \d+ or more, or lower"
-    ) as e:
+    with pytest.raises(UserError, match=r"src_size is 9: .* need \d+ entries; use \d+ or more, or") as e:
         build(VocabularyConfig(src_size=9))
     smallest = int(str(e.value).split("use ")[1].split()[0])
     assert build(VocabularyConfig(src_size=smallest, tgt_size=100)).src.size == smallest
-
-
-def test_unigram_takes_what_the_text_allows():
+    both = " and ".join(rf"data\.vocabulary\.{side}_size is 5000: .* use \d+ or less,?" for side in ("src", "tgt"))
+    with pytest.raises(UserError, match=f"^{both}$"):
+        build(VocabularyConfig(src_size=5000, tgt_size=5000))
     assert 50 < build(VocabularyConfig(kind="unigram", src_size=66, tgt_size=5000)).tgt.size < 5000
-
-
-@pytest.mark.parametrize("lines", [[""], ["  ", ""]])
-def test_text_without_characters_is_refused(lines):
     with pytest.raises(UserError, match=r"data.vocabulary.src_size is 100: .* only empty lines"):
-        build(VocabularyConfig(src_size=100), ParallelText(lines, lines, "train"))
-
-
-def test_other_failures_of_sentencepiece_are_passed_on():
+        build(VocabularyConfig(src_size=100), ParallelText(["  ", ""], ["  ", ""], "train"))
     message = "src_size is 100: SentencePiece cannot learn it from the training text: something new"
-    assert message in sentencepiece._explain("something new", 100, "src_size")
+    assert message in pieces._explain("something new", 100, "src_size")
 
 
 def test_nothing_is_printed(capfd):
@@ -186,23 +147,19 @@ def test_nothing_is_printed(capfd):
 
 def test_words_are_sorted_by_count_and_then_by_name():
     lines = ["b a c b", "a </s> <unk> d"]
-    words_ = build(VocabularyConfig(kind="words", min_count=1), ParallelText(lines, lines, "train")).src
-    assert (words_.words, words_.counts) == (("a", "b", "c", "d"), (2, 2, 1, 1))
-    assert words_.encode(["a b  d\u00a0x </s> <unk> "]) == [[4, 5, 7, UNK, UNK, UNK]]
-    assert words_.decode([4, UNK, 5]) == "a <unk> b"
+    words = build(VocabularyConfig(kind="words", min_count=1), ParallelText(lines, lines, "train")).src
+    assert words.lists == (("a", "b", "c", "d"), (2, 2, 1, 1))
+    assert words.encode(["a b  d\u00a0x </s> <unk> "]) == [[4, 5, 7, UNK, UNK, UNK]]
+    assert words.decode([4, UNK, 5]) == "a <unk> b"
 
 
 def test_words_are_cut_by_count_and_size():
     lines = ["a a a b b c"]
     text = ParallelText(lines, lines, "train")
-    assert build(VocabularyConfig(kind="words", min_count=2), text).src.words == ("a", "b")
-    assert build(VocabularyConfig(kind="words", min_count=1, src_size=5), text).src.words == ("a",)
-
-
-def test_no_frequent_word_is_refused():
-    lines = ["a b", "a"]
-    with pytest.raises(UserError, match=r"src_size is 10000: no word .*min_count = 3 times \(.* 2 times\)"):
-        build(VocabularyConfig(kind="words", min_count=3), ParallelText(lines, lines, "train"))
+    assert build(VocabularyConfig(kind="words", min_count=2), text).src.symbols == ("a", "b")
+    assert build(VocabularyConfig(kind="words", min_count=1, src_size=5), text).src.symbols == ("a",)
+    with pytest.raises(UserError, match=r"src_size is 10000: no word .*min_count = 4 times \(.* 3 times\)"):
+        build(VocabularyConfig(kind="words", min_count=4), text)
     with pytest.raises(UserError, match=r"src_size is 10000: this side of the training text has no words; check its"):
         build(VocabularyConfig(kind="words", min_count=1), ParallelText(["", " "], lines, "train"))
 
@@ -211,7 +168,7 @@ def test_word_list_is_a_dictionary_of_fairseq(tmp_path):
     content = "the 12\nan\u0301 3\nmadeupword0000 0\nthe 2 #fairseq:overwrite \n<unk> 1 #fairseq:overwrite\n"
     (tmp_path / "joint.txt").write_text(content, encoding="utf-8")
     loaded = vocabulary.load(tmp_path).src
-    assert [loaded.token(i) for i in range(4, loaded.size)] == ["the", "an\u0301", "madeupword0000", "the", "<unk>"]
+    assert loaded.symbols == ("the", "an\u0301", "madeupword0000", "the", "<unk>")
     assert loaded.encode(["an\u0301 the <unk>"]) == [[5, 7, UNK]]
     loaded.save(tmp_path / "again.txt")
     again = content.replace("overwrite \n", "overwrite\n")  # without the space at the end of a line
@@ -224,9 +181,9 @@ def test_sample_is_drawn_by_the_seed():
     cfg = VocabularyConfig(kind="words", min_count=1, sample=20)
     first, again, other = (build(cfg, text, seed).src for seed in (1, 1, 2))
     assert first == again != other
-    assert len(first.words) == 20
+    assert len(first.symbols) == 20
     joint = build(VocabularyConfig(kind="words", min_count=1, sample=20, joint=True), ParallelText(lines, TGT, "train"))
-    assert {*first.words} < {*joint.src.words}
+    assert {*first.symbols} < {*joint.src.symbols}
 
 
 def test_real_text_comes_back(corpora):
@@ -234,3 +191,136 @@ def test_real_text_comes_back(corpora):
     both = build(VocabularyConfig(src_size=2000, joint=True), ParallelText(lines, lines, "train"))
     for line, ids in zip(lines, both.src.encode(lines), strict=True):
         assert both.src.decode(ids) == " ".join(line.strip(" ").split(" ")).replace("  ", " ")
+
+
+# --- labels
+
+
+def test_a_label_is_one_token_whatever_it_holds():
+    text = ParallelText(["a b", "b c"] * 5, ["not spam", " spam "] * 5, "train")
+    found = vocabulary.build_labelled(VocabularyConfig(kind="words"), text, 1).tgt
+    assert found == Vocabulary(Labels(), ("not spam", "spam"))
+    assert found.encode(["spam", " not spam", "", "eggs"]) == [[5], [4], [], [UNK]]
+    assert found.decode([5, EOS]) == "spam"
+    assert Vocabulary(Labels(), ("<s>", "x")).encode(["<s>"]) == [[4]]
+    with pytest.raises(UserError, match=r"^the training text has fewer than two labels \(none\)"):
+        vocabulary.build_labelled(VocabularyConfig(kind="words"), ParallelText(["a", "a"], ["", " "], "train"), 1)
+
+
+# --- files and folders
+
+
+NOT_UTF_8 = b"\n\x0e\n\x05<unk>\x15\x00\x00\x00\x00\x18\x02\n\x0a\n\x01\xff\x15\x00\x00\x00\x00\x18\x01"
+"""A model of <unk> and of a piece that is one byte."""
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        *(("joint.model", one, r"is not a SentencePiece model: it is damaged") for one in (b"", b"garbage", NOT_UTF_8)),
+        ("joint.txt", b"a 1\nb\n", r", line 2: 'b' is not a word and its count, as in 'house 12'"),
+        ("joint.txt", b"a 1\nb x\n", r", line 2: 'b x' is not a word and its count"),
+        ("joint.txt", b"a " + b"1" * 5000, r", line 1: 'a 111.{,400}is not a word and its count"),
+        ("joint.txt", b"a 1\nb 1\na 1\n", r", line 3: 'a' is already in the list; use the list that the model was"),
+        ("joint.txt", b"<pad> 1\n", r", line 1: '<pad>' is already in the list"),
+        ("joint.labels", b"a\n\nb\n", r", line 2: the label '' is empty; restore the file"),
+        ("joint.labels", b"a\nb\na\n", r", line 3: the label 'a' is already in the list; restore the file"),
+        ("joint.labels", b"a\n b\n", r", line 2: the label ' b' begins or ends with white space"),
+    ],
+)
+def test_a_damaged_file_is_refused(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=f"{name} ?{message}"):
+        vocabulary.load(tmp_path)
+
+
+def test_saving_replaces_the_folder_or_leaves_it(tmp_path, monkeypatch):
+    folder = tmp_path / "vocab"
+    for cfg in (CONFIGS[3], CONFIGS[3], CONFIGS[4], CONFIGS[0]):
+        old = build(cfg)
+        vocabulary.save(old, folder)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["checksums.json", "src.model", "tgt.model", "vocab"]
+
+    class Broken(Words):
+        def content(self, *_):
+            raise OSError(28, "No space left on device")
+
+    message = "vocab cannot be written: No space left on device; free disk space or choose another folder"
+    with pytest.raises(UserError, match=message):
+        vocabulary.save(vocabulary.Vocabularies(old.tgt, Vocabulary(Broken(), ("a",))), folder)
+    assert vocabulary.load(folder) == old
+    assert [path.name for path in tmp_path.iterdir()] == ["vocab"]
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UserError, match="file cannot be written: Not a directory"):
+        vocabulary.save(old, tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize(("names", "sides"), [((), "any"), (("src.txt",), "a target"), (("tgt.txt",), "a source")])
+def test_missing_and_surplus_vocabularies_are_named(tmp_path, names, sides):
+    for name in names:
+        (tmp_path / name).write_text("a 1\n")
+    with pytest.raises(UserError, match=f"{tmp_path} contains no vocabulary for {sides} side: train first"):
+        vocabulary.load(tmp_path)
+    for name in ("src.txt", "src.model"):
+        (tmp_path / name).write_text("a 1\n")
+    with pytest.raises(UserError, match=r"contains both src.model and src.txt: delete one of them"):
+        vocabulary.load(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "words", "pieces", "codes", "labels"])
+def test_a_flipped_bit_or_a_cut_is_refused(tmp_path, kind):
+    made = {
+        "bpe": lambda: build(CONFIGS[1]).src,
+        "words": lambda: build(CONFIGS[4]).src,
+        "pieces": lambda: Vocabulary(
+            pieces.ListedPieces(build(CONFIGS[1]).src.segmenter.model), ("\u2581a", "b"), (2, 1)
+        ),
+        "codes": lambda: Vocabulary(bpe_codes.CodedWords(bpe_codes.Codes((("b", "c</w>"),))), ("bc", "a@@"), (2, 1)),
+        "labels": lambda: Vocabulary(Labels(), ("no", "yes")),
+    }[kind]()
+    vocabulary.save(vocabulary.Vocabularies(made, made), tmp_path / "vocab")
+    rng = random.Random(16)
+    for path in sorted((tmp_path / "vocab").iterdir()):
+        whole = path.read_bytes()
+        for bit in rng.sample(range(8 * len(whole)), min(40, 8 * len(whole))):
+            flipped = bytearray(whole)
+            flipped[bit // 8] ^= 1 << bit % 8
+            for data in (bytes(flipped), whole[: bit // 8]):
+                path.write_bytes(data)
+                try:
+                    found = vocabulary.load(tmp_path / "vocab")
+                except UserError as error:
+                    assert re.match(rf"^{path} is damaged .*: restore it, or delete ", str(error))  # noqa: PT017
+                else:
+                    assert path.name == "checksums.json"
+                    assert found.src == made  # a line end of the list of checksums
+        path.write_bytes(whole)
+    assert vocabulary.load(tmp_path / "vocab").src == made
+
+
+def test_a_file_that_was_edited_on_purpose_counts_without_the_checksums(tmp_path):
+    vocabulary.save(build(CONFIGS[4]), tmp_path)
+    (tmp_path / "joint.txt").write_text("a 1\n", encoding="utf-8")
+    message = r"joint.txt is damaged or was edited .* delete .*checksums.json to keep deliberate"
+    with pytest.raises(UserError, match=message):
+        vocabulary.load(tmp_path)
+    (tmp_path / "checksums.json").unlink()
+    assert vocabulary.load(tmp_path).src.symbols == ("a",)
+
+
+def test_many_labels_are_read_in_time(tmp_path):
+    """Each was compared with all before it."""
+    (tmp_path / "tgt.labels").write_text("".join(f"{i}\n" for i in range(100_000)))
+    assert load_labels(tmp_path / "tgt.labels").size == 100_004
+
+
+def test_vocabularies_in_a_store_are_those_of_a_folder(bucket, tmp_path):  # noqa: F811
+    made = vocabulary.Vocabularies(word_list(("eins",)), word_list(("one", "two")))
+    vocabulary.save(made, tmp_path / "vocab")
+    for path in (tmp_path / "vocab").iterdir():
+        stores.write(f"gs://bucket/vocab/{path.name}", path.read_bytes())
+    assert vocabulary.load_from("gs://bucket/vocab") == made
+    stores.delete("gs://bucket/vocab/src.txt")
+    with pytest.raises(UserError, match=r"^gs://bucket/vocab/src\.txt cannot be read"):
+        vocabulary.load_from("gs://bucket/vocab")

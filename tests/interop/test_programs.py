@@ -20,8 +20,9 @@ from sentencepiece import SentencePieceTrainer
 from convs2s_jax.commands import export as command
 from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.data import bpe_codes, pieces, sentencepiece, words
+from convs2s_jax.data import bpe_codes, pieces
 from convs2s_jax.data.config import VocabularyConfig
+from convs2s_jax.data.symbols import Vocabulary, train_words, word_list
 from convs2s_jax.interop.programs import runtime
 from convs2s_jax.interop.programs.exporting import Export, export_programs
 from convs2s_jax.nn.trees import paths
@@ -123,7 +124,7 @@ def stock(lines, path):
         byte_fallback=True,
         minloglevel=3,
     )
-    return pieces.of_model(path)
+    return pieces.load_model(path)
 
 
 TEXTS = ["", "a  b", "ab c", "the cat \u2581 sat", "\U0001f600 unknown", "x" * 30]
@@ -136,11 +137,11 @@ def test_the_runtime_cuts_text_as_the_vocabularies_do(kind, tmp_path):
         lines += ["\ufeff " * 200]
     by_words = kind in ("words", "marked")
     cfg = VocabularyConfig(kind="words" if by_words else "bpe", min_count=1)
-    train = words.train if by_words else sentencepiece.train
+    train = train_words if by_words else pieces.train
     made = train(cfg, lines, size=41, field="size")
     if kind == "listed":
         cut = [made.token(i) for i in range(made.size - 1, 5, -1)]
-        made = pieces.ListedPieces(made.model, words.WordList(tuple(cut), tuple(1 for _ in cut)))
+        made = Vocabulary(pieces.ListedPieces(made.segmenter.model), *word_list(cut).lists)
     if kind == "stock":
         made = stock(lines, tmp_path / "own.model")
     if kind.startswith("codes"):
@@ -149,7 +150,7 @@ def test_the_runtime_cuts_text_as_the_vocabularies_do(kind, tmp_path):
         lines = [" ".join("".join(rng.choices("ab", k=rng.randrange(1, 20))) for _ in range(9)) for _ in range(30)]
         codes = bpe_codes.Codes((*merges, *merges[::-1]), kind.split()[1])  # those that are there again do not count
         cut = dict.fromkeys(piece for line in lines for word in line.split() for piece in codes.cut(word))
-        made = bpe_codes.CodedWords(codes, words.WordList(tuple(cut), tuple(1 for _ in cut)))
+        made = Vocabulary(bpe_codes.CodedWords(codes), *word_list(tuple(cut)).lists)
     made.save(tmp_path / f"src{made.suffix}")
     read = runtime._VOCABULARIES[made.suffix](tmp_path / f"src{made.suffix}")
     for ids in made.encode([*TEXTS, *lines]):

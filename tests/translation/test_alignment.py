@@ -7,10 +7,9 @@ import pytest
 import sentencepiece
 
 from convs2s_jax.core.tokens import EOS, UNK
-from convs2s_jax.data.pieces import ListedPieces
-from convs2s_jax.data.sentencepiece import SentencePiece
+from convs2s_jax.data.pieces import ListedPieces, of_model
+from convs2s_jax.data.symbols import Vocabulary, word_list
 from convs2s_jax.data.vocabulary import Vocabularies
-from convs2s_jax.data.words import WordList
 from convs2s_jax.search.candidates import Candidate
 from convs2s_jax.translation import alignment
 from convs2s_jax.translation.alignment import UNKNOWN, pairs, replace_unknown, words
@@ -180,12 +179,12 @@ def learned(unknown):
         unk_id=3,
         minloglevel=3,
     )
-    return SentencePiece(model.getvalue())
+    return of_model(model.getvalue())
 
 
-WORDS = WordList(("the", "old", "house", ",", "come"), (1,) * 5)
+WORDS = word_list(("the", "old", "house", ",", "come"))
 LEARNED = learned("<unk>")
-LISTED = ListedPieces(LEARNED.model, WordList(tuple(LEARNED.token(i) for i in range(4, LEARNED.size)), (1,) * 41))
+LISTED = Vocabulary(ListedPieces(LEARNED.segmenter.model), LEARNED.symbols, (1,) * 41)
 VOCABULARIES = {"words": WORDS, "<unk>": LEARNED, "⁇": learned(" \u2047 "), "listed": LISTED}
 
 

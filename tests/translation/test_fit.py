@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.data.symbols import Vocabulary, word_list
 from convs2s_jax.data.vocabulary import Vocabularies
-from convs2s_jax.data.words import WordList
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.search import memory
 from convs2s_jax.search.config import SearchConfig
@@ -22,7 +22,7 @@ LINES = ["1 2", "", "3"]
 @pytest.fixture
 def worded(translator):
     """The translator with a target vocabulary of words."""
-    words = WordList(("ein", "Haus", "ist", "da"), (1,) * 4)
+    words = word_list(("ein", "Haus", "ist", "da"))
     return dataclasses.replace(translator, vocabularies=Vocabularies(translator.vocabularies.src, words))
 
 
@@ -104,7 +104,7 @@ def test_the_bound_counts_the_end_symbol_of_the_source(translator):
     search = SearchConfig(max_length_a=1.0, max_length_b=0)
     n = len(translator.vocabularies.src.encode(["1 2"])[0])
     words = ["ein"] * (n + 2)
-    vocabularies = Vocabularies(translator.vocabularies.src, WordList(("ein",), (1,)))
+    vocabularies = Vocabularies(translator.vocabularies.src, word_list(("ein",)))
     known = dataclasses.replace(translator, vocabularies=vocabularies)
     fit.check_fit(known, search, ["1 2"], prefix=("p", [" ".join(words[:-1])]))
     with pytest.raises(UserError, match=rf"^p, line 1: {n + 2} tokens are required, .* at most {n + 1} "):
@@ -121,13 +121,13 @@ def test_translations_beyond_the_positions_are_refused(worded):
 
 def test_large_files_are_encoded_in_pieces(worded, monkeypatch):
     """The token ids of a whole input were in memory at once, for their lengths alone."""
-    encode, most = WordList.encode, []
+    encode, most = Vocabulary.encode, []
 
     def counted(self, texts):
         most.append(len(texts))
         return encode(self, texts)
 
-    monkeypatch.setattr(WordList, "encode", counted)
+    monkeypatch.setattr(Vocabulary, "encode", counted)
     monkeypatch.setattr(fit, "_PIECE", 3)
     words = worded.vocabularies.tgt
     both = dataclasses.replace(worded, vocabularies=Vocabularies(words, words))

@@ -10,9 +10,9 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import UNK
 from convs2s_jax.data.bpe_codes import CodedWords, Codes
 from convs2s_jax.data.config import VocabularyConfig
-from convs2s_jax.data.sentencepiece import train
+from convs2s_jax.data.pieces import train
+from convs2s_jax.data.symbols import Vocabulary, word_list
 from convs2s_jax.data.vocabulary import Vocabularies
-from convs2s_jax.data.words import WordList
 from convs2s_jax.search.candidates import Translation, without_tokens
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.translation import fit
@@ -142,8 +142,8 @@ def test_an_unknown_character_of_a_phrase_stays_unknown(japanese):
 def test_other_phrases_are_spelt_as_words(japanese):
     for phrase in ("AI", "AI の", "", "「水", "\u00a0", "\u3000", "\t"):
         assert library.encode_phrases(japanese, [phrase])[0].tolist() == japanese.encode([phrase])[0]
-    words = WordList(("水墨", "画"), (1, 1))
-    codes = CodedWords(Codes(()), WordList(("水@@", "水", "墨"), (1,) * 3))
+    words = word_list(("水墨", "画"))
+    codes = Vocabulary(CodedWords(Codes(())), ("水@@", "水", "墨"))
     for vocabulary in (words, codes):
         assert library.encode_phrases(vocabulary, ["水墨 画"])[0].tolist() == vocabulary.encode(["水墨 画"])[0]
 

@@ -13,7 +13,7 @@ import pytest
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import vocabulary
-from convs2s_jax.data.words import WordList
+from convs2s_jax.data.symbols import word_list
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.nn import weight_norm
@@ -263,7 +263,7 @@ def words_of(vocabulary, *, put=None, size=None):
     words = [vocabulary.token(i) for i in range(4, size or vocabulary.size)]
     if put:
         words[put[0] - 4] = put[1]
-    return WordList(tuple(words), (1,) * len(words))
+    return word_list(tuple(words))
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,10 @@ from pathlib import Path
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import read_bytes
 from convs2s_jax.core.tokens import SPECIAL
-from convs2s_jax.data.bpe_codes import CodedWords, is_marked, with_codes
-from convs2s_jax.data.pieces import ListedPieces
-from convs2s_jax.data.sentencepiece import SentencePiece
-from convs2s_jax.data.vocabulary import Vocabularies, Vocabulary
-from convs2s_jax.data.words import WordList
+from convs2s_jax.data import pieces, symbols
+from convs2s_jax.data.bpe_codes import CodedWords, Codes, coded, is_marked
+from convs2s_jax.data.symbols import Vocabulary
+from convs2s_jax.data.vocabulary import Vocabularies
 
 _MOST_BYTES, _MOST_ENTRIES = 2**28, 2_000_000
 Paths = tuple[Path | None, Path | None]
@@ -39,8 +38,12 @@ def read(folder: Path, languages: Sequence[str], models: Paths, codes: Paths = (
                 f"dict.{languages[1]}.txt of the checkpoint, as written by fairseq-preprocess"
             )
         _check_length(path)
-        words = WordList.load(path)
-        sides.append(_with_model(words, model) if model else with_codes(words, merges) if merges else words)
+        words = symbols.load_words(path)
+        if model:
+            words = pieces.listed(read_bytes(model, remedy="specify a SentencePiece model"), words, model)
+        elif merges:
+            words = coded(Codes.load(merges), words, merges)
+        sides.append(words)
     return Vocabularies(*sides)
 
 
@@ -51,7 +54,7 @@ def is_name(name: str) -> bool:
 
 def needs_external_bpe(vocabularies: Vocabularies) -> bool:
     """Whether the user has to split input with subword-nmt and join the output."""
-    return any(isinstance(one, WordList) and is_marked(one) for one in (vocabularies.src, vocabularies.tgt))
+    return is_marked(vocabularies.src) or is_marked(vocabularies.tgt)
 
 
 def _check_length(path: Path) -> None:
@@ -92,8 +95,7 @@ def joined(vocabularies: Vocabularies) -> Vocabularies | None:
 
 def split_entries(vocabulary: Vocabulary) -> list[str]:
     """Return the entries that fairseq never finds in a text: it splits text at all white space, such as U+00A0."""
-    entries = (vocabulary.token(i) for i in range(len(SPECIAL), vocabulary.size))
-    return [entry for entry in entries if any(map(str.isspace, entry))]
+    return [entry for entry in vocabulary.symbols if any(map(str.isspace, entry))]
 
 
 def write(vocabulary: Vocabulary, folder: Path, language: str) -> None:
@@ -104,26 +106,14 @@ def write(vocabulary: Vocabulary, folder: Path, language: str) -> None:
     Raises:
       UserError: fairseq's file format cannot represent an entry.
     """
-    if isinstance(vocabulary, WordList):
-        words = vocabulary
-    elif isinstance(vocabulary, ListedPieces | CodedWords):
-        words = vocabulary.words
-    else:
-        pieces = tuple(vocabulary.token(i) for i in range(len(SPECIAL), vocabulary.size))
-        words = WordList(pieces, (1,) * len(pieces))
-    for i, word in enumerate(words.words, len(SPECIAL)):
+    for i, word in enumerate(vocabulary.symbols, len(SPECIAL)):
         if not word or any(char in word for char in " \n\r"):
             raise UserError(
                 f"the {language} vocabulary has the entry {word!r} (id {i}), which fairseq's dictionaries cannot store"
             )
-    words.save(folder / f"dict.{language}.txt")
-    if isinstance(vocabulary, ListedPieces | SentencePiece):
-        (folder / f"spm.{language}.model").write_bytes(vocabulary.model)
-    if isinstance(vocabulary, CodedWords):
-        (folder / f"codes.{language}").write_bytes(vocabulary.codes.content())
-
-
-def _with_model(words: WordList, model: Path) -> ListedPieces:
-    made = ListedPieces(read_bytes(model, remedy="specify a SentencePiece model"), words)
-    made.check(model)
-    return made
+    symbols.word_list(vocabulary.symbols, vocabulary.counts or None).save(folder / f"dict.{language}.txt")
+    segmenter = vocabulary.segmenter
+    if isinstance(segmenter, pieces.ListedPieces):
+        (folder / f"spm.{language}.model").write_bytes(segmenter.model)
+    if isinstance(segmenter, CodedWords):
+        (folder / f"codes.{language}").write_bytes(segmenter.codes.content())

@@ -238,7 +238,7 @@ def _config(
     """The configuration, in increasing precedence: fairseq's arguments, the --config file, the command line."""
     with located(found.where):
         model = config_from_args(found.args)
-    pieces = isinstance(vocabularies.src, ListedPieces) and isinstance(vocabularies.tgt, ListedPieces)
+    pieces = all(isinstance(one.segmenter, ListedPieces) for one in (vocabularies.src, vocabularies.tgt))
     sizes = {"src_size": max(5, vocabularies.src.size), "tgt_size": max(5, vocabularies.tgt.size)}
     values: dict[str, Any] = {
         "data": {

@@ -22,10 +22,10 @@ from convs2s_jax.data.config import DataConfig
 from convs2s_jax.data.loader import Sentences, fill
 from convs2s_jax.data.parallel_text import ParallelText, Recognise
 from convs2s_jax.data.plan import Plan, PlannedBatch
-from convs2s_jax.data.segmentation import Segmenter
 from convs2s_jax.data.shapes import Shape
+from convs2s_jax.data.symbols import Vocabulary
 from convs2s_jax.data.tokens_on_disk import TokenizedText
-from convs2s_jax.data.vocabulary import Vocabularies, Vocabulary
+from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.training import sharding
 from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.mesh import row_shards
@@ -166,7 +166,7 @@ def check_sampling(cfg: DataConfig, vocabularies: Vocabularies) -> None:
     """Raise UserError if the segmentation is to be sampled, but neither vocabulary can segment text in several ways."""
     sides = (vocabularies.src, vocabularies.tgt)
     check(
-        not cfg.subword_sampling or any(isinstance(one, Segmenter) and one.divides_words for one in sides),
+        not cfg.subword_sampling or any(one.segmenter.divides_words for one in sides),
         f"data.subword_sampling is {cfg.subword_sampling}, but the vocabularies consist of whole words: set it to 0, "
         "or data.vocabulary.kind to bpe or unigram",
     )
@@ -191,7 +191,7 @@ def segmented(
         return train
 
     def drawn(side: int, texts: Sequence[str], vocabulary: Vocabulary, best: TokenizedText) -> TokenizedText:
-        if not isinstance(vocabulary, Segmenter):
+        if not vocabulary.segmenter.divides_words:
             return best
         found = segmentation.draw(texts, vocabulary, rate=cfg.subword_sampling, seed=(seed, epoch, side))
         cut_anyway = side == 0 and train.longest is not None and longest[0] >= train.longest

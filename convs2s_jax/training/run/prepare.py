@@ -13,9 +13,9 @@ from convs2s_jax.core.checksums import checksum
 from convs2s_jax.core.config import check, to_dict
 from convs2s_jax.core.errors import Tell, UserError, counted
 from convs2s_jax.data import corpora, parallel_text, plan, tokens_on_disk, unknown, vocabulary
-from convs2s_jax.data.labels import Labels
 from convs2s_jax.data.parallel_text import ParallelText
 from convs2s_jax.data.shapes import Shape
+from convs2s_jax.data.symbols import Labels
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics import scoring
 from convs2s_jax.models.config import ModelConfig
@@ -255,7 +255,7 @@ def _unknown_in(split: Split, made: Vocabularies) -> str:
     """Report how many tokens of each side are unknown. A language model's source has none, and labels are all known."""
     text = split.text
     sides = (split.src, text.src, made.src, "source"), (split.tgt, text.tgt, made.tgt, "target")
-    counted = [side for side in sides if len(side[0].tokens) and not isinstance(side[2], Labels)]
+    counted = [side for side in sides if len(side[0].tokens) and not isinstance(side[2].segmenter, Labels)]
     shares = [
         unknown.describe(tokens, lines, vocabulary, f"{side} tokens" if len(counted) > 1 else "tokens")
         for tokens, lines, vocabulary, side in counted

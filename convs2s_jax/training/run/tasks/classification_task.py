@@ -15,8 +15,8 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import PAD, SPECIAL, UNK
 from convs2s_jax.data import vocabulary
 from convs2s_jax.data.config import DataConfig
-from convs2s_jax.data.labels import Labels
 from convs2s_jax.data.parallel_text import ParallelText
+from convs2s_jax.data.symbols import Labels
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics.labels import accuracy, f1, macro_f1
 from convs2s_jax.models.classifier import model as classifier
@@ -67,7 +67,7 @@ def check_search(_params: ClassifierParams, _cfg: Config, _vocabularies: Vocabul
 
 def check_targets(split: Split, vocabularies: Vocabularies) -> None:
     """Raise UserError for a translator's vocabulary, or a line whose label is empty or does not occur in training."""
-    if not isinstance(vocabularies.tgt, Labels):
+    if not isinstance(vocabularies.tgt.segmenter, Labels):
         raise UserError(
             "the target vocabulary is not a list of labels: leave data.vocabulary.dir out, or use that of a classifier"
         )

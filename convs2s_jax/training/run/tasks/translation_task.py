@@ -9,8 +9,8 @@ from jax.stages import Lowered
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import vocabulary
 from convs2s_jax.data.config import DataConfig
-from convs2s_jax.data.labels import Labels
 from convs2s_jax.data.parallel_text import ParallelText
+from convs2s_jax.data.symbols import Labels
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics.scoring import score
 from convs2s_jax.models import encoder_decoder
@@ -44,7 +44,7 @@ def build_vocabularies(cfg: DataConfig, text: ParallelText, seed: int) -> Vocabu
 
 def check_targets(_split: Split, vocabularies: Vocabularies) -> None:
     """Raise UserError for a classifier's vocabulary; any line can be a target."""
-    if isinstance(vocabularies.tgt, Labels):
+    if isinstance(vocabularies.tgt.segmenter, Labels):
         raise UserError(
             "the target vocabulary is a classifier's list of labels: leave data.vocabulary.dir out, or use that of a "
             "translator"

@@ -5,7 +5,7 @@ import pytest
 from sentencepiece import SentencePieceTrainer
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.data.pieces import of_model
+from convs2s_jax.data.pieces import load_model
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.training.run import inputs, loop
 from convs2s_jax.training.run.loop import train
@@ -88,7 +88,7 @@ def test_whole_words_are_refused(tmp_path):
             vocab_size=7,
             minloglevel=2,
         )
-    made = of_model(tmp_path / "words.model")
+    made = load_model(tmp_path / "words.model")
     with pytest.raises(UserError, match="the vocabularies consist of whole words"):
         inputs.check_sampling(tiny.config(**SAMPLED).data, Vocabularies(src=made, tgt=made))
 
