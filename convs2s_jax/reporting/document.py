@@ -1,14 +1,24 @@
-"""The content of a report as JSON values, with one function for each section of the page."""
+"""The content of a report as JSON values, with one function for each section, and the page that shows it."""
 
+import html
+import importlib.resources
 import itertools
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from convs2s_jax.reporting import batch_plan, charts, scores, summary, words
+import numpy as np
+
+from convs2s_jax.models.config import ModelConfig
+from convs2s_jax.models.receptive_field import receptive_fields
+from convs2s_jax.reporting import batch_plan, charts, scores, summary
 from convs2s_jax.reporting.batch_plan import BatchPlan
-from convs2s_jax.reporting.curves import curves, missing
+from convs2s_jax.reporting.charts import curves, missing
 from convs2s_jax.reporting.runs import Run
-from convs2s_jax.reporting.translations import Translations
+from convs2s_jax.reporting.translations import Translations, chosen
+from convs2s_jax.translation.layer_attention import LayerAttention, layer_attention
+from convs2s_jax.translation.lines import encode
+from convs2s_jax.translation.trained import Trained
 
 STEPS = 60
 """Maximum number of validations per run whose samples are shown."""
@@ -87,7 +97,7 @@ def sample_section(runs: Sequence[Run]) -> list[Section]:
                 if key in before and before[key]["text"] == sample.hypothesis:
                     before[key]["last"] = step
                     continue
-                pieces = words.differences(sample.hypothesis, sample.reference)
+                pieces = scores.differences(sample.hypothesis, sample.reference)
                 before[key] = {"run": run.name, "step": step, "last": step, "text": sample.hypothesis, "pieces": pieces}
                 found.setdefault(key, []).append(before[key])
     return [
@@ -152,9 +162,9 @@ def translation_section(found: Mapping[str, Translations]) -> Section:
             {
                 "score": one.scores[i],
                 "chrf": chrf[j][i],
-                "reference": words.differences(one.texts[i], first.references[i]),
-                "first": words.differences(one.texts[i], first.texts[i]) if j else None,
-                "other": words.differences(first.texts[i], one.texts[i]) if j else None,
+                "reference": scores.differences(one.texts[i], first.references[i]),
+                "first": scores.differences(one.texts[i], first.texts[i]) if j else None,
+                "other": scores.differences(first.texts[i], one.texts[i]) if j else None,
             }
             for j, one in enumerate(all_of)
         ]
@@ -181,3 +191,98 @@ def _kept(count: int, most: int) -> list[bool]:
         return [True] * count
     kept = {round(i * (count - 1) / (most - 1)) for i in range(most)}
     return [i in kept for i in range(count)]
+
+
+PACKAGE = "convs2s_jax.reporting"
+SHARED = "convs2s_jax.translation"
+"""Its static files draw attention weights, here and on the server's page."""
+
+
+def page(data: Mapping[str, Any], *, charts: str) -> str:
+    """The HTML of a report.
+
+    Args:
+      data: what `document.document` returns; JSON values.
+      charts: the scripts that draw charts (`charts.bundle`).
+    """
+    parts = {
+        "title": html.escape(data["title"]),
+        "styles": _static(SHARED, "attention.css") + _static(PACKAGE, "report.css"),
+        "data": embedded(data),
+        "charts": script(charts),
+        "attention": script(_static(SHARED, "attention.js")),
+        "tables": script(_static(PACKAGE, "tables.js")),
+        "report": script(_static(PACKAGE, "report.js")),
+    }
+    text = _static(PACKAGE, "report.html")
+    for name, part in parts.items():
+        before, mark, after = text.partition(f"<!-- {name} -->")
+        if not mark:
+            raise ValueError(f"report.html has no place for {name}")
+        text = before + part + after
+    return text
+
+
+def embedded(data: Any) -> str:
+    """JSON for a script element. No text of a corpus can end the element or begin a comment."""
+    return json.dumps(data, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
+
+
+def script(code: str) -> str:
+    """Code for a script element, with `</script` in strings escaped, since it would end the element."""
+    return code.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+
+
+def _static(package: str, name: str) -> str:
+    return importlib.resources.files(package).joinpath("static", name).read_text(encoding="utf-8")
+
+
+MEAN = "mean"
+LONGEST = 40
+"""Maximum number of tokens in a sentence or translation for a readable matrix."""
+
+
+def attentions(run: Run, model: Trained, found: Translations, count: int, absent: list[str]) -> list[dict[str, Any]]:
+    """Attention for a few lines, ordered from short to long. If there is none, a sentence is added to `absent`."""
+    if not model.cfg.translator.attends:
+        absent.append(f"{run.name} is omitted: its decoder has no attention weights.")
+        return []
+    lengths = [len(ids) + 1 for ids in encode(model.vocabularies.tgt, found.texts)]
+    longer = [max(pair) if min(pair) > 1 else 1 for pair in zip(found.lengths, lengths, strict=True)]
+    places = chosen(longer, count, longest=min(LONGEST, model.cfg.translator.max_target))
+    if not places:
+        absent.append(
+            f"{run.name} is omitted: no sentence has at most {LONGEST} tokens in both source and translation."
+        )
+        return []
+    seen = layer_attention(model, [found.sources[i] for i in places], [found.texts[i] for i in places])
+    return [
+        {"run": run.name, "line": found.numbers[i] + 1, **as_json(one)} for i, one in zip(places, seen, strict=True)
+    ]
+
+
+def as_json(one: LayerAttention) -> dict[str, Any]:
+    """Tokens and matrices as JSON values, the mean of the layers first. Weights are rounded to three decimals."""
+    layers = [(MEAN, one.mean), *zip(one.names, one.layers, strict=True)]
+    return {
+        "source": list(one.source_tokens),
+        "target": list(one.target_tokens),
+        "layers": [{"name": name, "weights": np.round(weights, 3).tolist()} for name, weights in layers],
+    }
+
+
+def field_section(runs: Sequence[Run], absent: list[str]) -> list[dict[str, Any]]:
+    """Receptive fields of encoders and decoders by layer. For unbounded ones, a sentence is added to `absent`."""
+    found: dict[str, list[dict[str, Any]]] = {"encoder": [], "decoder": []}
+    for run in runs:
+        if not isinstance(run.cfg.model, ModelConfig):
+            absent.append(f"{run.name} is omitted: it is a {run.cfg.model.kind}.")
+            continue
+        seen = receptive_fields(run.cfg.model)
+        for side, tokens in (("encoder", seen.encoder), ("decoder", seen.decoder)):
+            if tokens is None:
+                absent.append(f"{run.name}: its {side} is recurrent, so its receptive field is unbounded.")
+            elif tokens:
+                found[side] += [{"run": run.name, "layer": i, "tokens": n} for i, n in enumerate((1, *tokens))]
+    names = [run.name for run in runs]
+    return [{"side": side, "rows": rows, "spec": charts.fields(rows, names)} for side, rows in found.items() if rows]

@@ -11,7 +11,7 @@ from convs2s_jax.core.files import replace_file
 from convs2s_jax.core.guard import writing_remedy
 from convs2s_jax.core.packages import versions
 from convs2s_jax.core.places import joined
-from convs2s_jax.reporting import attention, charts, document, page, runs, translations
+from convs2s_jax.reporting import charts, document, runs, translations
 from convs2s_jax.reporting.options import ReportOptions
 from convs2s_jax.reporting.runs import Run
 from convs2s_jax.reporting.translations import Translations
@@ -46,7 +46,7 @@ def report(options: ReportOptions, *, when: str, tell: Tell, scripts: Callable[[
         try:
             output.mkdir(parents=True, exist_ok=True)
             data = content(found, options, output / TRANSLATIONS, when=when, tell=told)
-            replace_file(output / PAGE, page.page(data, charts=scripts()))
+            replace_file(output / PAGE, document.page(data, charts=scripts()))
         except OSError as error:
             remedy = writing_remedy(error, "choose another folder")
             raise UserError(f"--output={options.output} cannot be written: {error.strerror}; {remedy}") from error
@@ -63,7 +63,7 @@ def content(found: Sequence[Run], options: ReportOptions, folder: Path, *, when:
     seen: list[dict[str, Any]] = []
     for run in found:
         if run.name in texts and options.attention:
-            seen += attention.of_run(run, models[run.name], texts[run.name], options.attention, absent["attention"])
+            seen += document.attentions(run, models[run.name], texts[run.name], options.attention, absent["attention"])
     same = comparable(texts, absent["scores"])
     tokenize = found[0].cfg.training.bleu_tokenize
     first = next(iter(same), None)
@@ -81,7 +81,7 @@ def content(found: Sequence[Run], options: ReportOptions, folder: Path, *, when:
         "scores": document.score_section(same, tokenize=tokenize, resamples=options.resamples) if first else None,
         "translations": document.translation_section(same) if first else None,
         "attention": seen,
-        "fields": attention.fields(found, absent["fields"]),
+        "fields": document.field_section(found, absent["fields"]),
         "absent": absent,
     }
 

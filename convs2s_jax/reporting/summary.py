@@ -6,10 +6,11 @@ from typing import Any
 
 from convs2s_jax.core.errors import counted
 from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.reporting import learning_rate
-from convs2s_jax.reporting.curves import QUANTITIES
+from convs2s_jax.reporting.charts import QUANTITIES
+from convs2s_jax.reporting.log import RateChange
 from convs2s_jax.reporting.runs import Run
 from convs2s_jax.training.run.selection import LESS_IS_BETTER, LOSS, Validation, best_of, counting
+from convs2s_jax.training.schedule import AnySchedule, CosineConfig, FixedConfig, InverseSqrtConfig
 
 UNKNOWN = "not recorded"
 _SIGNAL = re.compile("SIG[A-Z]+")
@@ -46,7 +47,7 @@ def paragraph(run: Run) -> str:
         )
         if step not in (None, test["step"]):
             sentences.append(f"The best checkpoint on validation, at step {step:,}, has no test score.")
-    return " ".join([*sentences, learning_rate.sentences(run), ending(run)])
+    return " ".join([*sentences, rate_sentences(run), ending(run)])
 
 
 def best_step(run: Run) -> int | None:
@@ -122,7 +123,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
         words = words.replace(" source", " text").replace(" target entries", " label entries")
         examples = re.sub(r"(\d+) source or \d+ target tokens", r"\1 tokens", examples)  # in logs of earlier versions
     optimizer, schedule = cfg.training.optimizer, cfg.training.schedule
-    rates = [learning_rate.by_update(schedule), *(change.sentence for change in log.rates)]
+    rates = [by_update(schedule), *(change.sentence for change in log.rates)]
     no_rate = "no changes logged" if log.starts else UNKNOWN
     found = [
         ("Workdir", run.place),
@@ -169,3 +170,38 @@ def _title(name: str) -> str:
 
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
+
+
+def rate_sentences(run: Run) -> str:
+    """Describe the schedule, and the first and the last change in the log."""
+    changes, said = run.log.rates, by_update(run.cfg.training.schedule)
+    if changes:
+        times = {1: "once", 2: "twice"}.get(len(changes), f"{len(changes)} times")
+        last = f"; the last time at {changes[-1].sentence}" if len(changes) > 1 else ""
+        said += f" The learning rate was {changed(changes)} {times}: at {changes[0].sentence}{last}."
+    nothing = "The log records no change of the learning rate."
+    if not run.log.starts:
+        nothing = "There is no readable log, so it is unknown how the learning rate changed."
+    return said.strip() or nothing
+
+
+def by_update(cfg: AnySchedule) -> str:
+    """Describe what a schedule changes at every update, which is not logged; "" if it changes nothing."""
+    every = f"The {cfg.kind} schedule changes the learning rate at every update: it rises to"
+    match cfg:
+        case CosineConfig():
+            fall = f"follows half a cosine down to {cfg.minimum:g} at step {cfg.steps:,}"
+            return f"{every} {cfg.rate:g} until step {cfg.warmup:,} and then {fall}."
+        case InverseSqrtConfig():
+            return f"{every} {cfg.rate:g} until step {cfg.warmup:,} and then decays as 1 / sqrt(step)."
+        case FixedConfig(warmup=warmup) if warmup:
+            return f"The fixed schedule raises the learning rate at every update until step {warmup:,}."
+        case _:
+            return ""
+
+
+def changed(changes: tuple[RateChange, ...]) -> str:
+    """Whether rates were reduced, raised, or both."""
+    if all(change.after < change.before for change in changes):
+        return "reduced"
+    return "raised" if all(change.after > change.before for change in changes) else "changed"

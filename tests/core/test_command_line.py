@@ -11,6 +11,7 @@ import pytest
 from convs2s_jax.core import checksums, command_line, stores
 from convs2s_jax.core.command_line import Command, Group, default_text, read_config, run, split_overrides, usage
 from convs2s_jax.core.errors import UserError
+from tests.stores import bucket  # noqa: F401  (a fixture)
 
 
 def test_overrides_are_told_from_other_arguments_and_keep_their_order():
@@ -69,7 +70,7 @@ def test_the_config_json_of_a_run_is_a_configuration(tmp_path):
             read_config(str(path), [])
 
 
-def test_a_configuration_may_be_in_a_store(bucket, monkeypatch):
+def test_a_configuration_may_be_in_a_store(bucket, monkeypatch):  # noqa: F811
     stores.write("gs://bucket/a/config.json", json.dumps(checksums.seal({"seed": 1})).encode())
     stores.write("gs://bucket/a/my.py", b"def get_config():\n    return {'seed': 2}\n")
     stores.write("gs://bucket/a/bad.py", b"def get_config():\n    return 1 / 0\n")

@@ -14,7 +14,7 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import EOS
 from convs2s_jax.data import parallel_text
 from convs2s_jax.metrics import scoring
-from convs2s_jax.reporting import page
+from convs2s_jax.reporting import document
 from convs2s_jax.reporting.options import ReportOptions
 from convs2s_jax.reporting.report import comparable, report
 from convs2s_jax.reporting.translations import Translations, chosen, spread
@@ -199,10 +199,10 @@ def test_a_missing_extra_and_a_file_in_the_way_are_told(tmp_path, monkeypatch):
 
 def test_no_text_of_a_corpus_ends_its_place_in_the_page():
     hostile = "</script><script>alert(1)</script> <!-- data --> \u2028 & ' \" <!-- report -->"
-    text = page.embedded({"text": hostile})
+    text = document.embedded({"text": hostile})
     assert "<" not in text
     assert json.loads(text) == {"text": hostile}
-    assert "</script" not in page.script('x = "</script><!-- a -->"')
+    assert "</script" not in document.script('x = "</script><!-- a -->"')
 
 
 def test_lines_are_spread_and_sentences_go_from_short_to_long():

@@ -9,7 +9,7 @@ import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.shapes import Shape
-from convs2s_jax.reporting import batch_plan, curves, document, learning_rate, log, runs, summary
+from convs2s_jax.reporting import batch_plan, charts, document, log, runs, summary
 from convs2s_jax.training.run import run_folder, validation
 from convs2s_jax.training.run.locks.lock import locked
 from convs2s_jax.training.run.loop import train
@@ -45,13 +45,13 @@ def workdir_at(path, **overrides):
 
 
 def test_curves_are_the_numbers_of_the_file(tmp_path):
-    found = {one.field: one for one in curves.curves([runs.read(workdir_at(tmp_path / "a"), "a")])}
+    found = {one.field: one for one in charts.curves([runs.read(workdir_at(tmp_path / "a"), "a")])}
     assert found["loss"].points == (
         ("a", "train", 2, 4.0),
         ("a", "valid", 4, 3.5),
     )  # without the one that is not finite
     assert found["memory"].points == (("a", "train", 2, 2.0),)
-    assert curves.missing(list(found.values())) == [
+    assert charts.missing(list(found.values())) == [
         "Learning rate",
         "Gradient norm",
         "Throughput",
@@ -63,10 +63,10 @@ def test_units_are_those_of_the_task(tmp_path):
     rates = {"step": 4, "split": "train", "loss": 2.0, "tokens_per_second": 9.0, "memory": 2e9}
     text, label = (runs.Run(name, tmp_path, cfg, (rates,)) for name, cfg in CONFIGS.items())
     units = {"loss": "nats per target token", "tokens_per_second": "target tokens per second"}
-    assert {one.field: one.unit for one in curves.curves([text])}.items() >= units.items()
-    of_labels = {one.field: one.unit for one in curves.curves([label, dataclasses.replace(text, records=())])}
+    assert {one.field: one.unit for one in charts.curves([text])}.items() >= units.items()
+    of_labels = {one.field: one.unit for one in charts.curves([label, dataclasses.replace(text, records=())])}
     assert (of_labels["loss"], of_labels["tokens_per_second"]) == ("nats per text", "texts per second")
-    both = {one.field: one.unit for one in curves.curves([text, label])}
+    both = {one.field: one.unit for one in charts.curves([text, label])}
     assert both["loss"] == "nats per target token or nats per text"
     assert both["memory"] == "GB in use on the device that uses most"
 
@@ -132,15 +132,15 @@ def test_the_column_of_samples_is_headed_by_what_they_are(tmp_path):
 
 
 def test_a_long_curve_keeps_its_extremes():
-    points = [curves.Point("a", "train", i, float((i * 7919) % 1009)) for i in range(5000)]
-    kept = curves.thinned(points, 100)
+    points = [charts.Point("a", "train", i, float((i * 7919) % 1009)) for i in range(5000)]
+    kept = charts.thinned(points, 100)
     assert len(kept) <= 100
     assert kept[0] == points[0]
     assert kept[-1] == points[-1]
     assert sorted(kept, key=lambda point: point.step) == kept
     for extreme in (min, max):
         assert extreme(point.value for point in kept) == extreme(point.value for point in points)
-    assert curves.thinned(points[:100], 100) == points[:100]
+    assert charts.thinned(points[:100], 100) == points[:100]
 
 
 def test_damaged_lines_are_told_and_one_being_written_is_not(tmp_path):
@@ -179,10 +179,10 @@ def test_a_rate_that_is_no_number_is_skipped(cut):
 
 def test_values_that_json_does_not_know_are_no_points(tmp_path):
     found = runs.read(workdir_at(tmp_path / "a"), "a")
-    usual = {curve.field: curve.points for curve in curves.curves([found])}
+    usual = {curve.field: curve.points for curve in charts.curves([found])}
     odd = [{"step": 9, "split": "train", "epoch": 1, "loss": value} for value in (float("nan"), float("inf"))]
     found = dataclasses.replace(found, records=(*found.records, *odd))
-    assert {curve.field: curve.points for curve in curves.curves([found])} == usual
+    assert {curve.field: curve.points for curve in charts.curves([found])} == usual
 
 
 def test_samples_may_hold_what_unicode_calls_line_ends(tmp_path):
@@ -304,7 +304,7 @@ def test_the_learning_rate_is_said_to_move_as_it_does(tmp_path, schedule, rates,
     cfg = tiny.config(training__schedule=schedule)
     found = logged("devices: a", *(f"epoch 2: learning rate {rate}" for rate in rates))
     run = runs.Run("a", tmp_path, cfg, log=found)
-    assert learning_rate.sentences(run).startswith(said)
+    assert summary.rate_sentences(run).startswith(said)
     fact = dict(summary.facts(run))["Learning rate"]
     assert all(rate in fact for rate in rates)
     assert (fact == "no changes logged") == said.startswith("The log records no change")
