@@ -20,7 +20,7 @@ from convs2s_jax.core.config import build, check, to_dict
 from convs2s_jax.core.errors import Tell, UserError, did_you_mean, located
 from convs2s_jax.core.files import read_json, replace_file, replacing
 from convs2s_jax.core.packages import versions
-from convs2s_jax.scaling import gpus, plan, topology
+from convs2s_jax.scaling import chips, plan, topology
 from convs2s_jax.scaling.chips import CHIPS
 from convs2s_jax.scaling.topology import device_count
 from convs2s_jax.training.mesh import AXES, MeshConfig, Parallel, shape
@@ -124,7 +124,7 @@ def settings_of(cfg: Config, sizes: Mapping[str, int], environment: Mapping[str,
       environment: environment variables of this process.
     """
     mesh = dataclasses.replace(cfg.mesh, data=-1, fsdp=1, tensor=1)
-    compilers = [name for name in ("libtpu", gpus.PLUGIN) if importlib.util.find_spec(name) is not None]
+    compilers = [name for name in ("libtpu", chips.PLUGIN) if importlib.util.find_spec(name) is not None]
     return {
         "config": to_dict(dataclasses.replace(cfg, mesh=mesh, parallel="jit")),
         "vocabulary": dict(sizes),

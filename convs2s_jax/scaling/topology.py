@@ -1,7 +1,7 @@
 """The devices of a plan: TPUs and GPUs that need not be attached, or virtual CPU devices that stand in for them.
 
 "v5e:16x16" is a slice of 256 TPUs, for which XLA compiles as if it were attached. "h100:8" are eight GPUs, for which
-XLA compiles from their description (`scaling.gpus`), but without timing kernels to choose them. If its GPU compiler is
+XLA compiles from their description (`scaling.chips`), but without timing kernels to choose them. If its GPU compiler is
 not installed, the update is compiled for the same number of virtual CPU devices. This shows which arrays it
 communicates, but not its memory or which collectives are asynchronous. "cpu:8" are virtual devices of this machine.
 """
@@ -19,7 +19,7 @@ from jax.experimental import topologies
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, did_you_mean, first_line, shown
-from convs2s_jax.scaling import gpus
+from convs2s_jax.scaling import chips
 from convs2s_jax.scaling.chips import CHIPS, Chip
 from convs2s_jax.training.mesh import slice_numbers
 
@@ -95,7 +95,7 @@ def named(name: str, *, slices: int = 1) -> Topology:
         count < chip.together or count % chip.together == 0,
         f"--topology={name}: a machine has {chip.together} GPUs; use fewer, or a multiple",
     )
-    if gpus.has_compiler():
+    if chips.has_compiler():
         return _gpu(name, chip, count)
     return Topology(name=name, chip=chip, devices=tuple(virtual(count, name)), exact=False)
 
@@ -129,7 +129,7 @@ def check_compilers(names: Sequence[str]) -> None:
 def virtual_devices(names: Sequence[str]) -> int:
     """Return how many virtual CPU devices the largest of these topologies needs; 0 if compilers need none."""
     kinds = {name: CHIPS.get(name.partition(":")[0]) for name in names}
-    compiled = gpus.has_compiler()
+    compiled = chips.has_compiler()
     needing = (name for name, chip in kinds.items() if chip is None or not (chip.axes or compiled))
     return max(map(device_count, needing), default=0)
 
@@ -188,7 +188,7 @@ def _gpu(name: str, chip: Chip, count: int) -> Topology:
     shape = f"{machines}x1x{count // machines}"  # groups that links connect, machines of each, GPUs of each
     try:
         found = topologies.get_topology_desc(
-            platform="cuda", topology_name=name, topology=shape, target_config=gpus.description(chip)
+            platform="cuda", topology_name=name, topology=shape, target_config=chips.gpu_description(chip)
         )
     except REFUSALS as error:
         raise UserError(

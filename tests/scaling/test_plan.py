@@ -11,7 +11,7 @@ from convs2s_jax.commands.scale_batches import Batches
 from convs2s_jax.core.config import build, override
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.shapes import Shape
-from convs2s_jax.scaling import gpus, plan, programs, rates, tables, topology
+from convs2s_jax.scaling import chips, plan, programs, rates, tables, topology
 from convs2s_jax.scaling.chips import CHIPS
 from convs2s_jax.training import flops
 from convs2s_jax.training import mesh as meshes
@@ -40,7 +40,7 @@ def of_kind(kind):
 def virtual_gpus():
     """GPUs are virtual devices, also where their compiler is installed."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gpus, "has_compiler", lambda: False)
+        patch.setattr(chips, "has_compiler", lambda: False)
         yield
 
 
@@ -362,9 +362,9 @@ def test_one_chip_that_cannot_hold_its_part_is_named(made):
     assert line in tables.of_plan(plan.compared(made, larger)).split("\n")
 
 
-@pytest.mark.skipif(not gpus.has_compiler(), reason="XLA's compiler for GPUs is not installed")
+@pytest.mark.skipif(not chips.has_compiler(), reason="XLA's compiler for GPUs is not installed")
 def test_gpus_are_planned_by_their_compiler(monkeypatch):
-    monkeypatch.setattr(gpus, "has_compiler", lambda: True)
+    monkeypatch.setattr(chips, "has_compiler", lambda: True)
     found = plan.make(tiny.config(mesh={"data": 2}), topology.named("h100:2"), lengths=[16])
     assert found.exact
     assert "virtual" not in tables.of_plan(found)

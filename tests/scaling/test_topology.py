@@ -12,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.scaling import gpus, hlo, topology
+from convs2s_jax.scaling import chips, hlo, topology
 from convs2s_jax.scaling.chips import CHIPS
 
 
@@ -73,7 +73,7 @@ def test_what_libtpu_refuses_is_told_in_a_sentence(said, message, monkeypatch):
 
 
 def test_without_their_compiler_gpus_are_planned_on_as_many_virtual_devices(monkeypatch):
-    monkeypatch.setattr(gpus, "has_compiler", lambda: False)
+    monkeypatch.setattr(chips, "has_compiler", lambda: False)
     found = topology.named("h100:8")
     assert (len(found.devices), found.chip.name, found.exact) == (8, "h100", False)
     assert {place for place, _ in found.places()} == {0}
@@ -81,7 +81,7 @@ def test_without_their_compiler_gpus_are_planned_on_as_many_virtual_devices(monk
 
 @pytest.mark.parametrize(("compiler", "count"), [(False, 4), (True, 2)])
 def test_virtual_devices_are_needed_where_there_is_no_compiler(compiler, count, monkeypatch):
-    monkeypatch.setattr(gpus, "has_compiler", lambda: compiler)
+    monkeypatch.setattr(chips, "has_compiler", lambda: compiler)
     assert topology.virtual_devices(["v5e:16x16", "h100:4", "cpu:2"]) == count
     assert topology.virtual_devices(["v5e:16x16"]) == 0
 
@@ -96,7 +96,7 @@ def test_gpus_are_described_to_their_compiler_by_machines_of_eight(name, shape, 
         asked.update(given)
         return SimpleNamespace(devices=[SimpleNamespace(platform="gpu", coords=[0, 0, i]) for i in range(40)])
 
-    monkeypatch.setattr(gpus, "has_compiler", lambda: True)
+    monkeypatch.setattr(chips, "has_compiler", lambda: True)
     monkeypatch.setattr(topology.topologies, "get_topology_desc", described)
     found = topology.named(name)
     assert (asked["platform"], asked["topology"], found.exact, found.platform) == ("cuda", shape, True, "gpu")
@@ -111,18 +111,18 @@ def test_what_the_compiler_for_gpus_does_not_take_is_told(monkeypatch):
     def refuse(**_):
         raise RuntimeError("INVALID_ARGUMENT: no such field\nand more")
 
-    monkeypatch.setattr(gpus, "has_compiler", lambda: True)
+    monkeypatch.setattr(chips, "has_compiler", lambda: True)
     monkeypatch.setattr(topology.topologies, "get_topology_desc", refuse)
     with pytest.raises(UserError, match=r"^--topology=h100:8: XLA's GPU compiler .* \(INVALID_ARGUMENT: no such f"):
         topology.named("h100:8")
 
 
 def test_every_gpu_of_the_table_of_chips_has_a_description():
-    assert set(gpus.CORES) == {name for name, chip in CHIPS.items() if not chip.axes}
+    assert set(chips.CORES) == {name for name, chip in CHIPS.items() if not chip.axes}
 
 
-@pytest.mark.skipif(not gpus.has_compiler(), reason="XLA's compiler for GPUs is not installed")
-@pytest.mark.parametrize("name", gpus.CORES)
+@pytest.mark.skipif(not chips.has_compiler(), reason="XLA's compiler for GPUs is not installed")
+@pytest.mark.parametrize("name", chips.CORES)
 def test_gpus_need_not_be_attached(name):
     found = topology.named(f"{name}:2")
     place = NamedSharding(Mesh(np.array(found.devices), "x"), P("x"))
