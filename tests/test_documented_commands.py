@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from convs2s_jax.commands import command_reference
+from convs2s_jax.commands import reference
 from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import parse, read_config, split_overrides
 from convs2s_jax.core.config import build
@@ -59,7 +59,7 @@ PROGRAM = re.compile(
     rf"(?:convs2s[ ]|(?<!\w)convs2s-(?=train|decode)|python[ ](?=(?:train|decode)\.py))"
     rf"(scale[ ]\w+|\w+)(?:\.py)?((?:(?:[ ]|\\\n[ ]*){FLAG})+)"
 )
-KNOWN = {name: command for name, _, command in command_reference.commands()}
+KNOWN = {name: command for name, _, command in reference.commands()}
 
 
 def flags_in(page: Path) -> list[tuple[str, list[str]]]:

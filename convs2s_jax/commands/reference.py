@@ -1,30 +1,47 @@
-"""The reference of all configuration fields: docs/configuration.md and the output of `convs2s config --reference`."""
+"""The reference of all configuration fields and of all flags: docs/configuration.md and docs/commands.md.
+
+`python -m convs2s_jax.commands.reference docs` writes both pages.
+"""
 
 import dataclasses
+import importlib
+import re
+import sys
 import textwrap
 import typing
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+from convs2s_jax.commands import convs2s, export_fairseq, scale
+from convs2s_jax.core.command_line import Command, default_text, usage
 from convs2s_jax.core.config import to_dict
 from convs2s_jax.core.fields import Field, fields_of, summary, type_text
 from convs2s_jax.training.run.config import Config
 
-HEAD = """# Every field of the configuration
+FIELDS = """# Every field of the configuration
 
-A configuration file returns these fields as nested dictionaries. On the command line, each field is a flag, as in
-`--config.model.dropout=0.3`. A field that is not set has its default. If a record has several kinds, the field `kind`
-selects one. [commands.md](commands.md) lists the other flags.
-
-This page is generated from the source. Regenerate it after a change there:
-`python -m convs2s_jax.commands.reference > docs/configuration.md`.
+A configuration file returns these fields as nested dictionaries; on the command line each is a flag, as in
+`--config.model.dropout=0.3`. A field has the default that is shown unless it is set, and the kind of a record is chosen
+by `kind`. `convs2s train --help=config` prints the descriptions in full length. [commands.md](commands.md) lists the
+other flags. This page is generated from the source ([how](../CONTRIBUTING.md#documents)).
 """
+FLAGS = """# Every command and every flag
+
+`convs2s COMMAND --flag=value`; `--help` tells more. `convs2s-train` and `python train.py` are `convs2s train`,
+`convs2s-decode` and `python decode.py` are `convs2s decode`. Configuration fields are flags too, as in
+`--config.model.dropout=0.3` ([configuration.md](configuration.md)). This page is generated from the source.
+"""
+SEARCH = """**Search flags** of decode, serve, report and export override the run's own options. They are the fields of
+[`search`](configuration.md#search)"""
 WIDTH = 150
 
 
-def text() -> str:
-    """Return the whole reference in Markdown."""
-    return "\n".join([HEAD, *(_section(_title(cls, paths), cls) for cls, paths in sections().items())])
+def text(*, brief: bool = False) -> str:
+    """Return the reference of all fields in Markdown; brief: with the first sentence of each description."""
+    found = [_section(_title(cls, paths), cls, brief=brief) for cls, paths in sections().items()]
+    return "\n".join([_wrapped(FIELDS), "", *found])
 
 
 def sections() -> dict[Any, list[str]]:
@@ -75,22 +92,28 @@ def _title(cls: Any, paths: list[str]) -> str:
     return where + (f", kind `{kind}`" if kind else "")
 
 
-def _section(title: str, cls: Any) -> str:
-    entries = [_entry(field) for field in fields_of(cls) if not _is_fixed(field)]
-    return "\n".join([f"## {title}", "", _wrapped(summary(cls)), "", *entries]).rstrip() + "\n"
+def _section(title: str, cls: Any, *, brief: bool) -> str:
+    entries = [_entry(field, brief=brief) for field in fields_of(cls) if not _is_fixed(field)]
+    about = _first_sentence(summary(cls)) if brief else summary(cls)
+    return "\n".join([f"## {title}", "", _wrapped(about), "", *entries]).rstrip() + "\n"
 
 
-def _entry(field: Field) -> str:
+def _entry(field: Field, *, brief: bool) -> str:
     inner = list(_records(field.kind))
-    facts = "record" if field.kind in inner else type_text(field.kind)
-    if field.default is dataclasses.MISSING:
-        facts += "; required"
-    elif not dataclasses.is_dataclass(field.default):
-        facts += f"; default `{_written(field.default)}`"
+    kind = "record" if field.kind in inner else type_text(field.kind)
+    default = field.default
+    if default is dataclasses.MISSING:
+        kind += "; required"
+    elif not dataclasses.is_dataclass(default):
+        plain = type(default) in (int, float, bool, str) and not kind.startswith("one of")  # the default shows the type
+        kind = f"`{_written(default)}`" if brief and plain else f"{kind}; default `{_written(default)}`"
     elif len(inner) > 1:
-        facts += f"; default {to_dict(field.default)['kind']}"
-    description = field.text.replace("<", "\\<")  # Markdown reads <unk> as a tag
-    return _wrapped(f"* `{field.name}` ({facts}): {description}", indent="  ")
+        kind += f"; default {to_dict(default)['kind']}"
+    return _item(f"`{field.name}` ({kind})", _first_sentence(field.text) if brief else field.text)
+
+
+def _first_sentence(content: str) -> str:
+    return re.split(r"(?<=[a-z0-9)\"`]\.)\s+(?=[A-Z0-9`\"])", content, maxsplit=1)[0]
 
 
 def _written(value: Any) -> str:
@@ -102,11 +125,62 @@ def _written(value: Any) -> str:
     return repr(value) if isinstance(value, str) else str(value)
 
 
+def commands() -> Iterator[tuple[str, str, Command]]:
+    """Yield (name, summary, command) for each command, including the actions of `scale` and both kinds of `export`."""
+    for name, entry in convs2s.COMMANDS.items():
+        actions = {f"scale {action}": inner for action, inner in scale.ACTIONS.items()}
+        for title, inner in (actions if name == "scale" else {name: entry}).items():
+            module = importlib.import_module(f"convs2s_jax.commands.{inner.module}")
+            yield title, inner.summary, module.COMMAND
+    yield "export --output=FILE.pt", "export a checkpoint that fairseq loads", export_fairseq.COMMAND
+
+
+def commands_text() -> str:
+    """Return the reference of all commands in Markdown. What several commands have in common is described once."""
+    flags = {name: _flags(command) for name, _, command in commands()}
+    count = Counter(flag for found in flags.values() for flag in found)
+    common = {flag[0].partition("=")[0]: flag for flag, number in reversed(count.most_common()) if number > 1}
+    shared = [flag for flag in count if flag in common.values()]
+    search = [f"`{usage(field)}`" for field in _search_fields()]
+    parts = [FLAGS, "## Flags of several commands", "", *(_item(*flag) for flag in shared), ""]
+    parts += [_wrapped(f"{SEARCH}: {', '.join(search)}."), ""]
+    for name, about, _ in commands():
+        own = [_item(*flag) for flag in flags[name] if flag not in shared]
+        more = ", ".join(f"{head.partition('=')[0].strip('`')}" for head, text in flags[name] if (head, text) in shared)
+        also = f" Also `{more}`." if more else ""
+        parts += [f"## convs2s {name}", "", _wrapped(f"{about[0].upper()}{about[1:]}.{also}"), "", *own, ""]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _flags(command: Command) -> list[tuple[str, str]]:
+    """Return usage with default, and description, of each flag that is not of the search."""
+    return [
+        (f"`{usage(field)}`{default_text(field, group).replace('  (default: ', ' (')}", field.text)
+        for group in command.groups
+        if group.default is None
+        for field in group.fields
+    ]
+
+
+def _search_fields() -> list[Field]:
+    found = [group for _, _, command in commands() for group in command.groups if group.default is not None]
+    return found[0].fields
+
+
+def _item(head: str, description: str) -> str:
+    """Return an item of a list; a `<` in the description is escaped, because Markdown reads <unk> as a tag."""
+    return _wrapped(f"* {head}: " + description.replace("<", "\\<"), indent="  ")
+
+
 def _wrapped(content: str, indent: str = "") -> str:
     options: dict[str, Any] = {"width": WIDTH, "break_long_words": False, "break_on_hyphens": False}
     paragraphs = content.split("\n\n")
-    return "\n\n".join(textwrap.fill(part, subsequent_indent=indent, **options) for part in paragraphs)
+    return "\n\n".join(
+        part if part.startswith("#") else textwrap.fill(part, subsequent_indent=indent, **options)
+        for part in paragraphs
+    )
 
 
 if __name__ == "__main__":
-    print(text(), end="")  # noqa: T201
+    for page, written in (("configuration.md", text(brief=True)), ("commands.md", commands_text())):
+        (Path(sys.argv[1]) / page).write_text(written, encoding="utf-8")
