@@ -63,7 +63,7 @@ def record(cls: type[T] | None = None, *, kw_only: bool = True) -> Any:
         hints = _hints(made)
 
         def read(name: str, value: Any) -> Any:
-            return convert(hints[name], _renamed(made, name, value), name) if name in hints else value
+            return convert(hints[name], value, name) if name in hints else value
 
         given = [read(name, value) for name, value in zip(positional, args, strict=False)]
         plain(self, *given, *args[len(given) :], **{name: read(name, value) for name, value in kwargs.items()})
@@ -224,19 +224,11 @@ def _record(cls: Any, value: Any, where: str) -> Any:
     missing = [field.name for field in dataclasses.fields(cls) if _required(field) and field.name not in value]
     if missing:
         raise UserError(f"{where}: {', '.join(missing)} must be set")
-    converted = {
-        name: convert(hints[name], _renamed(cls, name, item), f"{where}.{name}") for name, item in value.items()
-    }
+    converted = {name: convert(hints[name], item, f"{where}.{name}") for name, item in value.items()}
     try:
         return cls(**converted)
     except UserError as error:  # from a rule of the record, which does not know the record's path
         raise UserError(f"{where}.{error}") from None
-
-
-def _renamed(cls: Any, name: str, value: Any) -> Any:
-    """Return a field's value in this version's spelling; `FORMER` of a record maps those of earlier versions."""
-    former = vars(cls).get("FORMER", {}).get(name, {})
-    return next((new for old, new in former.items() if value is old), value)  # so that 0 and 1 do not match booleans
 
 
 def _plain(name: Any) -> str:

@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 import jax
@@ -67,8 +66,6 @@ class ExecutionConfig:
     remat: Remat = "none"
     convolution: Literal["auto", "xla", "products", "winograd"] = "auto"
     softmax_rows: int | None = None
-
-    FORMER = MappingProxyType({"remat": {False: "none", True: "block"}})
 
     def __post_init__(self) -> None:
         check(

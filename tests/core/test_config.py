@@ -14,7 +14,6 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
 from convs2s_jax.models.convs2s.layers import ConvLayer
-from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.models.recurrent.decoder import RecurrentDecoderConfig
 from convs2s_jax.models.recurrent.encoder import RecurrentEncoderConfig
 from convs2s_jax.training.optimizer import AdamConfig, NesterovConfig
@@ -30,19 +29,6 @@ def test_missing_fields_take_the_defaults_of_the_records():
     assert cfg.model.encoder.layers == (ConvLayer(8, 3), ConvLayer(9, 5, 2))
     assert cfg.model.encoder.max_positions == 1024
     assert cfg.model.decoder == Config(data=cfg.data).model.decoder
-
-
-@pytest.mark.parametrize(("old", "new"), [(False, "none"), (True, "block"), ("dots", "dots")])
-def test_values_of_earlier_versions_are_read(old, new):
-    """As config.json of an old run has them, and in Python."""
-    assert build(ModelConfig, {"execution": {"remat": old}}).execution.remat == new
-    assert ExecutionConfig(remat=old).remat == new
-
-
-@pytest.mark.parametrize("value", [0, 1, "True", None])
-def test_what_only_looks_like_a_value_of_earlier_versions_is_refused(value):
-    with pytest.raises(UserError, match=r"^remat is "):
-        ExecutionConfig(remat=value)
 
 
 def test_a_field_of_earlier_versions_may_be_there_while_it_is_empty():
