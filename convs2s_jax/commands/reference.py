@@ -39,9 +39,24 @@ WIDTH = 150
 
 
 def text(*, brief: bool = False) -> str:
-    """Return the reference of all fields in Markdown; brief: with the first sentence of each description."""
-    found = [_section(_title(cls, paths), cls, brief=brief) for cls, paths in sections().items()]
-    return "\n".join([_wrapped(FIELDS), "", *found])
+    """Return the reference of all fields in Markdown.
+
+    Args:
+      brief: only the first sentence of each description, and equal fields of several records once.
+    """
+    parts, known = [_wrapped(FIELDS), ""], dict[str, str]()
+    for cls, paths in sections().items():
+        title = _title(cls, paths)
+        entries = {field.name: _entry(field, brief=brief) for field in fields_of(cls) if not _is_fixed(field)}
+        repeated = {name: known[entry] for name, entry in entries.items() if brief and entry in known}
+        about = _first_sentence(summary(cls)) if brief else summary(cls)
+        parts += [f"## {title}", "", _wrapped(about), "", *(entries[name] for name in entries if name not in repeated)]
+        for first in dict.fromkeys(repeated.values()):
+            names = ", ".join(f"`{name}`" for name in repeated if repeated[name] == first)
+            parts.append(_wrapped(f"* {names}: as in {first}.", indent="  "))
+        parts.append("")
+        known = dict.fromkeys(entries.values(), title) | known
+    return "\n".join(parts).rstrip() + "\n"
 
 
 def sections() -> dict[Any, list[str]]:
@@ -90,12 +105,6 @@ def _title(cls: Any, paths: list[str]) -> str:
     where = ", ".join(f"`{path}`" for path in paths if path) or "The run"
     kind = next((field.default for field in fields_of(cls) if _is_fixed(field)), "")
     return where + (f", kind `{kind}`" if kind else "")
-
-
-def _section(title: str, cls: Any, *, brief: bool) -> str:
-    entries = [_entry(field, brief=brief) for field in fields_of(cls) if not _is_fixed(field)]
-    about = _first_sentence(summary(cls)) if brief else summary(cls)
-    return "\n".join([f"## {title}", "", _wrapped(about), "", *entries]).rstrip() + "\n"
 
 
 def _entry(field: Field, *, brief: bool) -> str:
