@@ -3,7 +3,7 @@
 The commands are `convs2s import` and `convs2s export`.
 """
 
-from convs2s_jax.interop.fairseq.families import config_from_args, params_from_state_dict
-from convs2s_jax.interop.fairseq.parameters import fairseq_name, state_dict
+from convs2s_jax.interop.fairseq.families import config_from_args, params_from_state_dict, state_dict
+from convs2s_jax.interop.fairseq.fconv import fairseq_name
 
 __all__ = ["config_from_args", "fairseq_name", "params_from_state_dict", "state_dict"]

@@ -16,9 +16,8 @@ from convs2s_jax.core.files import new_folder, open_regular
 from convs2s_jax.core.guard import writing_remedy
 from convs2s_jax.core.places import joined, scheme_of
 from convs2s_jax.data import vocabulary
-from convs2s_jax.interop.fairseq import dictionaries, files, momentum, recipe
-from convs2s_jax.interop.fairseq.checkpoint import save
-from convs2s_jax.interop.fairseq.families import family_of_model
+from convs2s_jax.interop.fairseq import dictionaries, families, recipe
+from convs2s_jax.interop.fairseq.checkpoint import Momentum, check_torch, save
 from convs2s_jax.training import schedule
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.checkpoints import derived_workdir, restoring
@@ -76,11 +75,11 @@ def _opened(output: str, tell: Tell) -> Iterator[Path]:
 def _export(order: Export, workdir: Path, output: Path, tell: Tell) -> str:
     """`export_checkpoint`, with the folder of the run and the file to write. Return a sentence about it."""
     cfg = run_folder.load_config(workdir)
-    family = family_of_model(cfg.translator)
+    family = families.family_of_model(cfg.translator)
     source, target = (given or own for given, own in zip(order.languages, (cfg.data.src, cfg.data.tgt), strict=True))
     if source == target:
         raise UserError(f"both sides are named '{source}'; set --source_lang and --target_lang to get two dictionaries")
-    files.imported_torch(f"--output={order.output}")  # before the work
+    check_torch(f"--output={order.output}")  # before the work
     args = recipe.args_of_training(cfg) | family.args(cfg.translator)
     data = str(order.output).rpartition("/")[0] if scheme_of(str(order.output)) else str(output.parent)
     args |= {"source_lang": source, "target_lang": target, "data": data}
@@ -99,9 +98,14 @@ def _export(order: Export, workdir: Path, output: Path, tell: Tell) -> str:
         tell=tell,
     )
     mean = derived_workdir.AVERAGED in position  # its optimiser is in its initial state, its scores belong to others
-    moments = momentum.buffers(found["optimizer"].trace) if "optimizer" in found and not mean else None
+    moments = None
+    if "optimizer" in found and not mean:  # b = -lr u with lr = 1, which restores u bit for bit
+        moments = Momentum([-value for value in families.state_dict(found["optimizer"].trace).values()], rate=1.0)
+    at = Position.of(position)
     if moments is None:
-        tell(f"{order.output}: there is no optimiser state; fairseq-train starts with a new one")
+        tell(
+            f"{order.output}: there is no optimiser state; fairseq-train goes on after update {at.step} with a new one"
+        )
     if cfg.training.optimizer.kind == "adamw":
         tell(
             f"{order.output}: fairseq-train continues with its Adam, which adds eps before bias correction; AdamW "
@@ -118,16 +122,17 @@ def _export(order: Export, workdir: Path, output: Path, tell: Tell) -> str:
                 f"{order.output}: the {language} vocabulary has {counted(len(odd), 'entry', 'entries')} with white "
                 f"space inside, such as {odd[0]!r}; fairseq splits text there, so its translations may differ"
             )
-    at = Position.of(position)
     comparable = not mean and not cfg.training.label_smoothing  # fairseq's validation loss is smoothed
     if output.is_dir():
         raise UserError(f"--output={order.output} is a folder; specify a file in it, such as checkpoint.pt")
+    tensors, parameters = families.whole_state_dict(cfg.translator, found["params"])
     try:
         with new_folder(output, parents=False) as folder:
             save(
                 folder / output.name,
                 args=args,
-                tensors=family.state_dict(cfg.translator, found["params"]),
+                tensors=tensors,
+                parameters=parameters,
                 names=recipe.names(cfg.training),
                 updates=at.step,
                 epoch=at.epoch,

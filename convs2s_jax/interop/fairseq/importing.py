@@ -18,11 +18,9 @@ from convs2s_jax.core.files import LARGEST
 from convs2s_jax.data.bpe_codes import MARK
 from convs2s_jax.data.pieces import ListedPieces
 from convs2s_jax.data.vocabulary import Vocabularies
-from convs2s_jax.interop.fairseq import dictionaries, momentum
-from convs2s_jax.interop.fairseq.checkpoint import Checkpoint, load
-from convs2s_jax.interop.fairseq.families import config_from_args, params_from_state_dict
-from convs2s_jax.interop.fairseq.files import ARGUMENTS
-from convs2s_jax.interop.fairseq.parameters import as_version_2, check_directions
+from convs2s_jax.interop.fairseq import dictionaries, families
+from convs2s_jax.interop.fairseq.checkpoint import ARGUMENTS, Checkpoint, load
+from convs2s_jax.interop.fairseq.fconv import as_version_2, check_directions
 from convs2s_jax.interop.fairseq.recipe import Recipe, recipe
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.average import average
@@ -186,7 +184,7 @@ def _convert(found: Checkpoint, order: Import, inputs: _Inputs, tell: Tell) -> _
     vocabularies = dictionaries.read(inputs.dicts, (source, target), inputs.models, inputs.codes)
     cfg = _config(found, order, trained, (source, target), vocabularies)
     with located(found.where):
-        params = params_from_state_dict(cfg.translator, found.tensors)
+        params = families.params_from_state_dict(cfg.translator, found.tensors)
         check_directions(params)
     whole = encoder_decoder.with_shared_table(params, cfg.translator)
     rows = (len(whole.encoder.embedding.table), len(whole.decoder.embedding.table))
@@ -220,7 +218,9 @@ def _convert(found: Checkpoint, order: Import, inputs: _Inputs, tell: Tell) -> _
         if cfg.training.optimizer.kind != "nesterov":
             why = f"training.optimizer is '{cfg.training.optimizer.kind}'"
         elif found.momentum is not None:
-            moments = moments._replace(trace=momentum.trace(cfg.translator, params, found.momentum, found.where))
+            with located(found.where):
+                trace = families.trace(cfg.translator, params, found.momentum.buffers, found.momentum.rate)
+            moments = moments._replace(trace=trace)
         if why:
             tell(f"{found.where}: momentum starts from zero ({why})")
     state = TrainState(params=params, optimizer=moments, step=jnp.int32(found.updates))
@@ -237,7 +237,7 @@ def _config(
 ) -> Config:
     """The configuration, in increasing precedence: fairseq's arguments, the --config file, the command line."""
     with located(found.where):
-        model = config_from_args(found.args)
+        model = families.config_from_args(found.args)
     pieces = all(isinstance(one.segmenter, ListedPieces) for one in (vocabularies.src, vocabularies.tgt))
     sizes = {"src_size": max(5, vocabularies.src.size), "tgt_size": max(5, vocabularies.tgt.size)}
     values: dict[str, Any] = {

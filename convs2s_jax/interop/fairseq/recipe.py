@@ -27,7 +27,7 @@ RULES: dict[str, Rule] = {
     "t_mult": values.number(-1, 1e6),
     "max_update": values.number(-1, 1e18),
     "clip_norm": values.number(-1e6, 1e6),
-    "adam_betas": values.pair(_SHARE),
+    "adam_betas": values.items(_SHARE, 2, 2),
     "weight_decay": _RATE,
     "sentence_avg": values.flag,
     "left_pad_target": lambda name, value: values.flag(name, values.spelled(value)),  # 'False' in some versions

@@ -71,32 +71,15 @@ def language(name: str, value: Any) -> str:
     return value
 
 
-def anything(_name: str, value: Any) -> str:
-    """Any value, as a short string. For values that only have to be present or absent."""
-    return shown(value)
-
-
-def items(of: Rule) -> Rule:
-    """A list of at least one item, or a string that spells one as fairseq does. A single item becomes a list."""
+def items(of: Rule, least: int = 1, most: int = _LONGEST_LIST) -> Rule:
+    """A list, or a string that spells one as fairseq does. A single item becomes a list."""
 
     def rule(name: str, value: Any) -> list[Any]:
         value = spelled(value)
         found = value if isinstance(value, list | tuple) else [value]
-        if not 1 <= len(found) <= _LONGEST_LIST:
-            raise UserError(f"{name} is {shown(value)}; expected a list of 1 to {_LONGEST_LIST} items")
+        if not least <= len(found) <= most:
+            raise UserError(f"{name} is {shown(value)}; expected a list of {least} to {most} items")
         return [of(f"{name}[{i}]", item) for i, item in enumerate(found)]
-
-    return rule
-
-
-def pair(of: Rule) -> Rule:
-    """A list of two items, or a string that spells one."""
-
-    def rule(name: str, value: Any) -> list[Any]:
-        value = spelled(value)
-        if not isinstance(value, list | tuple) or len(value) != 2:
-            raise UserError(f"{name} is {shown(value)}; expected a list of two items")
-        return [of(f"{name}[{i}]", item) for i, item in enumerate(value)]
 
     return rule
 

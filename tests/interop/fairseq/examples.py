@@ -1,6 +1,7 @@
 """Small checkpoints of fairseq made from golden cases, and what a workdir holds."""
 
 import argparse
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -63,19 +64,18 @@ def buffers(tensors: dict[str, np.ndarray]) -> list[np.ndarray]:
 
 
 def content(tensors, args, momentum=None, *, rate=RATE, **more) -> dict[str, Any]:
-    """The dictionary that fairseq saves, tensors and all. The test is skipped without torch."""
-    torch = pytest.importorskip("torch")
+    """The dictionary that fairseq saves, with arrays in place of tensors."""
     group = {"lr": rate, "lr_old": rate, "momentum": 0.99, "weight_decay": 0.0}
     state = None
     if momentum is not None:
         state = {
-            "state": {i: {"momentum_buffer": torch.tensor(np.array(b))} for i, b in enumerate(momentum)},
+            "state": {i: {"momentum_buffer": b} for i, b in enumerate(momentum)},
             "param_groups": [{**group, "params": list(range(len(momentum)))}],
         }
     history = {"criterion_name": "CrossEntropyCriterion", "optimizer_name": "FairseqNAG", "num_updates": UPDATES}
     values = {
-        "args": argparse.Namespace(**args),
-        "model": {name: torch.tensor(np.array(value)) for name, value in tensors.items()},
+        "args": args,
+        "model": tensors,
         "optimizer_history": [{**history, "lr_scheduler_state": {"lr": rate}}],
         "extra_state": {"train_iterator": {"version": 2, "epoch": EPOCH, "iterations_in_epoch": 0, "shuffle": True}},
         "last_optimizer_state": state,
@@ -89,13 +89,33 @@ def whole() -> dict[str, Any]:
     return content(tensors, args, buffers(tensors))
 
 
-def save(folder: Path, values: dict[str, Any], name: str = "checkpoint.pt") -> Path:
+def saved(values: Any) -> Any:
+    """Values with tensors in place of arrays. The test is skipped without torch."""
+    if isinstance(values, np.ndarray):
+        return pytest.importorskip("torch").tensor(values)
+    if type(values) is dict:
+        return {name: saved(value) for name, value in values.items()}
+    return values
+
+
+def save(folder: Path, values: dict[str, Any], name: str = "checkpoint.pt", **options: Any) -> Path:
     """A file of fairseq, with dictionaries of the right size beside it."""
-    pytest.importorskip("torch").save(values, folder / name)
+    torch = pytest.importorskip("torch")
+    args = argparse.Namespace(**values["args"]) if isinstance(values["args"], dict) else values["args"]
+    torch.save(saved(values | {"args": args}), folder / name, **options)
     for side, language in (("encoder", "de"), ("decoder", "en")):
         table = values["model"].get(f"{side}.embed_tokens.weight")
         write_dictionary(folder, language, 9 if table is None else len(table))
     return folder / name
+
+
+def save_arrays(folder: Path, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Path:
+    """An archive that needs no torch, with its arguments and dictionaries."""
+    np.savez(folder / "state_dict.npz", **tensors)
+    (folder / "config.json").write_text(json.dumps(args))
+    for side, language in (("encoder", "de"), ("decoder", "en")):
+        write_dictionary(folder, language, len(tensors[f"{side}.embed_tokens.weight"]))
+    return folder / "state_dict.npz"
 
 
 def write_dictionary(folder: Path, language: str, size: int) -> None:
@@ -105,7 +125,7 @@ def write_dictionary(folder: Path, language: str, size: int) -> None:
 def bring_in(file: Path, workdir: Path, **options: Any) -> list[str]:
     """Import one checkpoint; returns what the user was told."""
     told: list[str] = []
-    options = {"checkpoints": [file], "workdirs": [workdir], "dicts": file.parent, **options}
+    options = {"checkpoints": [file], "workdirs": [workdir], "dicts": file and file.parent, **options}
     import_checkpoints(Import(**options), told.append)
     return told
 

@@ -164,7 +164,7 @@ def test_a_run_keeps_and_reads_what_is_best_by_its_metric(tmp_path, monkeypatch)
         raise Reached(step, metric)
 
     monkeypatch.setattr(restoring, "restore_items", asked)
-    monkeypatch.setattr("convs2s_jax.interop.fairseq.files.imported_torch", lambda _: None)  # asked for first
+    monkeypatch.setattr("convs2s_jax.interop.fairseq.exporting.check_torch", lambda _: None)  # asked for first
     fine = tiny.config(training__finetune_from=str(workdir))
     for read in (
         lambda: finetuning.parameters(fine, None, None, print),

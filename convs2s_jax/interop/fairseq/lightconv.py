@@ -1,12 +1,15 @@
-"""Convert between fairseq's arguments of a light model (`--arch lightconv*`) and our ModelConfig."""
+"""fairseq's `lightconv` models: their arguments as our ModelConfig, and the names of their parameters."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError, shown
 from convs2s_jax.interop.fairseq import values
-from convs2s_jax.interop.fairseq.arguments import POSITIONS, RATE, SIZE
+from convs2s_jax.interop.fairseq.fconv import POSITIONS, RATE, SIZE
 from convs2s_jax.interop.fairseq.values import Rule, checked
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.light.decoder import LightDecoderConfig
@@ -65,12 +68,23 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 """fairseq's defaults for missing arguments, by `--arch` (fairseq/models/lightconv.py)."""
 
+_OF_BOTH = ("input_dropout", "relu_dropout", "weight_dropout")
+"""Rates that fairseq has once for both sides."""
+_OF_SIDE = {
+    "conv_dim": "conv_dim",
+    "ffn_dim": "ffn_embed_dim",
+    "heads": "attention_heads",
+    "convolution": "conv_type",
+    "glu": "glu",
+    "norm_before": "normalize_before",
+}
+"""Our names of values of one side, and fairseq's, which follow "encoder_" or "decoder_"."""
 _RESERVED = 2
 """Unused rows of a position table. fairseq does not count them, max_positions does."""
 
 RULES: dict[str, Rule] = {
     "arch": values.text,
-    "adaptive_softmax_cutoff": values.anything,
+    "adaptive_softmax_cutoff": lambda _name, value: shown(value),  # only whether it is there matters
     **dict.fromkeys(("dropout", "attention_dropout", "relu_dropout", "input_dropout", "weight_dropout"), RATE),
     **dict.fromkeys(("weight_softmax", "share_decoder_input_output_embed", "share_all_embeddings"), values.flag),
     **dict.fromkeys(("no_token_positional_embeddings",), values.flag),
@@ -120,7 +134,7 @@ def args_from_config(cfg: ModelConfig) -> dict[str, Any]:
             f"model.encoder.kind is '{encoder.kind}' and model.decoder.kind is '{decoder.kind}', but in fairseq's "
             "lightconv both are of kind 'light'"
         )
-    for name in ("input_dropout", "relu_dropout", "weight_dropout"):
+    for name in _OF_BOTH:
         if getattr(encoder, name) != getattr(decoder, name):
             raise UserError(
                 f"model.encoder.{name} is {getattr(encoder, name)} and model.decoder.{name} is "
@@ -130,9 +144,7 @@ def args_from_config(cfg: ModelConfig) -> dict[str, Any]:
         "arch": "lightconv",
         "dropout": cfg.dropout,
         "attention_dropout": decoder.attention_dropout,
-        "relu_dropout": encoder.relu_dropout,
-        "input_dropout": encoder.input_dropout,
-        "weight_dropout": encoder.weight_dropout,
+        **{name: getattr(encoder, name) for name in _OF_BOTH},
         "weight_softmax": True,
         "share_all_embeddings": cfg.share_embeddings,
         "share_decoder_input_output_embed": decoder.tied_output,
@@ -148,17 +160,11 @@ def args_from_config(cfg: ModelConfig) -> dict[str, Any]:
 
 def _side_args(cfg: LightConfig, side: str, positions: str, dim: int) -> dict[str, Any]:
     """The inverse of `_side_values`."""
-    values = {
+    values = {theirs: getattr(cfg, ours) for ours, theirs in _OF_SIDE.items()} | {
         "embed_path": None,
         "embed_dim": dim,
-        "conv_dim": cfg.conv_dim,
-        "ffn_embed_dim": cfg.ffn_dim,
         "layers": len(cfg.layers),
-        "attention_heads": cfg.heads,
         "kernel_size_list": list(cfg.layers),
-        "conv_type": cfg.convolution,
-        "glu": cfg.glu,
-        "normalize_before": cfg.norm_before,
         "learned_pos": cfg.positions == "learned",
     }
     return {f"{side}_{name}": value for name, value in values.items()} | {positions: cfg.max_positions - _RESERVED}
@@ -197,15 +203,92 @@ def _side_values(args: Mapping[str, Any], side: str, positions: str) -> dict[str
     return {
         "kind": "light",
         "layers": list(widths),
-        "convolution": args[f"{side}_conv_type"],
-        "conv_dim": args[f"{side}_conv_dim"],
-        "heads": args[f"{side}_attention_heads"],
-        "glu": args[f"{side}_glu"],
-        "ffn_dim": args[f"{side}_ffn_embed_dim"],
-        "norm_before": args[f"{side}_normalize_before"],
         "positions": "learned" if args[f"{side}_learned_pos"] else "sinusoidal",
         "max_positions": args[positions] + _RESERVED,
-        "input_dropout": args["input_dropout"],
-        "relu_dropout": args["relu_dropout"],
-        "weight_dropout": args["weight_dropout"],
+        **{name: args[name] for name in _OF_BOTH},
+        **{ours: args[f"{side}_{theirs}"] for ours, theirs in _OF_SIDE.items()},
     }
+
+
+_PLACES = (
+    (r"(\w+)/embedding/table", r"\1.embed_tokens.weight"),
+    (r"(\w+)/embedding/positions", r"\1.embed_positions.weight"),
+    (r"(\w+)/norm/(\w+)", r"\1.layer_norm.\2"),
+    (r"decoder/output_kernel", r"decoder.output_projection.w"),
+    (r"(\w+)/blocks/(\d+)/convolution/map_in/(\w)", r"\1.layers.\2.linear1.\3"),
+    (r"(\w+)/blocks/(\d+)/convolution/map_out/(\w)", r"\1.layers.\2.linear2.\3"),
+    (r"(\w+)/blocks/(\d+)/convolution/taps/scores", r"\1.layers.\2.conv.weight"),
+    (r"(\w+)/blocks/(\d+)/convolution/taps/maker", r"\1.layers.\2.conv.weight_linear.weight"),
+    (r"encoder/blocks/(\d+)/convolution/norm/(\w+)", r"encoder.layers.\1.layer_norm1.\2"),
+    (r"decoder/blocks/(\d+)/convolution/norm/(\w+)", r"decoder.layers.\1.conv_layer_norm.\2"),
+    (r"(\w+)/blocks/(\d+)/feed_forward/map_in/(\w)", r"\1.layers.\2.fc1.\3"),
+    (r"(\w+)/blocks/(\d+)/feed_forward/map_out/(\w)", r"\1.layers.\2.fc2.\3"),
+    (r"encoder/blocks/(\d+)/feed_forward/norm/(\w+)", r"encoder.layers.\1.layer_norm2.\2"),
+    (r"decoder/blocks/(\d+)/feed_forward/norm/(\w+)", r"decoder.layers.\1.final_layer_norm.\2"),
+    (r"decoder/blocks/(\d+)/attention/heads/(query|key|value)/(\w)", r"decoder.layers.\1.encoder_attn.\2_proj.\3"),
+    (r"decoder/blocks/(\d+)/attention/heads/out/(\w)", r"decoder.layers.\1.encoder_attn.out_proj.\2"),
+    (r"decoder/blocks/(\d+)/attention/norm/(\w+)", r"decoder.layers.\1.encoder_attn_layer_norm.\2"),
+)
+_LEAVES = {"w": "weight", "b": "bias", "scale": "weight"}
+_LETTERS = {"query_proj": "q_proj", "key_proj": "k_proj", "value_proj": "v_proj"}
+OUTPUT = "decoder.output_projection.weight"
+UNREAD = re.compile(r"(encoder|decoder)\.(version|embed_positions\._float_tensor|layers\.\d+\.conv\.conv_bias)")
+"""Tensors that fairseq stores but does not use. Their values are arbitrary."""
+
+
+def place(path: str, shape: tuple[int, ...], _tensors: Mapping[str, Any]) -> tuple[str, tuple[int, ...], bool]:
+    """fairseq's name and shape of a parameter, and whether its axes are reversed.
+
+    fairseq stores linear maps as [D, C], kernels [K, H] as [H, 1, K], and the maps that make kernels, [C, K, H], as
+    [H K, C].
+    """
+    for pattern, theirs in _PLACES:
+        match = re.fullmatch(pattern, path)
+        if match:
+            *modules, leaf = match.expand(theirs).split(".")
+            name = ".".join([*(_LETTERS.get(module, module) for module in modules), _LEAVES.get(leaf, leaf)])
+            break
+    else:
+        raise ValueError(f"{path}: fairseq has no such parameter")
+    if path.endswith("/scores"):
+        return name, (shape[1], 1, shape[0]), True
+    if path.endswith("/maker"):
+        return name, (shape[2] * shape[1], shape[0]), True
+    reverse = path.endswith(("/w", "/output_kernel"))
+    return name, shape[::-1] if reverse else shape, reverse
+
+
+def unused(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What fairseq stores beside the parameters: versions, and the unused biases of its dynamic convolutions."""
+    biases = {
+        name.replace("weight_linear.weight", "conv_bias"): np.zeros((1, 1, kernel.shape[1]), np.float32)
+        for name, kernel in tensors.items()
+        if name.endswith(".weight_linear.weight")
+    }
+    return biases | {f"{side}.version": np.array([2], np.float32) for side in ("encoder", "decoder")}
+
+
+def later(_cfg: ModelConfig, tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """Rename and reshape the tensors of 2019 as in later checkpoints.
+
+    These are layer_norms.0, one matrix for query, key and value, embed_out, and kernels [H, K] of fairseq's CUDA layer.
+    If both the older and the later name are present, the older is kept and later reported as surplus.
+    """
+    result: dict[str, Any] = {}
+    for name, value in tensors.items():
+        renamed = _later(name, value)
+        result |= {name: value} if any(new != name and new in tensors for new in renamed) else renamed
+    return result
+
+
+def _later(name: str, value: Any) -> dict[str, Any]:
+    """The later names and values of a tensor of an older checkpoint."""
+    module, _, leaf = name.rpartition(".")
+    if leaf in ("in_proj_weight", "in_proj_bias") and np.ndim(value) and len(value) % 3 == 0:
+        parts = np.split(np.asarray(value), 3)
+        return {f"{module}.{x}_proj.{leaf[8:]}": part for x, part in zip("qkv", parts, strict=True)}
+    if name == "decoder.embed_out":
+        return {OUTPUT: value}
+    if name.endswith(".conv.weight") and np.ndim(value) == 2:
+        return {name: np.asarray(value)[:, None]}
+    return {re.sub(r"\.layer_norms\.([01])\.", lambda m: f".layer_norm{int(m[1]) + 1}.", name): value}

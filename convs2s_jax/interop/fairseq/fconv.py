@@ -1,7 +1,14 @@
-"""Convert between fairseq's model arguments (`--arch fconv*`) and our ModelConfig."""
+"""fairseq's `fconv` models: their arguments as our ModelConfig, and the names of their parameters.
 
+The values of parameters are the same. fairseq stores a linear map as [D, C], we store it as [C, D].
+"""
+
+import re
 from collections.abc import Mapping
 from typing import Any
+
+import jax
+import numpy as np
 
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError, shown
@@ -12,6 +19,10 @@ from convs2s_jax.models.convs2s.convolutions import DenseConfig
 from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
 from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
 from convs2s_jax.models.convs2s.layers import ConvLayer
+from convs2s_jax.models.encoder_decoder import Params
+from convs2s_jax.nn import weight_norm
+from convs2s_jax.nn.trees import path_of
+from convs2s_jax.nn.types import Tree
 
 _BASE: dict[str, Any] = {
     "dropout": 0.1,
@@ -82,46 +93,6 @@ RULES: dict[str, Rule] = {
 }
 """The arguments of `fconv` that are used."""
 
-_SECTIONS = (
-    "distributed_training",
-    "dataset",
-    "task",
-    "optimization",
-    "optimizer",
-    "lr_scheduler",
-    "criterion",
-    "common",
-    "model",
-)
-_NAMED = {"model": "arch", "optimizer": "optimizer", "lr_scheduler": "lr_scheduler", "criterion": "criterion"}
-
-
-def flat(args: Any, cfg: Any, where: str) -> dict[str, Any]:
-    """All arguments of a checkpoint by name, from either format.
-
-    Args:
-      args: arguments in the older format, a mapping; None in the later format.
-      cfg: arguments in the later format, a mapping of sections; the model section takes precedence.
-      where: file name, for error messages.
-
-    Raises:
-      UserError: neither is present.
-    """
-    if isinstance(args, Mapping):
-        return dict(args)
-    if not isinstance(cfg, Mapping) or not isinstance(cfg.get("model"), Mapping):
-        raise UserError(f"{where} contains neither 'args' nor 'cfg' with a 'model', so fairseq's arguments are unknown")
-    result: dict[str, Any] = {}
-    for section in _SECTIONS:
-        values = cfg.get(section)
-        if isinstance(values, Mapping):
-            result |= {name: value for name, value in values.items() if name != "_name"}
-    for section, name in _NAMED.items():
-        values = cfg.get(section)
-        if name not in result and isinstance(values, Mapping) and "_name" in values:
-            result[name] = values["_name"]
-    return result
-
 
 def config_from_args(args: Mapping[str, Any]) -> ModelConfig:
     """The model described by fairseq's arguments (`--arch fconv*`).
@@ -165,22 +136,22 @@ def args_from_config(cfg: ModelConfig) -> dict[str, Any]:
       UserError: fairseq's `fconv` cannot represent the model.
     """
     encoder, decoder = cfg.encoder, cfg.decoder
-    if not isinstance(encoder, ConvEncoderConfig):
-        raise UserError(_not_fconv("encoder", encoder.kind))
-    if not isinstance(decoder, ConvDecoderConfig):
-        raise UserError(_not_fconv("decoder", decoder.kind))
+    if not isinstance(encoder, ConvEncoderConfig) or not isinstance(decoder, ConvDecoderConfig):
+        side, kind = ("decoder", decoder.kind) if isinstance(encoder, ConvEncoderConfig) else ("encoder", encoder.kind)
+        raise UserError(
+            f"model.{side}.kind is '{kind}', but only models of kind 'conv' can be exported to fairseq's fconv"
+        )
     if cfg.share_embeddings:
         raise UserError(
             "model.share_embeddings is True, but fairseq's fconv has a separate table for each side; train without it"
         )
-    for side, convolution in (("encoder", encoder.convolution), ("decoder", decoder.convolution)):
-        if not isinstance(convolution, DenseConfig):
+    for side, one in (("encoder", encoder), ("decoder", decoder)):
+        if not isinstance(one.convolution, DenseConfig):
             raise UserError(
-                f"model.{side}.convolution.kind is '{convolution.kind}', but fairseq's fconv supports "
-                "dense convolutions only"
+                f"model.{side}.convolution.kind is '{one.convolution.kind}', but fairseq's fconv supports dense "
+                "convolutions only"
             )
-    for side, positions in (("encoder", encoder.positions), ("decoder", decoder.positions)):
-        if not positions:
+        if not one.positions:
             raise UserError(
                 f"model.{side}.positions is False, but fairseq's fconv always adds positions; train with positions"
             )
@@ -200,10 +171,6 @@ def args_from_config(cfg: ModelConfig) -> dict[str, Any]:
         "max_source_positions": encoder.max_positions,
         "max_target_positions": decoder.max_positions,
     }
-
-
-def _not_fconv(side: str, kind: str) -> str:
-    return f"model.{side}.kind is '{kind}', but only models of kind 'conv' can be exported to fairseq's fconv"
 
 
 def _with_defaults(args: Mapping[str, Any]) -> dict[str, Any]:
@@ -227,3 +194,123 @@ def _attention_layers(attention: Any, count: int) -> list[int] | None:
 def _written(layers: tuple[ConvLayer, ...]) -> str:
     """A layer list in fairseq's syntax. The third number of a layer is its residual."""
     return str([(x.channels, x.width) if x.skip == 1 else (x.channels, x.width, x.skip) for x in layers])
+
+
+_NAMES = (
+    (r"embedding/table", r"embed_tokens.weight"),
+    (r"embedding/positions", r"embed_positions.weight"),
+    (r"map_in/(.+)", r"fc1.\1"),
+    (r"map_out/(.+)", r"fc2.\1"),
+    (r"output", r"fc3.bias"),
+    (r"output/(.+)", r"fc3.\1"),
+    (r"blocks/(\d+)/conv/(.+)", r"convolutions.\1.\2"),
+    (r"blocks/(\d+)/projection/(.+)", r"projections.\1.\2"),
+    (r"blocks/(\d+)/attention/query/(.+)", r"attention.\1.in_projection.\2"),
+    (r"blocks/(\d+)/attention/context/(.+)", r"attention.\1.out_projection.\2"),
+)
+_LEAVES = {"w/v": "weight_v", "w/g": "weight_g", "w": "weight", "b": "bias"}
+_ORDER = ("embed_tokens", "embed_positions", "fc1", "projections", "convolutions", "attention", "fc2", "fc3")
+_VERSION, OUTPUT = "decoder.version", "decoder.fc3.weight"
+_OLD_LENGTH = re.compile(r"decoder\.convolutions\.\d+\.weight_g")
+UNREAD = re.compile(r"decoder\.version")
+"""Tensors that are no parameters."""
+
+
+def fairseq_name(path: str) -> str:
+    """fairseq's name of one of our parameters: 'decoder/blocks/0/conv/w/v' -> 'decoder.convolutions.0.weight_v'."""
+    side, _, rest = path.partition("/")
+    for pattern, name in _NAMES:
+        match = re.fullmatch(pattern, rest)
+        if match:
+            *heads, leaf = match.expand(name).rsplit(".", 1)
+            return ".".join([side, *heads, _LEAVES.get(leaf, leaf)])
+    raise ValueError(f"{path}: fairseq has no such parameter")
+
+
+def place(path: str, shape: tuple[int, ...], tensors: Mapping[str, Any]) -> tuple[str, tuple[int, ...], bool]:
+    """fairseq's name and shape of a parameter, and whether its axes are reversed: those of linear maps.
+
+    If `decoder.version` is missing or below 2, the norm of decoder convolutions is taken over (C, 2D) for each tap.
+    Their g is [K, 1, 1], which `weight_norm.merge` supports.
+    """
+    name = fairseq_name(path)
+    if _version(tensors) < 2 and _OLD_LENGTH.fullmatch(name) and np.shape(tensors.get(name, 0))[-1:] == (1,):
+        return name, (len(tensors[name]), 1, 1), False
+    reverse = bool(re.search(r"\.weight(_v|_g)?$", name)) and not re.search(r"convolutions|embed_", name)
+    return name, shape[::-1] if reverse else shape, reverse
+
+
+def order(name: str) -> tuple[Any, ...]:
+    """Sort key for fairseq's order of tensors: by module, layer, and within a layer bias, weight_g, weight_v."""
+    side, module, *rest = name.split(".")
+    index = _ORDER.index(module) if module in _ORDER else -1
+    layer = int(rest[0]) if rest and rest[0].isdecimal() else 0
+    return side == "decoder", index, layer, name != OUTPUT, name
+
+
+def unused(_tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What fairseq stores beside the parameters: the decoder's version."""
+    return {_VERSION: np.array([2], np.float32)}
+
+
+def later(cfg: ModelConfig, tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """Split kernels from which weight normalisation was removed: v = w, g = ||w|| for each output channel."""
+    result = {}
+    for name, value in tensors.items():
+        module, _, leaf = name.rpartition(".")
+        bare = leaf == "weight" and "embed_" not in module and not (cfg.decoder.tied_output and name == OUTPUT)
+        if bare and np.ndim(value) in (2, 3) and not {f"{module}.weight_v", f"{module}.weight_g"} & set(tensors):
+            w = np.asarray(value)
+            axes = (1,) if w.ndim == 2 else (0, 1)
+            zeros = np.all(w == 0, axis=axes, keepdims=True)  # no direction: any direction of length 0
+            result[f"{module}.weight_v"] = np.where(zeros, np.ones_like(w), w)
+            result[f"{module}.weight_g"] = np.sqrt(np.sum(np.square(w), axis=axes, keepdims=True))
+        else:
+            result[name] = value
+    return result
+
+
+def as_version_2(params: Params) -> Params:
+    """Convert kernels to the form of version 2, with one length for each output channel.
+
+    Decoder convolutions of version-1 checkpoints are merged and split again. Other kernels are unchanged, bit for bit.
+    """
+
+    def renew(normed: Tree) -> Tree:
+        if not isinstance(normed, weight_norm.Normed) or normed.g.shape[-1] == normed.v.shape[-1]:
+            return normed
+        return weight_norm.normed(weight_norm.kernel(normed))
+
+    return jax.tree.map(renew, params, is_leaf=lambda x: isinstance(x, weight_norm.Normed))
+
+
+def check_directions(params: Tree) -> None:
+    """Refuse directions whose norm is zero or infinite, since weight normalisation divides by it.
+
+    Raises:
+      UserError: names the first of them as fairseq does.
+    """
+    found = jax.tree_util.tree_leaves_with_path(params, is_leaf=lambda x: isinstance(x, weight_norm.Normed))
+    for path, leaf in found:
+        if not isinstance(leaf, weight_norm.Normed):
+            continue
+        axes = tuple(axis for axis, size in enumerate(leaf.g.shape) if size == 1)
+        with np.errstate(over="ignore", under="ignore"):
+            norm = np.sqrt(np.sum(np.square(np.asarray(leaf.v)), axis=axes))
+        odd = np.flatnonzero(~(np.isfinite(norm) & (norm > 0)))
+        if len(odd):
+            raise UserError(
+                f"{fairseq_name(path_of(path))}_v has a norm of {norm.flat[odd[0]]:g} in channel {odd[0]} (channels "
+                f"affected: {len(odd)}); weight normalisation divides by it, so the model computes NaN in fairseq "
+                "too; use another checkpoint"
+            )
+
+
+def momentum_obstacle(tensors: Mapping[str, Any]) -> str:
+    """The reason that momentum cannot be imported, if kernels are not split as in version 2; else ""."""
+    current = _version(tensors) >= 2 and "encoder.fc1.weight_v" in tensors
+    return "" if current else "its weight normalisation has a different form from the one trained here"
+
+
+def _version(tensors: Mapping[str, Any]) -> float:
+    return float(np.max(np.asarray(tensors.get(_VERSION, 1.0)), initial=0.0))

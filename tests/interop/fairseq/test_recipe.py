@@ -1,99 +1,15 @@
-"""fairseq's arguments of models and training, read and written."""
+"""fairseq's arguments of training, read and written."""
 
 import math
 
-import jax
 import pytest
 
 from convs2s_jax.core.config import build, to_dict
-from convs2s_jax.core.errors import UserError
-from convs2s_jax.interop import fairseq
-from convs2s_jax.interop.fairseq import arguments, recipe
-from convs2s_jax.models import encoder_decoder
-from convs2s_jax.nn import weight_norm
+from convs2s_jax.interop.fairseq import recipe
 from convs2s_jax.training import schedule
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.schedule import CosineConfig, PlateauConfig
 from tests import tiny
-from tests.interop.fairseq import examples
-
-# Parameters of each preset at vocabularies of 9336 and 6408.
-COUNTS = {
-    "fconv": 85_207_056,
-    "fconv_iwslt_de_en": 9_628_176,
-    "fconv_wmt_en_ro": 86_979_088,
-    "fconv_wmt_en_de": 142_955_024,
-    "fconv_wmt_en_fr": 191_496_720,
-}
-
-
-@pytest.mark.parametrize("arch", COUNTS)
-def test_absent_arguments_are_those_of_the_preset(arch):
-    assert set(arguments.PRESETS) == set(COUNTS)
-    cfg = arguments.config_from_args({"arch": arch, "dropout": None})
-    shapes = jax.eval_shape(
-        lambda key: weight_norm.split(encoder_decoder.init(key, cfg, source_vocabulary=9336, target_vocabulary=6408)),
-        jax.random.key(0),
-    )
-    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == COUNTS[arch]
-    wider = arguments.config_from_args({"arch": arch, "decoder_out_embed_dim": 333})
-    assert wider.decoder.out_dim == 333
-    assert wider.encoder == cfg.encoder
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["fconv_04_share_embed_nopad", "fconv_07_even_kernels", "fconv_05_partial_attention", "fconv_06_residual_skip"],
-)
-def test_arguments_written_say_the_same_model(name):
-    cfg = arguments.config_from_args(examples.case(name)[1])
-    assert arguments.config_from_args(arguments.args_from_config(cfg)) == cfg
-
-
-@pytest.mark.parametrize("arch", ["transformer", "lightconv_lm", "fconv_lm_dauphin_gbw", "fconv_self_att_wp", "fconvx"])
-def test_another_architecture_is_refused(arch):
-    sentence = f"^arch is '{arch}'; only fairseq's fconv and lightconv models can be read, such as fconv, fconv_iwslt_"
-    with pytest.raises(UserError, match=sentence):
-        fairseq.config_from_args({"arch": arch, "encoder_layers": 6, "decoder_layers": 6})
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "sentence"),
-    [
-        ("decoder_layers", 6, "decoder_layers is 6; expected a list of 1 to 1000 layers"),
-        ("decoder_attention", "[True, True]", "one for each of the 20 decoder layers"),
-        ("decoder_attention", "[2] * 20", "expected True, False, or a list of them"),
-    ],
-)
-def test_odd_arguments_are_named(name, value, sentence):
-    with pytest.raises(UserError, match=sentence):
-        arguments.config_from_args({"arch": "fconv", name: value})
-
-
-def test_numbers_say_which_layers_attend_too():
-    args = {"arch": "fconv", "decoder_layers": "[(8, 3)] * 3", "decoder_attention": "[1, 0, 1]"}
-    assert arguments.config_from_args(args).decoder.attention_layers == (1, 3)
-
-
-def test_models_that_fairseq_cannot_hold_are_refused():
-    for side in ("encoder", "decoder"):
-        cfg = tiny.config(**{f"model__{side}__positions": False}).model
-        with pytest.raises(
-            UserError, match=f"model.{side}.positions is False, but fairseq's fconv always adds positions"
-        ):
-            arguments.args_from_config(cfg)
-        cfg = tiny.config(**{f"model__{side}__convolution": {"kind": "separable"}}).model
-        with pytest.raises(
-            UserError, match=f"model.{side}.convolution.kind is 'separable', but .* dense convolutions only"
-        ):
-            arguments.args_from_config(cfg)
-        cfg = tiny.config(**{f"model__{side}": {"kind": "slicenet"}}).model
-        with pytest.raises(
-            UserError,
-            match=f"model.{side}.kind is 'slicenet', but only models of kind 'conv' can be exported to fairseq's fconv",
-        ):
-            arguments.args_from_config(cfg)
-
 
 SCHEDULES = [
     {"kind": "fixed", "rates": [0.25, 0.1], "force_anneal": 6, "shrink": 0.5, "warmup": 40},
@@ -126,6 +42,10 @@ def test_training_written_is_read_again(schedule, optimizer, smoothing):
 def test_a_plateau_on_another_metric_is_said():
     args = {"lr_scheduler": "reduce_lr_on_plateau", "lr": [0.5]}
     smooth = {"criterion": "label_smoothed_cross_entropy", "label_smoothing": 0.1}
+    for more in ({"criterion": "adaptive_loss"}, {"ignore_prefix_size": 1}):
+        found = recipe.recipe(args | more, None, 1)
+        assert not found.keeps_best
+        assert "the learning rate followed the validation loss of another kind; here it follows the" in found.lost[-1]
     for more, keeps in (
         (smooth, False),
         ({**smooth, "best_checkpoint_metric": "nll_loss"}, True),
@@ -232,13 +152,6 @@ def test_a_cosine_without_a_period_says_what_it_needs():
     ]
 
 
-@pytest.mark.parametrize("more", [{"criterion": "adaptive_loss"}, {"ignore_prefix_size": 1}])
-def test_the_best_loss_of_another_kind_is_not_kept(more):
-    found = recipe.recipe({"lr_scheduler": "reduce_lr_on_plateau", "lr": [0.5], **more}, None, 1)
-    assert not found.keeps_best
-    assert "the learning rate followed the validation loss of another kind; here it follows the" in found.lost[-1]
-
-
 @pytest.mark.parametrize(("spelled", "count"), [("False", 0), (False, 0), ("True", 1), (True, 1)])
 def test_left_padding_is_a_text_in_some_versions(spelled, count):
     assert len(recipe.recipe({"left_pad_target": spelled}, None, 1).lost) == count
@@ -298,8 +211,6 @@ def test_a_plateau_without_a_stop_does_not_stop(none):
 def test_tokens_of_a_batch_are_those_of_all_devices():
     args = {"max_tokens": 4000, "distributed_world_size": 8, "update_freq": "[2]"}
     assert recipe.recipe(args, None, 1).batch == {"tokens": 32000, "accumulate": 2}
-    later = {"distributed_training": {"distributed_world_size": 8}, "model": {"max_tokens": 4000}}
-    assert recipe.recipe(arguments.flat(None, later, "a.pt"), None, 1).batch == {"tokens": 32000}
 
 
 @pytest.mark.parametrize(("epoch", "expected"), [(1, 8), (2, 4), (3, 1), (9, 1)])

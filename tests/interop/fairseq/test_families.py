@@ -1,0 +1,344 @@
+"""fairseq's arguments and parameters of `fconv` and `lightconv` models, read, written and refused."""
+
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.interop import fairseq
+from convs2s_jax.interop.fairseq import families, fconv, lightconv
+from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models.config import ModelConfig
+from convs2s_jax.models.light.decoder import LightDecoderConfig
+from convs2s_jax.models.light.encoder import LightEncoderConfig
+from convs2s_jax.nn import weight_norm
+from tests import tiny
+from tests.interop.fairseq import examples
+
+CONV = ["fconv_04_share_embed_nopad", "fconv_05_partial_attention", "fconv_06_residual_skip", "fconv_07_even_kernels"]
+DYNAMIC, LIGHT = "dynamicconv_01_glu", "lightconv_02_prenorm_learnedpos_noglu_widekernel"
+MODELS = [*CONV, "lightconv_01_glu", LIGHT, DYNAMIC, "dynamicconv_02_widekernel", "shared"]
+
+
+def case(name):
+    """Arguments and tensors of a golden case; "shared" has one table for encoder, decoder and softmax."""
+    args, tensors = examples.case(DYNAMIC if name == "shared" else name)[1:]
+    args["arch"] = "fconv" if name in CONV else "lightconv"
+    if name == "shared":
+        table = tensors["decoder.embed_tokens.weight"]
+        tensors |= {"encoder.embed_tokens.weight": table, "decoder.output_projection.weight": table}
+        args |= {"share_all_embeddings": True, "share_decoder_input_output_embed": True}
+    return args, tensors
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_there_and_back_every_argument_and_tensor_is_the_same(name):
+    args, tensors = case(name)
+    cfg = fairseq.config_from_args(args)
+    assert fairseq.config_from_args(families.family_of_model(cfg).args(cfg)) == cfg
+    back, parameters = families.whole_state_dict(cfg, fairseq.params_from_state_dict(cfg, tensors))
+    assert set(back) == set(tensors)
+    for key, value in tensors.items():
+        np.testing.assert_array_equal(back[key], value, err_msg=key)
+        assert back[key].dtype == value.dtype
+    copies = cfg.decoder.tied_output + cfg.share_embeddings
+    assert parameters == sum(not key.endswith(".version") for key in tensors) - copies
+    if name in CONV:
+        assert list(back) == list(tensors)  # in fairseq's order
+
+
+# Parameters of each preset at vocabularies of 9336 and 6408.
+COUNTS = {
+    "fconv": 85_207_056,
+    "fconv_iwslt_de_en": 9_628_176,
+    "fconv_wmt_en_ro": 86_979_088,
+    "fconv_wmt_en_de": 142_955_024,
+    "fconv_wmt_en_fr": 191_496_720,
+}
+
+
+def size(cfg, source, target):
+    init = partial(encoder_decoder.init, cfg=cfg, source_vocabulary=source, target_vocabulary=target)
+    shapes = jax.eval_shape(lambda key: encoder_decoder.split(init(key), cfg), jax.random.key(0))
+    return sum(leaf.size for leaf in jax.tree.leaves(shapes))
+
+
+@pytest.mark.parametrize("arch", COUNTS)
+def test_absent_arguments_of_fconv_are_those_of_the_preset(arch):
+    assert set(fconv.PRESETS) == set(COUNTS)
+    assert size(fairseq.config_from_args({"arch": arch, "dropout": None}), 9336, 6408) == COUNTS[arch]
+    assert fairseq.config_from_args({"arch": arch, "decoder_out_embed_dim": 333}).decoder.out_dim == 333
+
+
+PRESETS = {
+    "lightconv": (512, 2048, 8, True, 0.1, 0.0, 0.0, 0.1),
+    "lightconv_iwslt_de_en": (512, 1024, 4, False, 0.1, 0.1, 0.1, 0.0),
+    "lightconv_wmt_en_de": (512, 2048, 8, True, 0.1, 0.0, 0.0, 0.1),
+    "lightconv_wmt_en_de_big": (1024, 4096, 16, True, 0.3, 0.1, 0.1, 0.1),
+    "lightconv_wmt_en_fr_big": (1024, 4096, 16, True, 0.1, 0.1, 0.1, 0.1),
+    "lightconv_wmt_zh_en_big": (1024, 4096, 16, True, 0.2, 0.2, 0.2, 0.1),
+}
+"""E, F, H, gate, and dropout: the model's, of attention, of weights, of input."""
+
+
+@pytest.mark.parametrize("arch", PRESETS)
+def test_absent_arguments_of_lightconv_are_those_of_the_preset(arch):
+    assert set(lightconv.PRESETS) == set(PRESETS)
+    dim, ffn, heads, glu, dropout, attention, weight, at_input = PRESETS[arch]
+    cfg = fairseq.config_from_args({"arch": arch, "dropout": None})
+    assert (cfg.embedding_dim, cfg.dropout, cfg.decoder.attention_dropout) == (dim, dropout, attention)
+    for side, widths in ((cfg.encoder, (3, 7, 15, 31, 31, 31, 31)), (cfg.decoder, (3, 7, 15, 31, 31, 31))):
+        assert (side.conv_dim, side.ffn_dim, side.heads, side.glu, side.layers) == (dim, ffn, heads, glu, widths)
+        assert (side.weight_dropout, side.input_dropout, side.relu_dropout) == (weight, at_input, 0.0)
+        form = (side.convolution, side.positions, side.norm_before, side.max_length)
+        assert form == ("dynamic", "sinusoidal", False, 1024)
+
+
+def test_an_absent_argument_may_be_that_of_another_one():
+    cfg = fairseq.config_from_args({"arch": "lightconv", "encoder_ffn_embed_dim": 64, "attention_dropout": 0.3})
+    assert (cfg.decoder.ffn_dim, cfg.encoder.weight_dropout) == (64, 0.3)
+    own = {"encoder_ffn_embed_dim": 64, "attention_dropout": 0.3, "encoder_kernel_size_list": "[5]"}
+    cfg = fairseq.config_from_args({"arch": "lightconv_iwslt_de_en", **own})  # which has its own for the others
+    assert (cfg.decoder.ffn_dim, cfg.encoder.weight_dropout, cfg.encoder.layers) == (1024, 0.1, (5,) * 7)
+
+
+def test_the_big_preset_has_the_parameters_of_the_paper():
+    """213 M in table 2 (Wu et al. 2019), with one table of 32,768 sub-words for both sides and the softmax."""
+    cfg = fairseq.config_from_args({"arch": "lightconv_wmt_en_de_big", "share_all_embeddings": True})
+    assert round(size(cfg, 32768, 32768) / 1e6) == 213
+
+
+def test_every_argument_of_lightconv_is_that_of_its_side():
+    """Each has a value of its own, and so has the model."""
+    encoder = {"embed_dim": 8, "conv_dim": 12, "ffn_embed_dim": 20, "layers": 2, "kernel_size_list": [3, 5]}
+    decoder = {"embed_dim": 8, "conv_dim": 16, "ffn_embed_dim": 28, "layers": 3, "kernel_size_list": [7, 9, 11]}
+    encoder |= {"attention_heads": 2, "conv_type": "dynamic", "glu": 0, "normalize_before": True, "learned_pos": False}
+    decoder |= {"attention_heads": 4, "conv_type": "lightweight", "glu": 1}
+    decoder |= {"normalize_before": False, "learned_pos": True, "output_dim": 8}
+    args = {f"encoder_{name}": value for name, value in encoder.items()}
+    args |= {f"decoder_{name}": value for name, value in decoder.items()}
+    args |= {"arch": "lightconv", "dropout": 0.11, "attention_dropout": 0.12, "relu_dropout": 0.13}
+    args |= {"input_dropout": 0.14, "weight_dropout": 0.15, "share_decoder_input_output_embed": True}
+    args |= {"max_source_positions": 40, "max_target_positions": 50}
+    rates = {"input_dropout": 0.14, "relu_dropout": 0.13, "weight_dropout": 0.15}
+    first = {"layers": (3, 5), "convolution": "dynamic", "conv_dim": 12, "heads": 2, "glu": False, "ffn_dim": 20}
+    first |= {"norm_before": True, "positions": "sinusoidal", "max_positions": 42}
+    second = {"layers": (7, 9, 11), "convolution": "lightweight", "conv_dim": 16, "heads": 4, "glu": True}
+    second |= {"ffn_dim": 28, "norm_before": False, "positions": "learned", "max_positions": 52}
+    assert fairseq.config_from_args(args) == ModelConfig(
+        embedding_dim=8,
+        dropout=0.11,
+        encoder=LightEncoderConfig(**first, **rates),
+        decoder=LightDecoderConfig(**second, tied_output=True, attention_dropout=0.12, **rates),
+    )
+    shared = {"share_all_embeddings": True, "share_decoder_input_output_embed": False}
+    assert fairseq.config_from_args(args | shared).decoder.tied_output
+
+
+def test_attention_lists_name_layers():
+    args = {"arch": "fconv", "decoder_layers": "[(8, 3)] * 3"}
+    for text, layers in (("[True, False, True]", (1, 3)), ("[1, 0, 1]", (1, 3)), ("True", None)):
+        assert fairseq.config_from_args({**args, "decoder_attention": text}).decoder.attention_layers == layers
+    with pytest.raises(UserError, match="decoder does not read the source, but there is an encoder: let a layer"):
+        fairseq.config_from_args({**args, "decoder_attention": "False"})
+
+
+@pytest.mark.parametrize(
+    ("arch", "name", "value", "sentence"),
+    [
+        ("fconv", "decoder_layers", 6, "decoder_layers is 6; expected a list of 1 to 1000 layers"),
+        ("fconv", "decoder_attention", "[True, True]", "one for each of the 20 decoder layers"),
+        ("fconv", "decoder_attention", "[2] * 20", "expected True, False, or a list of them"),
+        ("fconv", "decoder_embed_dim", 7, "attention needs equal sizes"),
+        ("lightconv", "decoder_embed_dim", 256, r"^decoder_embed_dim is 256 and encoder_embed_dim is 512; models here"),
+        ("lightconv", "decoder_output_dim", 256, r"^decoder_output_dim is 256 and decoder_embed_dim is 512; models"),
+        ("lightconv", "weight_softmax", False, r"^weight_softmax is False, but kernels here are always normalised by"),
+        ("lightconv", "no_token_positional_embeddings", True, r"^no_token_positional_embeddings is True, but models"),
+        ("lightconv", "adaptive_softmax_cutoff", "1000", r"^adaptive_softmax_cutoff is set, but the softmax here is"),
+        ("lightconv", "encoder_kernel_size_list", [3, 7], r"^encoder_kernel_size_list is \[3, 7\]; expected one width"),
+        ("lightconv", "decoder_kernel_size_list", "x", r"^decoder_kernel_size_list\[0\] is 'x'; expected an integer"),
+        ("lightconv", "encoder_conv_type", "wide", r"^model.encoder.convolution is 'wide'"),
+        ("lightconv", "encoder_layers", 2_000_000, r"^encoder_layers is 2000000; expected an integer between 1 and"),
+        ("lightconv", "decoder_glu", 2, r"^decoder_glu is 2; expected True or False$"),
+    ],
+)
+def test_models_that_are_not_among_ours_are_refused(arch, name, value, sentence):
+    with pytest.raises(UserError, match=sentence):
+        fairseq.config_from_args({"arch": arch, name: value})
+
+
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"{}__positions": False}, "model.{}.positions is False, but fairseq's fconv always adds positions"),
+        (
+            {"{}__convolution": {"kind": "separable"}},
+            "model.{}.convolution.kind is 'separable', but fairseq's fconv supports dense convolutions only",
+        ),
+        ({"{}": {"kind": "slicenet"}}, "model.{}.kind is 'slicenet', but only models of kind 'conv' can be exported"),
+    ],
+)
+def test_models_that_fairseq_cannot_hold_are_refused(side, change, sentence):
+    cfg = tiny.config(**{f"model__{name.format(side)}": value for name, value in change.items()}).model
+    with pytest.raises(UserError, match=sentence.format(side)):
+        fconv.args_from_config(cfg)
+
+
+# Parameters.
+
+
+def of_2019(tensors, tied):
+    """The same state dict as fairseq wrote it when it published its models; what it does not use may be anything."""
+    result = {}
+    for name, value in tensors.items():
+        if tied and name == "decoder.output_projection.weight":
+            continue
+        if "_proj." in name and ".out_proj." not in name and "output" not in name:
+            module, leaf = name.rsplit(".", 2)[0], name.rsplit(".", 1)[1]
+            parts = [tensors[f"{module}.{letter}_proj.{leaf}"] for letter in "qkv"]
+            result[f"{module}.in_proj_{leaf}"] = np.concatenate(parts)
+        else:
+            name = name.replace("layer_norm1", "layer_norms.0").replace("layer_norm2", "layer_norms.1")
+            result[name.replace("output_projection.weight", "embed_out")] = value
+    unused = {f"{side}.embed_positions._float_tensor": np.full(1, np.inf) for side in ("encoder", "decoder")}
+    biases = {name: np.full_like(value, np.nan) for name, value in result.items() if name.endswith("conv_bias")}
+    return result | unused | biases
+
+
+def of_cuda(tensors, tied):
+    """Kernels [H, K], as fairseq's CUDA layer has them."""
+    del tied
+    return {name: value[:, 0] if name.endswith("conv.weight") else value for name, value in tensors.items()}
+
+
+@pytest.mark.parametrize(("name", "change"), [(LIGHT, of_2019), (LIGHT, of_cuda), (DYNAMIC, of_2019)])
+def test_older_names_and_shapes_are_the_same_parameters(name, change):
+    args, tensors = case(name)
+    older = change(tensors, args["share_decoder_input_output_embed"])
+    assert {k: v.shape for k, v in older.items()} != {k: v.shape for k, v in tensors.items()}
+    cfg = fairseq.config_from_args(args)
+    found, expected = (fairseq.params_from_state_dict(cfg, one) for one in (older, tensors))
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+@pytest.mark.parametrize("name", ["fconv_07_even_kernels", "fconv_09_old_version1_checkpoint"])
+def test_an_output_channel_of_zeros_stays_zero_where_weight_norm_was_removed(name):
+    """Its kernel has no direction, so one is chosen: a length of zero times any direction."""
+    _, args, tensors = examples.case(name)
+    cfg = fairseq.config_from_args(args)
+    whole = weight_norm.merge(fairseq.params_from_state_dict(cfg, tensors))
+    removed = {k: v for k, v in tensors.items() if "weight_" not in k}
+    for key, value in fairseq.state_dict(whole).items():
+        removed[key] = np.array(value)
+    removed["encoder.fc1.weight"][3] = 0
+    removed["decoder.convolutions.0.weight"][..., 3] = 0
+    params = fconv.as_version_2(fairseq.params_from_state_dict(cfg, removed))
+    fconv.check_directions(params)
+    found = fairseq.state_dict(weight_norm.merge(params))
+    assert not np.any(found["encoder.fc1.weight"][3])
+    assert not np.any(found["decoder.convolutions.0.weight"][..., 3])
+    for key, value in found.items():
+        np.testing.assert_allclose(value, removed[key], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-30, 1e30], ids=["zero", "underflow", "overflow"])
+def test_a_direction_without_norm_is_named(value):
+    """fairseq itself computes NaN with it."""
+    args, tensors = case(CONV[3])
+    name = "decoder.convolutions.0.weight_v"
+    tensors[name] = tensors[name].copy()
+    tensors[name][:, :, 5] = value
+    params = fairseq.params_from_state_dict(fairseq.config_from_args(args), tensors)
+    with pytest.raises(UserError, match=rf"{name} has a norm of (0|inf) in channel 5 \(channels affected: 1\); weight"):
+        fconv.check_directions(params)
+
+
+def without(*names):
+    return lambda tensors: {name: value for name, value in tensors.items() if name not in names}
+
+
+def plus(**more):
+    return lambda tensors: tensors | {name.replace("__", "."): make(tensors) for name, make in more.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "sentence"),
+    [
+        (CONV[3], without("encoder.fc1.bias"), "encoder.fc1.bias is missing"),
+        (CONV[3], without("decoder.embed_tokens.weight"), "decoder.embed_tokens.weight is missing"),
+        (CONV[3], plus(decoder__fc2__bias=lambda t: t["decoder.fc2.bias"][:3]), r"fc2.bias has shape \(3,\), expected"),
+        (CONV[3], plus(decoder__fc2__bias=lambda t: t["decoder.fc2.bias"].astype(int)), "fc2.bias contains integers"),
+        (
+            CONV[3],
+            plus(encoder__embed_tokens__weight=lambda t: t["encoder.embed_tokens.weight"][:1]),
+            r"embed_tokens.weight has shape \(1,",
+        ),
+        (CONV[3], lambda t: {"w": t["decoder.fc2.bias"]}, r"encoder.embed_tokens.weight is missing; .*; and \d+ more"),
+        (DYNAMIC, plus(decoder__embed_out=lambda _: np.zeros(1)), "decoder.embed_out has no counterpart in the model"),
+        (
+            DYNAMIC,
+            lambda t: t | {"encoder.layers.0.layer_norms.1.bias": t["encoder.layers.0.layer_norm2.bias"] + 1},
+            "encoder.layers.0.layer_norms.1.bias has no counterpart",
+        ),
+        (
+            DYNAMIC,
+            lambda t: t | {"decoder.layers.0.linear1.weight": np.zeros((24, 48), np.float32)},
+            r"decoder.layers.0.linear1.weight has shape \(24, 48\), expected \(48, 24\)",
+        ),
+        (
+            DYNAMIC,
+            lambda t: t | {"encoder.layers.0.conv.weight_linear.weight": np.zeros((12, 23), np.float32)},
+            r"encoder.layers.0.conv.weight_linear.weight has shape \(12, 23\), expected \(12, 24\)",
+        ),
+        (
+            LIGHT,
+            lambda t: t | {"decoder.output_projection.weight": t["decoder.embed_tokens.weight"] + 1},
+            "decoder.output_projection.weight differs from decoder.embed_tokens.weight, but",
+        ),
+        (
+            "shared",
+            lambda t: t | {"encoder.embed_tokens.weight": t["encoder.embed_tokens.weight"] + 1},
+            "encoder.embed_tokens.weight differs from decoder.embed_tokens.weight, but",
+        ),
+    ],
+)
+def test_tensors_that_do_not_fit_are_named(name, change, sentence):
+    args, tensors = case(name)
+    with pytest.raises(UserError, match=f"^the checkpoint does not match the configuration: .*{sentence}"):
+        fairseq.params_from_state_dict(fairseq.config_from_args(args), change(tensors))
+
+
+def test_a_model_of_two_kinds_has_no_checkpoint():
+    args, tensors = case(LIGHT)
+    cfg = ModelConfig(encoder=fairseq.config_from_args(args).encoder)
+    with pytest.raises(UserError, match=r"^the model's encoder is of kind 'light' and its decoder of kind 'conv'; no"):
+        fairseq.params_from_state_dict(cfg, tensors)
+
+
+def test_an_unknown_name_is_a_mistake_of_the_developer():
+    with pytest.raises(ValueError, match="fairseq has no such parameter"):
+        fairseq.fairseq_name("decoder/somewhere/w/v")
+    assert fairseq.fairseq_name("decoder/blocks/2/attention/query/w/g") == "decoder.attention.2.in_projection.weight_g"
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            lambda b: b[1:],
+            r"buffers do not match its parameters \(51 buffers for 52 parameters\), as after training in",
+        ),
+        (lambda b: [b[0][:2], *b[1:]], r".*encoder.embed_tokens.weight has shape \(2, 16\), expected \("),
+        (lambda b: [b[0] + np.inf, *b[1:]], "the momentum of encoder.embed_tokens.weight, .* is not finite; use --nom"),
+        (lambda b: [b[0] + 1e37, *b[1:]], "divided by its learning rate of 0.01, is not finite; use --nomomentum"),
+    ],
+)
+def test_momentum_that_does_not_fit_is_refused(change, sentence):
+    args, tensors = case(CONV[3])
+    cfg = fairseq.config_from_args(args)
+    params = fairseq.params_from_state_dict(cfg, tensors)
+    with pytest.raises(UserError, match=sentence):
+        families.trace(cfg, params, change(examples.buffers(tensors)), 0.01)
