@@ -128,7 +128,7 @@ BOMBS = {
 
 @pytest.mark.parametrize("name", drills_but(BOMBS, [*BOMBS][:2]))
 def test_a_bomb_is_refused_in_one_sentence(torch, good, tmp_path, name, isolated, monkeypatch):
-    monkeypatch.setattr(checkpoint, "_SECONDS", 5)
+    monkeypatch.setattr(checkpoint, "_SECONDS", 2)
     write, sentence = BOMBS[name]
     path = tmp_path / ("bomb.npz" if write is large_array else "bomb.pt")
     write(torch, good, path)
