@@ -1,10 +1,12 @@
 """What README, docs and the heads of configs/ tell to type: each configuration they name is there and takes it.
 
-Flags of all other commands are flags that their command knows. `tests/test_site.py` runs whole pages, as drills.
+Flags of all other commands are flags that their command knows. As drills, all commands of each page run, with less of
+everything.
 """
 
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,9 +16,8 @@ from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import parse, read_config, split_overrides
 from convs2s_jax.core.config import build
 from convs2s_jax.training.run.config import Config
-from tests import tiny
+from tests import pages, shorter, tiny
 
-PAGES = [tiny.ROOT / "README.md", tiny.ROOT / "launch" / "README.md", *sorted((tiny.ROOT / "docs").rglob("*.md"))]
 HEADS = sorted((tiny.ROOT / "configs").glob("*.py"))
 FLAG = r"""--[\w.]+(?:=(?:"[^"]*"|'[^']*'|[^\s`#"']+))?"""
 COMMAND = re.compile(
@@ -30,7 +31,7 @@ def commands(path: Path) -> list[tuple[str, list[str]]]:
     return [(config, shlex.split(flags.replace("\\", " "))) for config, flags in found]
 
 
-EXAMPLES = [(page.name, *command) for page in [*PAGES, *HEADS] for command in commands(page)]
+EXAMPLES = [(page.name, *command) for page in [*pages.PAGES, *HEADS] for command in commands(page)]
 
 
 @pytest.mark.parametrize(("page", "config", "arguments"), EXAMPLES, ids=lambda x: x if isinstance(x, str) else "")
@@ -68,7 +69,7 @@ def flags_in(page: Path) -> list[tuple[str, list[str]]]:
     return [(name, shlex.split(flags.replace("\\\n", " "))) for name, flags in found]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.stem)
 def test_flags_of_each_command_are_known(page):
     """Flags with their values, as the command would read them; a value such as N or $i stands for one."""
     for name, given in flags_in(page):
@@ -83,5 +84,59 @@ def test_flags_of_each_command_are_known(page):
 
 
 def test_commands_of_all_kinds_are_found():
-    found = {name for page in PAGES for name, _ in flags_in(page)}
+    found = {name for page in pages.PAGES for name, _ in flags_in(page)}
     assert {"train", "decode", "serve", "export", "shortlist", "import", "scale plan", "config"} <= found
+
+
+def test_each_block_is_of_commands_or_says_what_else_it_is():
+    found = [(pages.name_of(page), block.language) for page in pages.PAGES for block in pages.blocks(page)]
+    known = (*pages.COMMANDS, *pages.OTHERS)
+    assert [one for one in found if one[1] not in known] == []
+
+
+def test_what_is_not_run_is_on_the_pages_and_has_a_reason():
+    every = [command for page in pages.PAGES for command in pages.commands(page)]
+    unused = [part for part in shorter.NOT_RUN if not any(part in command for command in every)]
+    assert unused == [], "no page has such a command any more"
+    assert all(shorter.NOT_RUN.values())
+    assert len([command for command in every if pages.reason(command) is None]) > 100
+
+
+def test_commands_that_are_run_are_scripts_and_are_shortened():
+    whole = "".join(f"{pages.shortened(pages.ROOT / name)}\n" for name in pages.with_commands())
+    done = subprocess.run(["bash", "-n"], input=whole, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {*shorter.SHORTER, *shorter.SHOWS, *shorter.BEFORE, *shorter.DEVICES} <= {*pages.with_commands()}
+
+
+def test_lines_that_belong_together_are_one_command():
+    text = "a \\\n  b\nc |\n  d\nfor i in 1; do\n  c\ndone\nwait\npython - <<'END'\nfor x in y:\n    d\nEND\ne\n"
+    found = [
+        "a \\\n  b\n",
+        "c |\n  d\n",
+        "for i in 1; do\n  c\ndone\n",
+        "wait\n",
+        "python - <<'END'\nfor x in y:\n    d\nEND\n",
+        "e\n",
+    ]
+    assert list(pages.statements(text)) == found
+    with pytest.raises(ValueError, match="has no end"):
+        list(pages.statements("for i in 1; do\n"))
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory):
+    """What the pages of the reference take for granted."""
+    folder = tmp_path_factory.mktemp("prepared")
+    pages.prepare(folder)
+    return folder
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("name", pages.with_commands())
+def test_every_command_of_a_page_runs(name, prepared, tmp_path):
+    done = pages.run(pages.ROOT / name, tmp_path, prepared)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    for wanted in shorter.SHOWS.get(name, ()):
+        assert wanted in done.stdout + done.stderr

@@ -11,7 +11,6 @@ import threading
 
 import pytest
 
-from tests import pages, shorter
 from tests.tiny import ROOT
 
 SITE = ROOT / "docs" / "_site"
@@ -38,14 +37,10 @@ def test_every_page_has_a_place_in_the_navigation(module):
 @pytest.mark.parametrize(
     ("page", "link", "place"),
     [
-        ("docs/training.md", "data.md#splits", "data.md#splits"),
-        ("docs/distributed.md", "../launch/README.md", "launch.md"),
         ("docs/how-to/pod.md", "../../launch/README.md#what-was-tested", "../launch.md#what-was-tested"),
         ("launch/README.md", "../docs/distributed.md", "distributed.md"),
-        ("CONTRIBUTING.md", "docs/reliability.md", "reliability.md"),
         ("docs/paper-map.md", "../convs2s_jax/nn/gate.py", "files/convs2s_jax/nn/gate.py"),
         ("docs/index.md", "https://arxiv.org/abs/1705.03122", "https://arxiv.org/abs/1705.03122"),
-        ("docs/index.md", "#where-to-go", "#where-to-go"),
     ],
 )
 def test_links_of_a_code_host_become_links_of_the_site(module, page, link, place):
@@ -181,57 +176,3 @@ def test_the_built_site_shows_without_a_network_and_its_search_finds_a_flag(buil
         browser.close()
     assert told == []
     assert [url for url in asked if not url.startswith(("file:", "data:", served))] == []
-
-
-def test_each_block_is_of_commands_or_says_what_else_it_is():
-    found = [(pages.name_of(page), block.language) for page in pages.PAGES for block in pages.blocks(page)]
-    known = (*pages.COMMANDS, *pages.OTHERS)
-    assert [one for one in found if one[1] not in known] == []
-
-
-def test_what_is_not_run_is_on_the_pages_and_has_a_reason():
-    every = [command for page in pages.PAGES for command in pages.commands(page)]
-    unused = [part for part in shorter.NOT_RUN if not any(part in command for command in every)]
-    assert unused == [], "no page has such a command any more"
-    assert all(shorter.NOT_RUN.values())
-    assert len([command for command in every if pages.reason(command) is None]) > 100
-
-
-def test_commands_that_are_run_are_scripts_and_are_shortened():
-    whole = "".join(f"{pages.shortened(pages.ROOT / name)}\n" for name in pages.with_commands())
-    done = subprocess.run(["bash", "-n"], input=whole, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert {*shorter.SHORTER, *shorter.SHOWS, *shorter.BEFORE, *shorter.DEVICES} <= {*pages.with_commands()}
-
-
-def test_lines_that_belong_together_are_one_command():
-    text = "a \\\n  b\nc |\n  d\nfor i in 1; do\n  c\ndone\nwait\npython - <<'END'\nfor x in y:\n    d\nEND\ne\n"
-    found = [
-        "a \\\n  b\n",
-        "c |\n  d\n",
-        "for i in 1; do\n  c\ndone\n",
-        "wait\n",
-        "python - <<'END'\nfor x in y:\n    d\nEND\n",
-        "e\n",
-    ]
-    assert list(pages.statements(text)) == found
-    with pytest.raises(ValueError, match="has no end"):
-        list(pages.statements("for i in 1; do\n"))
-
-
-@pytest.fixture(scope="session")
-def prepared(tmp_path_factory):
-    """What the pages of the reference take for granted."""
-    folder = tmp_path_factory.mktemp("prepared")
-    pages.prepare(folder)
-    return folder
-
-
-@pytest.mark.drill
-@pytest.mark.parametrize("name", pages.with_commands())
-def test_every_command_of_a_page_runs(name, prepared, tmp_path):
-    done = pages.run(pages.ROOT / name, tmp_path, prepared)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    for wanted in shorter.SHOWS.get(name, ()):
-        assert wanted in done.stdout + done.stderr
