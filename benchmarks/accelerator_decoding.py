@@ -17,7 +17,7 @@ from accelerator_tools import FIRST, Found, digits, held, memory, preset, spread
 from machine import decoder_flops, encoder_flops
 
 from convs2s_jax.models import encoder_decoder, quantizing
-from convs2s_jax.search.buckets import Batching, batches
+from convs2s_jax.search.batching import Batching, batches
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.translate import translate
 

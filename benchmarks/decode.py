@@ -28,11 +28,10 @@ from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics.scoring import score
 from convs2s_jax.models import encoder_decoder, quantizing
 from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.search.buckets import Batching
-from convs2s_jax.search.candidates import Translation
+from convs2s_jax.search.batching import Batching
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.shortlist import Shortlist
-from convs2s_jax.search.translate import translate
+from convs2s_jax.search.translate import Translation, translate
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.translation.translator import load, precomputed

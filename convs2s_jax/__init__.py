@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from convs2s_jax.models.layer_attention import layer_attention
     from convs2s_jax.models.receptive_field import receptive_fields
     from convs2s_jax.nn.weight_norm import merge as merge_kernels
-    from convs2s_jax.search.buckets import Batching
+    from convs2s_jax.search.batching import Batching
+    from convs2s_jax.search.beam import beam_search
     from convs2s_jax.search.config import SearchConfig
-    from convs2s_jax.search.configured import beam_search
-    from convs2s_jax.search.forced import force
-    from convs2s_jax.search.numbers import numbers_of
+    from convs2s_jax.search.generate import force
+    from convs2s_jax.search.options import search_options
     from convs2s_jax.search.request import request
     from convs2s_jax.search.translate import score, translate
     from convs2s_jax.training.batch import Batch, LossSums
@@ -74,13 +74,13 @@ __all__ = [
     "loss",
     "make_mesh",
     "merge_kernels",
-    "numbers_of",
     "precompute",
     "receptive_fields",
     "register_convolution",
     "request",
     "row_shards",
     "score",
+    "search_options",
     "shardings",
     "split_classifier",
     "split_kernels",
@@ -91,7 +91,7 @@ __all__ = [
 
 _PLACES = {
     "Batch": "training.batch.Batch",
-    "Batching": "search.buckets.Batching",
+    "Batching": "search.batching.Batching",
     "ClassifierConfig": "models.classifier.model.ClassifierConfig",
     "ConvDecoderConfig": "models.convs2s.decoder.ConvDecoderConfig",
     "ConvEncoderConfig": "models.convs2s.encoder.ConvEncoderConfig",
@@ -103,7 +103,7 @@ _PLACES = {
     "UserError": "core.errors.UserError",
     "average": "models.average.average",
     "batch_sharding": "training.sharding.batch_sharding",
-    "beam_search": "search.configured.beam_search",
+    "beam_search": "search.beam.beam_search",
     "build": "core.config.build",
     "cast": "models.encoder_decoder.cast",
     "classifier_logits": "models.classifier.model.logits",
@@ -111,7 +111,7 @@ _PLACES = {
     "decode": "models.encoder_decoder.decode",
     "decoder_inputs": "models.encoder_decoder.decoder_inputs",
     "encode": "models.encoder_decoder.encode",
-    "force": "search.forced.force",
+    "force": "search.generate.force",
     "init": "models.encoder_decoder.init",
     "init_cache": "models.encoder_decoder.init_cache",
     "init_classifier": "models.classifier.model.init",
@@ -122,7 +122,7 @@ _PLACES = {
     "loss": "training.loss.loss",
     "make_mesh": "training.mesh.make",
     "merge_kernels": "nn.weight_norm.merge",
-    "numbers_of": "search.numbers.numbers_of",
+    "search_options": "search.options.search_options",
     "precompute": "models.encoder_decoder.precompute",
     "receptive_fields": "models.receptive_field.receptive_fields",
     "register_convolution": "models.convs2s.convolutions.register_convolution",

@@ -26,15 +26,14 @@ def step(memory, cache, last):
 
 def best(length_penalty, temperature, chunk=1):
     """Return the length and score of the best hypothesis. `grad` needs a loop of fixed length, chunk=LIMIT."""
-    numbers = convs2s.numbers_of(CFG).replace(length_penalty=length_penalty, temperature=temperature)
+    search = convs2s.search_options(CFG).replace(length_penalty=length_penalty, temperature=temperature)
     found = convs2s.beam_search(
         step,
-        CFG,
+        search,
         memory=(),
         cache=jnp.zeros(CFG.beam_size),
         request=convs2s.request(max_lengths=[LIMIT - 1]),
         limit=LIMIT,
-        numbers=numbers,
         chunk=chunk,
     )
     return found.lengths[0, 0], found.scores[0, 0]

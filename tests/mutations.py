@@ -269,59 +269,59 @@ core/stores.py  core/test_stores.py -k not_taken_for_missing
 - if is_readable(address):
 + if False:
 beam: caches stay where they are
-search/state.py  search/test_beam.py -k procedure
+search/beam.py  search/test_beam.py -k procedure
 - [:, None] * width + parents)
 + [:, None] * width + jnp.arange(H, dtype=jnp.int32) % width)
 beam: a smaller batch keeps finished sentences
-search/state.py  search/test_options.py -k leave
-- jnp.argsort(~alive(batch), stable=True)
-+ jnp.argsort(alive(batch), stable=True)
+search/beam.py  search/test_options.py -k leave
+- jnp.argsort(~_alive(batch), stable=True)
++ jnp.argsort(_alive(batch), stable=True)
 stop: the best finished hypothesis ends the search
-search/finished.py  search/test_beam.py -k given_up
+search/hypotheses.py  search/test_beam.py -k given_up
 - <= finished.scores[:, -1]
 + <= finished.scores[:, 0]
 stop: the bound ignores longer hypotheses
-search/finished.py  search/test_beam.py -k 'given_up or late'
+search/hypotheses.py  search/test_beam.py -k 'given_up or late'
 - for length in (shortest, max_lengths + 1))
 + for length in (shortest, shortest))
 length penalty: GNMT's without its six
-search/finished.py  search/test_beam.py -k procedure
+search/hypotheses.py  search/test_options.py -k exhaustive
 - (5 + base) / 6
 + (5 + base)
 unknown words: rewarded
 search/rules.py  search/test_beam.py -k procedure
-- symbol == UNK, -numbers.unk_penalty
-+ symbol == UNK, numbers.unk_penalty
+- symbol == UNK, -options.unk_penalty
++ symbol == UNK, options.unk_penalty
 n-grams: the newest one may be repeated
 search/rules.py  search/test_options.py -k exhaustive
 - starts + size <= step
 + starts + size < step
 length: the minimum is one token longer
 search/rules.py  search/test_options.py -k exhaustive
-- step < jnp.minimum(numbers.min_length, max_lengths)
-+ step <= jnp.minimum(numbers.min_length, max_lengths)
+- step < jnp.minimum(options.min_length, max_lengths)
++ step <= jnp.minimum(options.min_length, max_lengths)
 prefix: other tokens are allowed
 search/rules.py  search/test_requests.py -k prefixes_and_phrases_are_kept
-- jnp.where(hit, priced, -jnp.inf)
-+ priced
+- jnp.where(hit, biased, -jnp.inf)
++ biased
 constraints: one token too late
-search/strategies/constrained.py  search/test_constraints.py -k every_hypothesis
+search/variations.py  search/test_constraints.py -k every_hypothesis
 - <= room[:, None, None] - 1
 + <= room[:, None, None]
 coverage: rewarded
-search/finished.py  search/test_options.py -k exhaustive
-- scores + numbers.coverage_penalty * coverage
-+ scores - numbers.coverage_penalty * coverage
+search/hypotheses.py  search/test_options.py -k exhaustive
+- scores + options.coverage_penalty * coverage
++ scores - options.coverage_penalty * coverage
 ensemble: the sum of probabilities
 search/rules.py  search/test_options.py -k ensemble
 -  - jnp.log(jnp.float32(len(log_probs)))
 +
 diverse search: groups repeat each other
-search/strategies/diverse.py  search/test_diverse.py
+search/variations.py  search/test_diverse.py
 - - strength * times
 + + strength * times
 sampling: the nucleus is one symbol larger
-search/strategies/sampled.py  search/test_sampling.py -k sorted_probabilities
+search/variations.py  search/test_sampling.py -k sorted_probabilities
 - jnp.cumsum(probabilities, axis=-1) - probabilities
 + jnp.cumsum(probabilities, axis=-1) - 2 * probabilities
 selection of the best: blocks out of order

@@ -16,7 +16,7 @@ from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.reporting.options import ReportOptions
 from convs2s_jax.reporting.runs import Run, parts_of
 from convs2s_jax.search import keys
-from convs2s_jax.search.buckets import Batching
+from convs2s_jax.search.batching import Batching
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.translation import lines as library

@@ -11,24 +11,43 @@ the search has R = B * G rows. The network sees N = R * H = B * W rows, with tho
 symbol of a plain search it sees B rows, because all hypotheses are equal.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from numbers import Integral
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.typing import DTypeLike
 
-from convs2s_jax.core.tokens import EOS
-from convs2s_jax.search import callbacks
-from convs2s_jax.search.callbacks import Coverage, StepFunction
-from convs2s_jax.search.finished import STOPPING_RULES, StoppingRule, finish
-from convs2s_jax.search.hypotheses import Hypotheses, Trail, empty, merge_groups, pick, trace
-from convs2s_jax.search.numbers import Numbers
-from convs2s_jax.search.request import Request
-from convs2s_jax.search.state import Beams, SearchBatch, StepCache, StepMemory, alive, begin, compact, reorder
-from convs2s_jax.search.strategies.base import Strategy, View
-from convs2s_jax.search.structure import Structure
+from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.nn import struct
+from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.hypotheses import (
+    STOPPING_RULES,
+    BackPointers,
+    Finished,
+    Hypotheses,
+    StoppingRule,
+    finish,
+    merge_groups,
+    pick,
+    trace,
+)
+from convs2s_jax.search.options import SearchOptions, checked_options
+from convs2s_jax.search.request import Request, check_request
+from convs2s_jax.search.rules import SPECIAL, Fused
+from convs2s_jax.search.strategies import PLAIN, Candidates, SearchStep, State, Strategy
+from convs2s_jax.search.variations import CONSTRAINED, DIVERSE, SAMPLED
 
+StepMemory = Any
+"""A pytree whose leaves have the B sentences on axis 0: the constant inputs of a step."""
+StepCache = Any
+"""A pytree whose leaves have the N rows on axis 0."""
+StepFunction = Callable[[StepMemory, StepCache, Array], tuple[Array | Fused, StepCache]]
+Coverage = Callable[[StepMemory, StepCache], Array]
 PHASES = 2
 """Number of batch sizes, each half of the previous one; the step is compiled once for each (docs/decisions/0006)."""
 LEAST_ROWS = 8
@@ -37,74 +56,190 @@ LEAST_ROWS = 8
 
 @dataclass(frozen=True)
 class Search:
-    """The constants of a search, the same at every step.
-
-    Attributes:
-      step: the step function of the network.
-      strategy: chooses the candidates.
-      stop: decides when a sentence is done.
-      structure: the static options.
-      numbers: the traced options.
-      coverage: the coverage that the penalty is computed from; None without a coverage penalty.
-      chunk: number of steps between two checks for finished sentences.
-    """
+    """The constants of a search, the same at every step; the fields are arguments of `beam_search`."""
 
     step: StepFunction
     strategy: Strategy
     stop: StoppingRule
-    structure: Structure
-    numbers: Numbers
+    options: SearchOptions
     coverage: Coverage | None
     chunk: int
+    limit: int
 
 
-def search(
+@struct.dataclass
+class Beams:
+    """The state between two steps.
+
+    Attributes:
+      step: [], number of tokens that live hypotheses have.
+      last: [R, H], the last symbol of each hypothesis.
+      totals: [R, H], cumulative scores; -inf for hypotheses that may not be continued.
+      cache: [N, ...], the network's cache.
+      finished: [R, H], the best finished hypotheses.
+      history: [R, H, L], tokens so far; L = 0 if no rule needs them.
+      state: [R, H, ...], the strategy's state.
+    """
+
+    step: Array
+    last: Array
+    totals: Array
+    cache: StepCache
+    finished: Finished
+    history: Array
+    state: State
+
+
+@struct.dataclass
+class SearchBatch:
+    """Sentences that are searched together.
+
+    Attributes:
+      indices: [B], their indices among all sentences.
+      memory: [B, ...], constant inputs of the network's step.
+      request: [R, ...], their requests.
+      beams: the state of their search.
+      chosen: [steps, R, H], the choices of each step.
+    """
+
+    indices: Array
+    memory: StepMemory
+    request: Request
+    beams: Beams
+    chosen: BackPointers
+
+
+def beam_search(
     step: StepFunction,
-    strategy: Strategy,
-    numbers: Numbers,
+    search: SearchConfig | SearchOptions,
+    *,
     memory: StepMemory,
     cache: StepCache,
     request: Request,
-    *,
-    structure: Structure,
     limit: int,
+    strategy: Strategy | None = None,
+    stop: StoppingRule | None = None,
     chunk: int = 1,
     start: int = EOS,
     coverage: Coverage | None = None,
 ) -> Hypotheses:
-    """Find the best hypotheses of B sentences, or draw samples.
+    """Find the best hypotheses of B sentences with any step function, or draw samples.
 
     When half of the sentences are done, the others continue in a smaller batch, so that a few long sentences do not
     keep all rows busy. The sizes are static, and the whole search is one program.
 
-    The scores are functions of `numbers` and work with `jax.vmap` and `jax.jvp`. `jax.grad` requires a `chunk` of at
-    least `limit`, which replaces the loop that stops when all sentences are done with one of fixed length. The
-    derivative is that of the hypotheses found, as if the choice were constant.
+    The scores are functions of the numbers in `SearchOptions` and work with `jax.vmap` and `jax.jvp`. `jax.grad`
+    requires a `chunk` of at least `limit`, which replaces the loop that stops when all sentences are done with one of
+    fixed length. The derivative is that of the hypotheses found, as if the choice were constant.
 
     Args:
-      step, memory, cache, request, limit, chunk, start, coverage: as in `configured.beam_search`.
-      strategy: how candidates are chosen (`strategies`); see `strategies.table.strategy_of`.
-      numbers: penalties and temperature, traced; see `numbers_of`.
-      structure: the static options; see `structure_of`.
+      step: one step of the network, a pure function (memory, cache, last tokens [N]) -> (logits, new cache). Logits may
+        be log-probabilities. They are [N, V], [M, N, V] for the M members of an ensemble, or either of these with those
+        of a language model (`rules.Fused`). The hypotheses of a sentence are adjacent. N changes from call to call. It
+        is usually B at the first symbol, then B * W with W = `search.beam_size`, and less once sentences are done.
+        Therefore, take per-row and per-sentence inputs from `memory` and `cache`, which are sliced to the same rows.
+        Arrays that the step closes over are shared by all rows.
+      search: the options; a `SearchConfig` is static under `jit`. For numbers that are traced, mapped or
+        differentiated, pass `search_options(config).replace(length_penalty=...)`.
+      memory: constant inputs of `step`, with the B sentences on axis 0 of every leaf.
+      cache: the state before the start symbol, with N = B * W rows on axis 0 of every leaf.
+      request: length bounds, prefixes, phrases and keys of each sentence; `max_lengths` above `limit - 1` are clipped.
+      limit: L, static length of the results in symbols, including the end symbol.
+      strategy: how candidates are chosen, instead of the strategy that `search` and the phrases of the request select.
+      stop: when a sentence is done, instead of the rule that the strategy or `search` selects.
+      chunk: number of steps between two checks for finished sentences; `jax.grad` needs at least `limit`. A check is
+        cheap; steps after the last sentence has finished are wasted.
+      start: the symbol fed first.
+      coverage: (memory, cache after a step) -> [N], the sum over source positions of log min(attention, 1), for the
+        coverage penalty.
 
     Returns:
       Hypotheses, best first.
 
     Raises:
       ValueError: shapes do not fit; there is no sentence; prefixes or phrases are outside the vocabulary, or do not fit
-        into a result (checked if they are not traced); or `coverage` or keys are missing.
+        into a result; a number of `search` is out of bounds; `coverage` or keys are missing, or `search` does not use
+        the keys. Traced values are not checked.
+      TypeError: `search`, `request`, `strategy` or `stop` has another type.
     """
-    B = request.max_lengths.shape[0]
+    options = checked_options(search)
+    stop = stop or (strategy.stop if isinstance(strategy, Strategy) else None)
+    for name, value, kind, example in (
+        ("strategy", strategy, Strategy | None, "a Strategy, such as Strategy(choose)"),
+        ("stop", stop, StoppingRule | None, "a StoppingRule, such as StoppingRule(is_done)"),
+        ("request", request, Request, "what `request` returns"),
+    ):
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} is a {type(value).__name__}: expected {example}")
+    if request.keys is not None and strategy is None and not options.sampling:
+        raise ValueError("the request has keys, but this search draws no samples: leave them out, or set sampling=True")
+    strategy = strategy or strategy_of(options, phrases=request.phrases.shape[1] > 0)
+    strategy.check(request)
     cache = jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, cache)  # canonical dtypes
-    V = callbacks.check_call(step, strategy, structure, memory, cache, request, coverage, limit, chunk)
-    stop = strategy.stop or STOPPING_RULES[structure.stop]
-    fixed = Search(step, strategy, stop, structure, numbers, coverage if structure.coverage else None, chunk)
-    batch = begin(strategy, structure, memory, cache, request, limit, chunk, start)
-    W = structure.beam_size
-    if strategy.first_step_on_one_row and structure.groups == 1 and 1 < W <= V // 2:
+    rule = stop or strategy.stop or STOPPING_RULES[options.stop]
+    fixed = Search(step, strategy, rule, options, coverage, chunk, limit)
+    V = _check_step(fixed, memory, cache, request)
+    check_request(request, V, limit)
+    B, W = request.max_lengths.shape[0], options.beam_size
+    batch = _begin(fixed, memory, cache, request, start)
+    if strategy.first_step_on_one_row and options.groups == 1 and 1 < W <= V // 2:
         batch = _first(fixed, batch)
+    nothing = Hypotheses(
+        tokens=jnp.full((B, W, limit), PAD, jnp.int32),
+        lengths=jnp.zeros((B, W), jnp.int32),
+        scores=jnp.full((B, W), -jnp.inf, jnp.float32),
+        token_scores=jnp.zeros((B, W, limit), jnp.float32),
+    )
     sizes = [B >> i for i in range(PHASES) if i == 0 or (B >> i >= LEAST_ROWS and chunk < limit)]
-    return _finish_all(fixed, batch, empty(B, W, limit), sizes)
+    return _finish_all(fixed, batch, nothing, sizes)
+
+
+def strategy_of(options: SearchOptions, *, phrases: bool = False) -> Strategy:
+    """Return the strategy that the options select. `phrases` is true if there are phrases that must occur."""
+    if options.sampling:
+        return SAMPLED
+    if options.groups > 1:
+        return DIVERSE
+    return CONSTRAINED if phrases else PLAIN
+
+
+def _begin(search: Search, memory: StepMemory, cache: StepCache, request: Request, start: int) -> SearchBatch:
+    """Return the state before the first step. If hypotheses start equal, only the first of each group is continued."""
+    options, strategy = search.options, search.strategy
+    B, H, G = request.max_lengths.shape[0], options.group_size, options.groups
+    request = jax.tree.map(lambda x: jnp.repeat(x, G, axis=0), request)
+    longest = jnp.clip(request.max_lengths, 0, search.limit - 1).astype(jnp.int32)
+    request = replace(request, max_lengths=longest)
+    R = B * G
+    steps = search.limit + search.chunk  # whole chunks, whatever step they begin at
+    dead, zero = jnp.full((R, H), -jnp.inf, jnp.float32), jnp.zeros((R, H), jnp.int32)
+    beams = Beams(
+        step=jnp.int32(0),
+        last=jnp.full((R, H), start, jnp.int32),
+        totals=dead.at[:, : 1 if strategy.starts_as_one else H].set(0.0),
+        cache=cache,
+        finished=Finished(dead, dead, zero, zero),
+        history=jnp.zeros((R, H, steps if options.no_repeat_ngram else 0), jnp.int32),
+        state=strategy.start(request, H),
+    )
+    shape = (steps, R, H)
+    chosen = BackPointers(jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.float32))
+    return SearchBatch(jnp.arange(B, dtype=jnp.int32), memory, request, beams, chosen)
+
+
+def _first(search: Search, batch: SearchBatch) -> SearchBatch:
+    """Take the first step with one row per sentence, because all its hypotheses are equal before that step."""
+    beams, W = batch.beams, search.options.beam_size
+    one = replace(
+        beams,
+        last=beams.last[:, :1],
+        totals=beams.totals[:, :1],
+        cache=jax.tree.map(lambda x: x[::W], beams.cache),
+        history=beams.history[:, :1],
+        state=jax.tree.map(lambda x: x[:, :1], beams.state),
+    )
+    after, new = advance(search, replace(batch, beams=one))
+    return replace(batch, beams=after, chosen=jax.tree.map(lambda x, y: x.at[0].set(y), batch.chosen, new))
 
 
 def _finish_all(search: Search, batch: SearchBatch, found: Hypotheses, sizes: list[int]) -> Hypotheses:
@@ -117,98 +252,174 @@ def _finish_all(search: Search, batch: SearchBatch, found: Hypotheses, sizes: li
       sizes: batch sizes, in descending order.
     """
     smaller = sizes[1:]
-    batch = _run(search, batch, found.tokens.shape[-1], smaller[0] if smaller else 0)
-    trail = jax.tree.map(lambda x: x[: found.tokens.shape[-1]], batch.trail)
-    new = merge_groups(trace(batch.beams.finished, trail), search.structure.groups)
+    batch = _run(search, batch, smaller[0] if smaller else 0)
+    chosen = jax.tree.map(lambda x: x[: search.limit], batch.chosen)
+    new = merge_groups(trace(batch.beams.finished, chosen), search.options.groups)
     found = jax.tree.map(lambda x, y: x.at[batch.indices].set(y), found, new)
     if not smaller:
         return found
 
     def rest(batch: SearchBatch) -> Hypotheses:
-        return _finish_all(search, compact(batch, smaller[0]), found, smaller)
+        return _finish_all(search, _compact(batch, smaller[0]), found, smaller)
 
-    return lax.cond(jnp.any(alive(batch)), rest, lambda _: found, batch)
+    return lax.cond(jnp.any(_alive(batch)), rest, lambda _: found, batch)
 
 
-def _run(search: Search, batch: SearchBatch, limit: int, smaller: int) -> SearchBatch:
+def _run(search: Search, batch: SearchBatch, smaller: int) -> SearchBatch:
     """Advance until at most `smaller` sentences are alive."""
 
     def live(batch: SearchBatch) -> Array:
-        return jnp.sum(alive(batch), dtype=jnp.int32) > smaller
+        return jnp.sum(_alive(batch), dtype=jnp.int32) > smaller
 
     def several(batch: SearchBatch) -> SearchBatch:
-        def one(beams: Beams, _: None) -> tuple[Beams, Trail]:
+        def one(beams: Beams, _: None) -> tuple[Beams, BackPointers]:
             return advance(search, replace(batch, beams=beams))
 
         beams, new = lax.scan(one, batch.beams, length=search.chunk)
         at = batch.beams.step
-        trail = jax.tree.map(lambda x, y: lax.dynamic_update_slice_in_dim(x, y, at, 0), batch.trail, new)
-        return replace(batch, beams=beams, trail=trail)
+        chosen = jax.tree.map(lambda x, y: lax.dynamic_update_slice_in_dim(x, y, at, 0), batch.chosen, new)
+        return replace(batch, beams=beams, chosen=chosen)
 
-    if search.chunk >= limit:
+    if search.chunk >= search.limit:
         return several(batch)  # nothing is alive after that, and without a while_loop there is a gradient
     return lax.while_loop(live, several, batch)
 
 
-def advance(search: Search, batch: SearchBatch) -> tuple[Beams, Trail]:
+def _alive(batch: SearchBatch) -> Array:
+    """Return which sentences have a live hypothesis, [B]."""
+    return jnp.any(batch.beams.totals.reshape(batch.indices.shape[0], -1) > -jnp.inf, axis=-1)
+
+
+def _compact(batch: SearchBatch, size: int) -> SearchBatch:
+    """Reduce a batch to `size` sentences: all live ones, filled up with finished ones."""
+    B = batch.indices.shape[0]
+    keep = jnp.argsort(~_alive(batch), stable=True)[:size]
+
+    def take(x: Array, axis: int = 0) -> Array:
+        if x.ndim <= axis:
+            return x  # the step
+        each = x.shape[axis] // B
+        parts = x.reshape(*x.shape[:axis], B, each, *x.shape[axis + 1 :])
+        return jnp.take(parts, keep, axis=axis).reshape(*x.shape[:axis], size * each, *x.shape[axis + 1 :])
+
+    chosen = jax.tree.map(lambda x: take(x, 1), batch.chosen)
+    rest = (batch.indices, batch.memory, batch.request, batch.beams)
+    indices, memory, request, beams = jax.tree.map(take, rest)
+    return SearchBatch(indices, memory, request, beams, chosen)
+
+
+def advance(search: Search, batch: SearchBatch) -> tuple[Beams, BackPointers]:
     """Advance by one symbol: score all continuations, finish some, keep H alive, and stop the sentences that are done.
 
     Returns:
       The state after the step, and what the step chose.
     """
-    structure, numbers, strategy = search.structure, search.numbers, search.strategy
-    beams, request, H = batch.beams, batch.request, search.structure.group_size
-    rows = beams.last.shape
+    options, strategy, request = search.options, search.strategy, batch.request
+    beams, H = batch.beams, options.group_size
+    (R, width), kind = beams.last.shape, beams.totals.dtype
     logits, cache = search.step(batch.memory, beams.cache, beams.last.reshape(-1))
-    callbacks.check_result(beams.last.size, beams.cache, logits, cache)
-    view = View(structure, numbers, request, beams.step, beams.totals, beams.history, beams.state, logits)
-    totals, parents, tokens = callbacks.check_candidates(strategy.choose(view), (rows[0], 2 * H), beams.totals.dtype)
+    _check_result(R * width, beams.cache, logits, cache)
+    now = SearchStep(options, request, beams.step, beams.totals, beams.history, beams.state, logits)
+    candidates = strategy.choose(now)
+    if not isinstance(candidates, tuple) or len(candidates) != len(Candidates._fields):
+        raise TypeError("`choose` of the strategy has to return Candidates(totals, parents, tokens)")
+    for name, x, dtype in zip(Candidates._fields, candidates, (kind, jnp.int32, jnp.int32), strict=True):
+        _check_array(f"{name} of the strategy's candidates are", x, dtype, (R, 2 * H), "[R, 2H]")
+    totals, parents, tokens = candidates
 
     ends = tokens == EOS
     ended = jnp.where(ends, totals, -jnp.inf)[:, :H]
     covered = None
-    if search.coverage is not None:
-        coverage = callbacks.check_coverage(search.coverage(batch.memory, cache), beams.last.size, beams.totals.dtype)
-        covered = pick(coverage.reshape(rows), parents[:, :H])
-    finished = finish(search.stop, structure, numbers, beams.finished, beams.step, ended, parents[:, :H], covered)
+    if options.coverage_penalty is not None and search.coverage is not None:
+        coverage = jnp.asarray(search.coverage(batch.memory, cache))
+        if coverage.size != R * width or not jnp.issubdtype(coverage.dtype, jnp.floating):
+            _check_array("coverage returns", coverage, kind, (R * width,), "one number for each row")
+        covered = pick(coverage.reshape(R, width).astype(kind), parents[:, :H])
+    finished = finish(search.stop, options, beams.finished, beams.step, ended, parents[:, :H], covered)
     first = jnp.argsort(ends, axis=-1, stable=True)[:, :H]  # a hypothesis ends at most once, so H of 2H stay alive
     totals, parents, tokens = (pick(x, first) for x in (totals, parents, tokens))
 
     best = jnp.max(totals, axis=-1)
-    early = search.stop.is_done(structure, numbers, finished, beams.step, best, request.max_lengths)
-    early = callbacks.check_done(early, best.shape)
+    early = jnp.asarray(search.stop.is_done(options, finished, beams.step, best, request.max_lengths))
+    _check_array("is_done of the stopping rule returns", early, jnp.bool_, (R,), "[R]")
     done = (beams.step >= request.max_lengths) | early
+    history = beams.history
+    if history.shape[-1]:
+        history = jnp.take_along_axis(history, parents[..., None], axis=1)
+        history = lax.dynamic_update_slice_in_dim(history, tokens[..., None], beams.step, axis=2)
+    if H > 1 or width > 1:
+        rows = (jnp.arange(R, dtype=jnp.int32)[:, None] * width + parents).reshape(R * H)
+        cache = jax.tree.map(lambda x: x.at[rows].get(mode="promise_in_bounds"), cache)
     after = Beams(
         step=beams.step + 1,
         last=tokens,
         totals=jnp.where(done[:, None], -jnp.inf, totals),
-        cache=reorder(cache, parents, rows[1]),
+        cache=cache,
         finished=finished,
-        history=_longer(beams.history, beams.step, parents, tokens),
+        history=history,
         state=strategy.follow(beams.state, request, parents, tokens),
     )
-    return after, Trail(tokens, parents, after.totals)
+    return after, BackPointers(tokens, parents, after.totals)
 
 
-def _longer(history: Array, step: Array, parents: Array, tokens: Array) -> Array:
-    """Return the tokens of the hypotheses that stay alive."""
-    if history.shape[-1] == 0:
-        return history
-    history = jnp.take_along_axis(history, parents[..., None], axis=1)
-    return lax.dynamic_update_slice_in_dim(history, tokens[..., None], step, axis=2)
+def _check_step(search: Search, memory: StepMemory, cache: StepCache, request: Request) -> int:
+    """Reject shapes and options that do not fit together. Return V, the size of the vocabulary."""
+    for name, value in (("limit", search.limit), ("chunk", search.chunk)):
+        if not isinstance(value, Integral):
+            raise TypeError(f"{name} is {value}: expected a Python integer, which is static under `jit`")
+        if value < 1:
+            raise ValueError(f"{name} is {value}: use 1 or more")
+    if search.options.coverage_penalty is not None and search.coverage is None:
+        raise ValueError("coverage is None, but the search has a coverage penalty: pass coverage")
+    B = request.max_lengths.shape[0]
+    N = B * search.options.beam_size
+    if B == 0:
+        raise ValueError("max_lengths is empty: a search needs at least one sentence")
+    for name, tree, rows, what in (("memory", memory, B, "B"), ("cache", cache, N, "B * W")):
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+            if np.shape(leaf)[:1] != (rows,):
+                place = name + jax.tree_util.keystr(path)
+                raise ValueError(f"{place} has shape {np.shape(leaf)}: axis 0 must have {what} = {rows} rows")
+    result = jax.eval_shape(search.step, memory, cache, jax.ShapeDtypeStruct((N,), jnp.int32))
+    if not isinstance(result, tuple | list) or len(result) != 2:
+        what = f"{len(result)} values" if isinstance(result, tuple | list) else f"a {type(result).__name__}"
+        raise ValueError(f"the step returns {what}: expected two values, (logits [N, V], cache)")
+    if search.options.lm_weight is not None and not isinstance(result[0], Fused):
+        raise ValueError("lm_weight is above 0, but the step returns no logits of a language model: return Fused(...)")
+    return _check_result(N, cache, *result)
 
 
-def _first(search: Search, batch: SearchBatch) -> SearchBatch:
-    """Take the first step with one row per sentence, because all its hypotheses are equal before that step."""
-    beams, W = batch.beams, search.structure.beam_size
-    one = replace(
-        beams,
-        last=beams.last[:, :1],
-        totals=beams.totals[:, :1],
-        cache=jax.tree.map(lambda x: x[::W], beams.cache),
-        history=beams.history[:, :1],
-        state=jax.tree.map(lambda x: x[:, :1], beams.state),
-    )
-    after, new = advance(search, replace(batch, beams=one))
-    trail = jax.tree.map(lambda x, y: x.at[0].set(y), batch.trail, new)
-    return replace(batch, beams=after, trail=trail)
+def _check_result(rows: int, cache: StepCache, logits: Array | Fused, after: StepCache) -> int:
+    """Reject results of a step whose shapes do not fit its inputs, `rows` last symbols and `cache`. Return V."""
+    parts = {"logits.model": logits.model, "logits.lm": logits.lm} if isinstance(logits, Fused) else {"logits": logits}
+    V: tuple[int, ...] = ()
+    for name, part in parts.items():
+        if not hasattr(part, "shape"):
+            raise TypeError(
+                f"{name} of the step is a {type(part).__name__}: expected an array [N, V], or [M, N, V] for an "
+                "ensemble, as jnp.stack makes of a list"
+            )
+        V = V or part.shape[-1:]
+        ranks = (2,) if name == "logits.lm" else (2, 3)
+        if part.ndim not in ranks or part.shape[-2:] != (rows, *V) or V[0] < SPECIAL:
+            raise ValueError(
+                f"{name} of the step has shape {part.shape}: expected [N, V], or [M, N, V] for an ensemble, with the "
+                f"same V >= {SPECIAL} symbols and N = {rows} rows, one for each last token of this call; take per-row "
+                "inputs of the step from its cache or memory"
+            )
+    old, new = (jax.tree_util.tree_leaves_with_path(x) for x in (cache, after))
+    if [path for path, _ in old] != [path for path, _ in new]:
+        raise ValueError("the step returns a cache whose structure differs from that of its input cache")
+    for (path, x), (_, y) in zip(old, new, strict=True):
+        if (x.shape, x.dtype) != (y.shape, y.dtype):
+            raise ValueError(
+                f"cache{jax.tree_util.keystr(path)} enters the step as {x.dtype}{list(x.shape)} and is returned as "
+                f"{y.dtype}{list(y.shape)}: shape and dtype must not change"
+            )
+    return int(V[0])
+
+
+def _check_array(what: str, x: Array, dtype: DTypeLike, shape: tuple[int, ...], axes: str) -> None:
+    """Reject an array that a function of the caller returned with another shape or dtype."""
+    if (x.shape, x.dtype) != (shape, dtype):
+        raise ValueError(f"{what} {x.dtype}{list(x.shape)}: expected {jnp.dtype(dtype)}{list(shape)}, {axes}")

@@ -11,9 +11,16 @@ from jax.sharding import Mesh
 from convs2s_jax.models.classifier import model as classifier
 from convs2s_jax.models.classifier.model import ClassifierConfig, ClassifierParams
 from convs2s_jax.nn.types import Array
-from convs2s_jax.search.buckets import DEFAULT_BATCHING, Batching, Bucket, batches
-from convs2s_jax.search.sources import source_rows
-from convs2s_jax.search.spread import put, replicator, spread
+from convs2s_jax.search.batching import (
+    DEFAULT_BATCHING,
+    Batching,
+    Bucket,
+    batches,
+    put,
+    replicator,
+    source_rows,
+    spread,
+)
 
 
 def classify(

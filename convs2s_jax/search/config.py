@@ -1,35 +1,33 @@
 """The options of a search: length bounds, ranking, stopping, sampling, constraints."""
 
 import dataclasses
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 from convs2s_jax.core.config import check, record
-from convs2s_jax.core.errors import UserError
 
 Stop = Literal["exact", "fairseq"]
 LengthPenaltyKind = Literal["power", "gnmt"]
 SCORING = MappingProxyType({"scoring": True})
 """Metadata of fields that affect the score of a given translation; the others only affect the search."""
-BOUNDS: Mapping[str, tuple[float, float]] = MappingProxyType(
+BOUNDS: Mapping[str, tuple[float, float, str]] = MappingProxyType(
     {
-        "beam_size": (1, 2**31 - 1),
-        "length_penalty": (-10, 10),
-        "coverage_penalty": (0, 1e6),
-        "min_length": (0, 1e6),
-        "max_length_a": (0, 1e6),
-        "max_length_b": (-1e6, 1e6),
-        "temperature": (1e-6, 1e6),
-        "unk_penalty": (-1e6, 1e6),
-        "no_repeat_ngram": (0, 1e6),
-        "top_k": (0, 2**31 - 1),
-        "diverse_strength": (0, 1e6),
-        "lm_weight": (0, 1e6),
+        "beam_size": (1, 2**31 - 1, "a search keeps at least one hypothesis; use 1 (greedy) or more"),
+        "length_penalty": (-10, 10, ""),
+        "coverage_penalty": (0, 1e6, ""),
+        "min_length": (0, 1e6, "a hypothesis cannot have fewer than 0 tokens; use 0 or more"),
+        "max_length_a": (0, 1e6, ""),
+        "max_length_b": (-1e6, 1e6, ""),
+        "temperature": (1e-6, 1e6, "logits are divided by it; use a value above 0 (1 changes nothing)"),
+        "unk_penalty": (-1e6, 1e6, ""),
+        "no_repeat_ngram": (0, 1e6, ""),
+        "top_k": (0, 2**31 - 1, ""),
+        "diverse_strength": (0, 1e6, ""),
+        "lm_weight": (0, 1e6, "expected a weight of the language model's log-probability; use 0 (none) or more"),
     }
 )
-"""Minimum and maximum of fields; within them, l(L) is finite in float32 for up to 7,000 symbols."""
+"""Minimum and maximum of fields, and why less is wrong; within them, l(L) is finite in float32 for 7,000 symbols."""
 
 
 @record
@@ -99,29 +97,10 @@ class SearchConfig:
 
     def __post_init__(self) -> None:
         """Reject values that no search can use."""
-        check(
-            self.beam_size >= 1,
-            f"beam_size is {self.beam_size}: a search keeps at least one hypothesis; use 1 (greedy) or more",
-        )
-        for name in ("length_penalty", "unk_penalty"):
+        for name, (low, high, why) in BOUNDS.items():
             value = getattr(self, name)
-            check(math.isfinite(value), f"{name} is {value}: scores would not be finite; use a finite value such as 0")
-        check(
-            math.isfinite(self.temperature) and self.temperature > 0,
-            f"temperature is {self.temperature}: logits are divided by it; use a value above 0 (1 changes nothing)",
-        )
-        check(
-            self.min_length >= 0,
-            f"min_length is {self.min_length}: a hypothesis cannot have fewer than 0 tokens; use 0 or more",
-        )
-        check(
-            math.isfinite(self.lm_weight) and self.lm_weight >= 0,
-            f"lm_weight is {self.lm_weight}: expected a weight of the language model's log-probability; use 0 (none) "
-            "or more",
-        )
-        for name, (low, high) in BOUNDS.items():
-            value = getattr(self, name)
-            check(low <= value <= high, f"{name} is {value}: use a value between {low:g} and {high:g}")
+            why = why if value < low and why else f"use a value between {low:g} and {high:g}"
+            check(low <= value <= high, f"{name} is {value}: {why}")
         check(
             self.max_length_a > 0 or self.max_length_b > 0,
             f"max_length_a is 0 and max_length_b is {self.max_length_b}: every translation would be empty; raise one "
@@ -132,9 +111,6 @@ class SearchConfig:
             f"diverse_groups is {self.diverse_groups} with a beam_size of {self.beam_size}: "
             "groups have the same size; use a divisor of beam_size",
         )
-        self._check_sampling()
-
-    def _check_sampling(self) -> None:
         check(
             0 < self.top_p <= 1,
             f"top_p is {self.top_p}: expected a probability; use a value above 0 and at most 1 (all)",
@@ -153,47 +129,3 @@ class SearchConfig:
     def max_length(self, source_length: int) -> int:
         """Return the maximum number of tokens before the end symbol; `source_length` includes the end symbol."""
         return max(1, int(self.max_length_a * source_length + self.max_length_b))
-
-
-def overridden(own: SearchConfig, values: Mapping[str, Any]) -> SearchConfig:
-    """Return a run's search options with the given fields changed by flags.
-
-    Raises:
-      UserError: an invalid value, or fields that contradict each other; the message begins with a flag.
-    """
-    try:
-        return dataclasses.replace(own, **values)
-    except UserError as error:
-        raise UserError(f"--{error}") from None
-
-
-def check_search(search: SearchConfig, given: Iterable[str], *, attends: bool) -> None:
-    """Reject search options that have no effect, or that the model does not support.
-
-    Args:
-      search: the whole search.
-      given: names of the fields that the user has set.
-      attends: whether the model has attention weights.
-
-    Raises:
-      UserError: there is such an option; the message names it.
-    """
-    given = set(given)
-    check(
-        "diverse_strength" not in given or search.diverse_groups > 1,
-        "--diverse_strength without --diverse_groups: a single group has no other to differ from; leave it out",
-    )
-    check(
-        "stop" not in given or not search.sampling,
-        "--stop with --sampling: each sample is drawn to its end; leave one out",
-    )
-    for name in ("length_penalty", "length_penalty_kind"):
-        check(
-            name not in given or search.normalize,
-            f"--{name} with --nonormalize: scores are not divided by a power of the length; leave one out",
-        )
-    check(
-        attends or search.coverage_penalty == 0,
-        f"--coverage_penalty is {search.coverage_penalty} and the model has no attention to cover the source; use "
-        "--coverage_penalty=0",
-    )

@@ -1,4 +1,12 @@
-"""The result of a search, and its reconstruction from back-pointers."""
+"""Finished hypotheses: their normalised scores, when a sentence is done, and how they are read from back-pointers.
+
+A search has R = B * G rows, the groups of B sentences, of H = W // G hypotheses each. Except in diverse search, G is 1
+and a row is a sentence.
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +14,8 @@ from jax import Array, lax
 
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.nn import struct
-from convs2s_jax.search.finished import Finished
+from convs2s_jax.search.config import Stop
+from convs2s_jax.search.options import SearchOptions
 
 
 @struct.dataclass
@@ -30,10 +39,8 @@ class Hypotheses:
 
 
 @struct.dataclass
-class Trail:
-    """The choices of a step for the H live hypotheses of each of R = B * G rows, the groups of B sentences.
-
-    A trail over several steps has a leading axis for the steps.
+class BackPointers:
+    """What a step chose for the H live hypotheses of each row; over several steps, with a leading axis for the steps.
 
     Attributes:
       tokens: [R, H] int32, the symbol that was added.
@@ -46,22 +53,120 @@ class Trail:
     totals: Array
 
 
-def empty(B: int, W: int, L: int) -> Hypotheses:
-    """Return the result of a search in which nothing has finished yet."""
-    return Hypotheses(
-        tokens=jnp.full((B, W, L), PAD, jnp.int32),
-        lengths=jnp.zeros((B, W), jnp.int32),
-        scores=jnp.full((B, W), -jnp.inf, jnp.float32),
-        token_scores=jnp.zeros((B, W, L), jnp.float32),
+@struct.dataclass
+class Finished:
+    """The H best finished hypotheses of each row so far, best first; free places have score -inf.
+
+    Attributes:
+      scores: [R, H], normalised scores.
+      totals: [R, H], cumulative scores.
+      steps: [R, H] int32, the step that produced the end symbol.
+      beams: [R, H] int32, the live hypothesis that the end symbol was added to.
+    """
+
+    scores: Array
+    totals: Array
+    steps: Array
+    beams: Array
+
+
+class StoppingRule(NamedTuple):
+    """When the search of a sentence ends, and which finished hypotheses it returns: a pure function and a switch.
+
+    Attributes:
+      is_done: (options, finished, step, best_total, max_lengths) -> [R] bool, whether the search of each row is over
+        after this step. It always ends at the maximum length. `finished` includes the hypotheses of this step, whose
+        index is `step` []; `best_total` [R] is the largest live cumulative score, and `max_lengths` [R] are the maximum
+        numbers of tokens before the end symbol.
+      first_come: whether places go to the hypotheses that finish first, not to the best.
+    """
+
+    is_done: Callable[[SearchOptions, Finished, Array, Array, Array], Array]
+    first_come: bool = False
+
+
+def finish(
+    rule: StoppingRule,
+    options: SearchOptions,
+    finished: Finished,
+    step: Array,
+    totals: Array,
+    beams: Array,
+    coverage: Array | None = None,
+) -> Finished:
+    """Add the hypotheses that ended at this step to the H best finished ones.
+
+    Args:
+      rule: the stopping rule.
+      options: the options.
+      finished: the finished hypotheses so far.
+      step: [], index of the step.
+      totals: [R, H] cumulative scores of those that ended; -inf for those that did not.
+      beams: [R, H], the live hypotheses they came from.
+      coverage: [R, H], the sum over source positions of log min(attention received, 1); None for 0.
+    """
+    H = totals.shape[1]
+    if rule.first_come:
+        free = jnp.sum(finished.scores == -jnp.inf, axis=-1, keepdims=True)
+        totals = jnp.where(jnp.cumsum(totals > -jnp.inf, axis=-1) <= free, totals, -jnp.inf)
+    scores = normalised(options, totals, step + 1)
+    if coverage is not None and options.coverage_penalty is not None:
+        scores = scores + options.coverage_penalty * coverage
+    both = jax.tree.map(
+        lambda x, y: jnp.concatenate([x, y], axis=-1),
+        finished,
+        Finished(scores, totals, jnp.full_like(beams, step), beams),
     )
+    _, best = lax.top_k(both.scores, H)
+    return jax.tree.map(lambda x: pick(x, best), both)
 
 
-def trace(finished: Finished, trail: Trail) -> Hypotheses:
-    """Trace the finished hypotheses back to their first symbols.
+def no_better_possible(
+    options: SearchOptions, finished: Finished, step: Array, best_total: Array, max_lengths: Array
+) -> Array:
+    """Return whether no live hypothesis can still beat the worst finished one, [R] bool: `is_done` of the exact rule.
+
+    Log-probabilities are at most 0, so a live cumulative score c can only fall, except for a reward
+    g = max(0, -unk_penalty) per token. With all tokens that are still allowed, it is at most c' = c + g * tokens.
+    c' / l(L) is monotone in L, so its maximum over the allowed lengths is at the shortest or the longest, whatever the
+    signs. Coverage adds at most 0.
+    """
+    tokens = step + 1
+    reward = jnp.maximum(0.0, -options.unk_penalty)
+    reach = best_total + reward * (max_lengths - tokens).astype(jnp.float32)
+    shortest = jnp.maximum(tokens, jnp.minimum(options.min_length, max_lengths)) + 1
+    bounds = (normalised(options, reach, length) for length in (shortest, max_lengths + 1))
+    return jnp.maximum(*bounds) <= finished.scores[:, -1]
+
+
+def all_places_taken(_options: SearchOptions, finished: Finished, *_: Array) -> Array:
+    """Return whether H hypotheses have finished, [R] bool: `is_done` of fairseq's rule, also used for samples."""
+    return finished.scores[:, -1] > -jnp.inf
+
+
+EXACT = StoppingRule(no_better_possible)
+FAIRSEQ = StoppingRule(all_places_taken, first_come=True)
+STOPPING_RULES: Mapping[Stop, StoppingRule] = MappingProxyType({"exact": EXACT, "fairseq": FAIRSEQ})
+"""The rules by the names of `SearchConfig.stop`."""
+
+
+def normalised(options: SearchOptions, totals: Array, lengths: Array) -> Array:
+    """Return the length-normalised score  log P / l(L)  (see `SearchConfig`) of L symbols, including the end symbol."""
+    if options.length_penalty is None:
+        return totals
+    base = lengths.astype(jnp.float32)
+    if options.length_penalty_kind == "gnmt":
+        base = (5 + base) / 6
+    exists = totals > -jnp.inf  # at -inf the derivative with respect to the exponent would be NaN
+    return jnp.where(exists, jnp.where(exists, totals, 0.0) / base**options.length_penalty, -jnp.inf)
+
+
+def trace(finished: Finished, chosen: BackPointers) -> Hypotheses:
+    """Follow the finished hypotheses [R, H] back to their first symbols.
 
     Args:
       finished: arrays [R, H].
-      trail: arrays [L, R, H].
+      chosen: arrays [L, R, H].
 
     Returns:
       The hypotheses of each row, [R, H, ...], L symbols long.
@@ -69,15 +174,15 @@ def trace(finished: Finished, trail: Trail) -> Hypotheses:
     exists = finished.scores > -jnp.inf
     last = jnp.where(exists, finished.steps, -1)
 
-    def back(beams: Array, at: tuple[Array, Trail]) -> tuple[Array, tuple[Array, Array]]:
+    def back(beams: Array, at: tuple[Array, BackPointers]) -> tuple[Array, tuple[Array, Array]]:
         t, chosen = at
         inside, end = t < last, t == last
         tokens = jnp.where(end, EOS, jnp.where(inside, pick(chosen.tokens, beams), PAD))
         totals = jnp.where(end, finished.totals, jnp.where(inside, pick(chosen.totals, beams), 0.0))
         return jnp.where(inside, pick(chosen.parents, beams), beams), (tokens, totals)
 
-    L = trail.tokens.shape[0]
-    _, (tokens, totals) = lax.scan(back, finished.beams, (jnp.arange(L, dtype=jnp.int32), trail), reverse=True)
+    L = chosen.tokens.shape[0]
+    _, (tokens, totals) = lax.scan(back, finished.beams, (jnp.arange(L, dtype=jnp.int32), chosen), reverse=True)
     before = jnp.concatenate([jnp.zeros_like(totals[:1]), totals[:-1]])
     scores = jnp.where(jnp.arange(L, dtype=jnp.int32)[:, None, None] <= last[None], totals - before, 0.0)
     tokens, scores = (jnp.moveaxis(x, 0, -1) for x in (tokens, scores))

@@ -9,9 +9,8 @@ import jax.numpy as jnp
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.config import ModelConfig
+from convs2s_jax.search.batching import IN_FLIGHT, max_output_length
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.sources import max_output_length
-from convs2s_jax.search.spread import IN_FLIGHT
 
 INDICES = 2**31
 """Continuations of a batch are indexed with 32-bit integers."""

@@ -9,7 +9,7 @@ from jax import Array
 
 from convs2s_jax.core.tokens import EOS, PAD, UNK
 from convs2s_jax.nn import struct
-from convs2s_jax.search.numbers import Numbers, Scalar
+from convs2s_jax.search.options import Scalar, SearchOptions
 
 SPECIAL = UNK + 1
 """Ids below this are special symbols."""
@@ -28,7 +28,7 @@ class Fused:
     lm: Array
 
 
-def log_probabilities(logits: Array | Fused, numbers: Numbers) -> Array:
+def log_probabilities(logits: Array | Fused, options: SearchOptions) -> Array:
     """Return log_softmax(logits / temperature) over the last axis, in float32 nats; -inf in place of NaN.
 
     The probabilities of the M members of an ensemble are averaged, log (1/M) sum_m p_m, as in section 5.1 of the paper.
@@ -38,16 +38,16 @@ def log_probabilities(logits: Array | Fused, numbers: Numbers) -> Array:
     Args:
       logits: [N, V], [M, N, V] for an ensemble, or either of them with those of a language model. Log-probabilities may
         be passed as logits; at temperature 1 they are returned unchanged.
-      numbers: the options.
+      options: the options.
 
     Returns:
       [N, V].
     """
     if isinstance(logits, Fused):
-        model, lm = log_probabilities(logits.model, numbers), log_probabilities(logits.lm, numbers)
-        fused = weighted_sum(model, lm, numbers.lm_weight)
+        model, lm = log_probabilities(logits.model, options), log_probabilities(logits.lm, options)
+        fused = model if options.lm_weight is None else weighted_sum(model, lm, options.lm_weight)
         return jnp.where(jnp.isnan(fused), -jnp.inf, fused)
-    log_probs = jax.nn.log_softmax(tempered(logits.astype(jnp.float32), numbers.temperature))
+    log_probs = jax.nn.log_softmax(tempered(logits.astype(jnp.float32), options.temperature))
     if log_probs.ndim == 3:
         possible = jnp.any(log_probs > -jnp.inf, axis=0)  # elsewhere the derivative would be NaN
         summed = jax.nn.logsumexp(jnp.where(possible[None], log_probs, 0.0), axis=0)
@@ -84,7 +84,7 @@ def _weighted_sum_tangent(
 
 
 @struct.dataclass
-class Prices:
+class LogitBias:
     """The number added to the log-probability of each symbol at a step: 0, -unk_penalty, or -inf if forbidden.
 
     Attributes:
@@ -96,32 +96,32 @@ class Prices:
     others: Array
 
     def dense(self, vocab_size: int) -> Array:
-        """Return the prices of all symbols, [R, V]."""
+        """Return the biases of all symbols, [R, V]."""
         rest = jnp.broadcast_to(self.others[:, None], (len(self.others), vocab_size - SPECIAL))
         return jnp.concatenate([self.special, rest], axis=1)
 
 
-def prices(numbers: Numbers, step: Array, max_lengths: Array) -> Prices:
-    """Return the prices at a step, in float32 nats.
+def logit_bias(options: SearchOptions, step: Array, max_lengths: Array) -> LogitBias:
+    """Return what is added at a step, in float32 nats.
 
     Padding is never produced. At the maximum length only the end symbol is allowed, and before the minimum length it is
     forbidden.
 
     Args:
-      numbers: the options.
+      options: the options.
       step: [], number of tokens that live hypotheses have so far.
       max_lengths: [R], maximum number of tokens before the end symbol.
     """
     full = jnp.where(step >= max_lengths, -jnp.inf, jnp.float32(0))
-    short = jnp.where(step < jnp.minimum(numbers.min_length, max_lengths), -jnp.inf, jnp.float32(0))
-    special = symbol_prices(numbers, SPECIAL)[None, :] + full[:, None]
-    return Prices(special=special.at[:, EOS].set(short), others=full)
+    short = jnp.where(step < jnp.minimum(options.min_length, max_lengths), -jnp.inf, jnp.float32(0))
+    special = symbol_bias(options, SPECIAL)[None, :] + full[:, None]
+    return LogitBias(special=special.at[:, EOS].set(short), others=full)
 
 
-def symbol_prices(numbers: Numbers, vocab_size: int) -> Array:
-    """Return the price of each symbol at any step, [V]: -inf for padding, -unk_penalty for unknown, otherwise 0."""
+def symbol_bias(options: SearchOptions, vocab_size: int) -> Array:
+    """Return the bias of each symbol at any step, [V]: -inf for padding, -unk_penalty for unknown, otherwise 0."""
     symbol = jnp.arange(vocab_size, dtype=jnp.int32)
-    return jnp.where(symbol == PAD, -jnp.inf, jnp.where(symbol == UNK, -numbers.unk_penalty, 0.0))
+    return jnp.where(symbol == PAD, -jnp.inf, jnp.where(symbol == UNK, -options.unk_penalty, 0.0))
 
 
 def repeats(history: Array, step: Array, size: int, vocab_size: int) -> Array:
@@ -151,13 +151,13 @@ def repeats(history: Array, step: Array, size: int, vocab_size: int) -> Array:
     return jnp.zeros((R, H, vocab_size), bool).at[rows, hypotheses, last].max(same)
 
 
-def force(scores: Array, log_probs: Array, numbers: Numbers, prefixes: Array, step: Array) -> Array:
+def keep_prefix(scores: Array, log_probs: Array, options: SearchOptions, prefixes: Array, step: Array) -> Array:
     """Within a forced prefix, allow only its next token, with its usual score.
 
     Args:
       scores: [R, H, V], scores under the other rules.
       log_probs: [R, H, V], log-probabilities.
-      numbers: the options.
+      options: the options.
       prefixes: [R, P], tokens, then PAD.
       step: [], number of tokens that live hypotheses have so far.
     """
@@ -166,6 +166,6 @@ def force(scores: Array, log_probs: Array, numbers: Numbers, prefixes: Array, st
         step < P, jax.lax.dynamic_index_in_dim(prefixes, jnp.minimum(step, P - 1), 1, keepdims=False), PAD
     )
     inside = (wanted != PAD)[:, None, None]
-    priced = log_probs + symbol_prices(numbers, V)[None, None, :]
+    biased = log_probs + symbol_bias(options, V)[None, None, :]
     hit = (jnp.arange(V, dtype=jnp.int32)[None, :] == wanted[:, None])[:, None, :]
-    return jnp.where(inside, jnp.where(hit, priced, -jnp.inf), scores)
+    return jnp.where(inside, jnp.where(hit, biased, -jnp.inf), scores)

@@ -9,7 +9,7 @@ The search itself sees a vocabulary of U words, numbered in the order of their i
 that they keep their numbers.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,12 +18,12 @@ import numpy as np
 from convs2s_jax.core.rows import Tokens, round_up
 from convs2s_jax.core.tokens import EOS
 from convs2s_jax.nn import struct
-from convs2s_jax.search.buckets import Bucket
+from convs2s_jax.search.batching import Bucket
 from convs2s_jax.search.rules import SPECIAL
 
 LEAST = 1024
 """Minimum size of a union."""
-FEW = 8
+SMALL_BATCH = 8
 """Number of sentences whose union is assumed to be a quarter of the vocabulary when sizes are fixed in advance."""
 
 
@@ -56,6 +56,20 @@ class Shortlist:
         likely = [self.words[self.offsets[s] : self.offsets[s + 1]] for s in sources]
         given = [np.asarray(other, np.int32) for other in others]
         return np.unique(np.concatenate([np.arange(SPECIAL, dtype=np.int32), self.always, *likely, *given]))
+
+    def check(self, source_sizes: Sequence[int], target_size: int) -> None:
+        """Raise ValueError for models whose vocabularies have other sizes."""
+        if self.size != target_size:
+            raise ValueError(
+                f"the shortlist is for {self.size} target words, but the models have {target_size}: use one for their "
+                "vocabulary"
+            )
+        words = len(self.offsets) - 1
+        other = [size for size in source_sizes if size != words]
+        if len(self.words) and other:
+            raise ValueError(
+                f"the shortlist is for {words} source words, but a model has {other[0]}: use one for its vocabulary"
+            )
 
 
 @struct.dataclass
@@ -90,7 +104,7 @@ def fixed_sizes(shortlist: Shortlist | None, rows: int) -> tuple[int, ...]:
     """
     if shortlist is None:
         return ()
-    part = shortlist.size // (4 if rows <= FEW else 2)
+    part = shortlist.size // (4 if rows <= SMALL_BATCH else 2)
     return union_size(max(1, part), shortlist.size), shortlist.size
 
 
@@ -98,28 +112,6 @@ def full_shortlist(size: int) -> Shortlist:
     """Return the shortlist of all words of a vocabulary. A search with it uses the programs of other shortlists."""
     none = np.zeros(0, np.int32)
     return Shortlist(always=np.arange(size, dtype=np.int32), words=none, offsets=np.zeros(0, np.int32), size=size)
-
-
-def union_sizes(
-    plan: Sequence[Bucket], allowed: Sequence[np.ndarray], most: int, *, among: Sequence[int] = ()
-) -> Mapping[tuple[int, int], int]:
-    """Return U for the batches of each shape, enough for the largest of them, so that a shape is compiled once.
-
-    Args:
-      plan: the batches.
-      allowed: words of each sentence.
-      most: V.
-      among: sizes to choose from, in ascending order, V last; if empty, those of `union_size`.
-    """
-    found: dict[tuple[int, int], int] = {}
-    for bucket in plan:
-        union = np.zeros(most, bool)
-        for i in bucket.indices:
-            union[allowed[i]] = True
-        found[bucket.shape] = max(found.get(bucket.shape, 1), int(union.sum()))
-    if among:
-        return {shape: next((size for size in among if size >= count), most) for shape, count in found.items()}
-    return {shape: union_size(count, most) for shape, count in found.items()}
 
 
 def select(allowed: Sequence[np.ndarray], size: int, most: int) -> Selection:
@@ -163,6 +155,8 @@ def batch_constraints_of(
 ) -> Callable[[Sequence[Bucket]], BatchConstraints]:
     """Return a function that computes the `BatchConstraints` of some batches of a plan, one for each device.
 
+    U is enough for the largest union of all batches of a shape, so that a shape is compiled once.
+
     Args:
       shortlist: None for all words.
       plan: all batches.
@@ -171,38 +165,36 @@ def batch_constraints_of(
       sizes: allowed sizes of selections, in ascending order, the whole vocabulary last; if empty, those of
         `union_size`.
     """
-    if shortlist is None:
-        return lambda group: _constraints_of_group(None, group, prefixes, phrases)
-    nothing = shortlist.words_for(())
-    given = zip(sources, prefixes, phrases, strict=True)
-    allowed = [shortlist.words_for(source, prefix, *wanted) for source, prefix, wanted in given]
-    chosen = union_sizes(plan, allowed, shortlist.size, among=sizes)
+    allowed: list[np.ndarray] = []
+    counts: dict[tuple[int, int], int] = {}
+    if shortlist is not None:
+        given = zip(sources, prefixes, phrases, strict=True)
+        allowed = [shortlist.words_for(source, prefix, *wanted) for source, prefix, wanted in given]
+        for bucket in plan:
+            union = np.zeros(shortlist.size, bool)
+            for i in bucket.indices:
+                union[allowed[i]] = True
+            counts[bucket.shape] = max(counts.get(bucket.shape, 1), int(union.sum()))
 
-    def selected(group: Sequence[Bucket]) -> BatchConstraints:
+    def selection_of(shortlist: Shortlist, group: Sequence[Bucket]) -> Selection:
+        V, count, nothing = shortlist.size, counts[group[0].shape], shortlist.words_for(())
+        U = next((size for size in sizes if size >= count), V) if sizes else union_size(count, V)
         rows = [[nothing if i is None else allowed[i] for i in bucket.padded] for bucket in group]
-        parts = [select(each, chosen[b.shape], shortlist.size) for each, b in zip(rows, group, strict=True)]
-        words, masks = np.concatenate([p.words for p in parts]), np.concatenate([p.allowed for p in parts])
-        return _constraints_of_group(Selection(words=words, allowed=masks), group, prefixes, phrases)
+        parts = [select(each, U, V) for each in rows]
+        return Selection(*(np.concatenate(each) for each in zip(*((p.words, p.allowed) for p in parts), strict=True)))
 
-    return selected
+    def constraints(group: Sequence[Bucket]) -> BatchConstraints:
+        """Rows without a sentence have no prefix and no phrases."""
+        selection = None if shortlist is None else selection_of(shortlist, group)
+        found = BatchConstraints(selection, [], [])
+        for device, bucket in enumerate(group):
+            words = None if selection is None else selection.words[device]
+            for i in bucket.padded:
+                found.prefixes.append(() if i is None else _word_indices(words, prefixes[i]))
+                found.phrases.append(() if i is None else [_word_indices(words, phrase) for phrase in phrases[i]])
+        return found
 
-
-def _constraints_of_group(
-    selection: Selection | None,
-    group: Sequence[Bucket],
-    prefixes: Sequence[Tokens],
-    phrases: Sequence[Sequence[Tokens]],
-) -> BatchConstraints:
-    """Return the constraints of the rows of some batches; rows without a sentence have no prefix and no phrases."""
-    row_prefixes: list[Tokens] = []
-    row_phrases: list[Sequence[Tokens]] = []
-    for device, bucket in enumerate(group):
-        words = None if selection is None else selection.words[device]
-        row_prefixes += [() if i is None else _word_indices(words, prefixes[i]) for i in bucket.padded]
-        row_phrases += [
-            () if i is None else [_word_indices(words, phrase) for phrase in phrases[i]] for i in bucket.padded
-        ]
-    return BatchConstraints(selection, row_prefixes, row_phrases)
+    return constraints
 
 
 def _word_indices(words: np.ndarray | None, tokens: Tokens) -> Tokens:

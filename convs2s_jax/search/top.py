@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 from jax import Array, lax
 
-from convs2s_jax.search.numbers import Scalar
-from convs2s_jax.search.rules import SPECIAL, Prices, tempered
+from convs2s_jax.search.options import Scalar
+from convs2s_jax.search.rules import SPECIAL, LogitBias, tempered
 
 BLOCK = 128
 
@@ -51,9 +51,9 @@ def top(scores: Array, k: int) -> tuple[Array, Array, Array]:
 
 
 def top_of_logits(
-    logits: Array, totals: Array, prices: Prices, k: int, *, temperature: Scalar
+    logits: Array, totals: Array, bias: LogitBias, k: int, *, temperature: Scalar
 ) -> tuple[Array, Array, Array]:
-    """Return `top` of  log_softmax(logits / temperature) + prices + totals, without storing that array.
+    """Return `top` of  log_softmax(logits / temperature) + bias + totals, without storing that array.
 
     The softmax shifts all scores of a hypothesis by the same amount, so its best blocks are those of the logits. Only
     elements of the chosen blocks are scored. The logits are read twice, for the maxima and for the sum of exponentials.
@@ -61,7 +61,7 @@ def top_of_logits(
     Args:
       logits: [R, H, V] float32, with V at least four blocks.
       totals: [R, H], cumulative scores.
-      prices: the numbers added to each symbol's log-probability, for R rows.
+      bias: what is added to each symbol's log-probability, for R rows.
       k: at most H * V.
       temperature: logits are divided by it.
 
@@ -77,16 +77,16 @@ def top_of_logits(
     shift = totals - largest / temperature - jnp.log(sums)
     shift = jnp.where(jnp.isnan(shift), -jnp.inf, shift)[..., None]
 
-    first = jnp.max(logits[..., :block] / temperature + prices.dense(block)[:, None, :], axis=-1, keepdims=True)
-    others = maxima[..., 1:] / temperature + prices.others[:, None, None]
+    first = jnp.max(logits[..., :block] / temperature + bias.dense(block)[:, None, :], axis=-1, keepdims=True)
+    others = maxima[..., 1:] / temperature + bias.others[:, None, None]
     reached = jnp.concatenate([first, others], axis=-1) + shift
     beams, columns = _best_blocks(jnp.where(jnp.isnan(reached), -jnp.inf, reached), k, block)
-    price = jnp.where(
+    added = jnp.where(
         columns < SPECIAL,
-        jnp.take_along_axis(prices.special[:, None], jnp.minimum(columns, SPECIAL - 1), axis=-1),
-        prices.others[:, None, None],
+        jnp.take_along_axis(bias.special[:, None], jnp.minimum(columns, SPECIAL - 1), axis=-1),
+        bias.others[:, None, None],
     )
-    found = tempered(_elements(logits, beams, columns), temperature) + price
+    found = tempered(_elements(logits, beams, columns), temperature) + added
     found = found + jnp.take_along_axis(shift[..., 0], beams[..., 0], axis=-1)[..., None]
     found = jnp.where((columns < V) & ~jnp.isnan(found), found, -jnp.inf)
     values, place = lax.top_k(found.reshape(len(found), -1), k)

@@ -1,7 +1,10 @@
-"""Translation of sentences: batching, devices, and results in the order of the sentences."""
+"""Translation of sentences: checks, batches, devices, and results in the order of the sentences."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass
 from functools import partial
+from itertools import chain
+from numbers import Integral
 from typing import Any
 
 import jax
@@ -10,24 +13,70 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from convs2s_jax.core.rows import Tokens, pad_rows
+from convs2s_jax.core.tokens import BOS
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.checks import check_config
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params, PrecomputedParams
 from convs2s_jax.models.table import FAST_DECODERS
 from convs2s_jax.nn.types import Key
-from convs2s_jax.search.buckets import DEFAULT_BATCHING, Batching, Bucket, batches, numbered
-from convs2s_jax.search.call import checked_call
-from convs2s_jax.search.candidates import Translation, candidates_of, without_tokens
-from convs2s_jax.search.checks import ModelConfigs, Models, check_untraced, checked_sources, members_of, target_size
+from convs2s_jax.search import keys
+from convs2s_jax.search.batching import (
+    DEFAULT_BATCHING,
+    Batching,
+    Bucket,
+    batches,
+    grouped,
+    max_output_length,
+    put,
+    replicator,
+    source_rows,
+    spread,
+)
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.generate import force, generate
-from convs2s_jax.search.numbers import numbers_of
-from convs2s_jax.search.request import as_ids, check_ids
-from convs2s_jax.search.shortlist import Shortlist
-from convs2s_jax.search.sources import source_rows, truncated
-from convs2s_jax.search.spread import grouped, put, replicator, spread
-from convs2s_jax.search.structure import structure_of
+from convs2s_jax.search.ensemble import ModelConfigs, Models, members_of, source_sizes, target_size
+from convs2s_jax.search.generate import generate, scores_of
+from convs2s_jax.search.hypotheses import Hypotheses
+from convs2s_jax.search.options import SearchOptions, search_options
+from convs2s_jax.search.request import Sizes, as_ids, as_phrases, check_ids, check_required, is_list, request, sizes
+from convs2s_jax.search.shortlist import BatchConstraints, Shortlist, batch_constraints_of
+from convs2s_jax.search.strategies import Strategy
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One translation of a sentence, as arrays on the host.
+
+    Attributes:
+      tokens: token ids without the end symbol.
+      score: the score by which candidates are ranked (see `SearchConfig`).
+      token_scores: score of each token and of the end symbol in nats, one more than `tokens`.
+      attention: [tokens + 1, S], the attention of each symbol to each source token, including end symbols; None unless
+        it was requested.
+    """
+
+    tokens: np.ndarray
+    score: float
+    token_scores: np.ndarray
+    attention: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Translation:
+    """The translations of one sentence.
+
+    Attributes:
+      candidates: at least one, best first.
+      cut: number of source tokens truncated at the end because the model has no positions for them.
+    """
+
+    candidates: tuple[Candidate, ...]
+    cut: int = 0
+
+    @property
+    def best(self) -> Candidate:
+        """The candidate with the highest score."""
+        return self.candidates[0]
 
 
 def translate(
@@ -40,6 +89,7 @@ def translate(
     phrases: Sequence[Sequence[Tokens]] | None = None,
     key: Key | np.ndarray | None = None,
     shortlist: Shortlist | None = None,
+    strategy: Strategy | None = None,
     nbest: int | None = None,
     attention: bool = False,
     batching: Batching = DEFAULT_BATCHING,
@@ -67,6 +117,7 @@ def translate(
       phrases: for each sentence, token sequences that its translation must contain, in any order.
       key: for sampling, one random key per sentence, or a single key, into which the index of each sentence is folded.
       shortlist: the words that a translation may use; None for all words. It must belong to the models' vocabularies.
+      strategy: how candidates are chosen and when a sentence is done, instead of what `search` selects.
       nbest: maximum number of candidates per sentence; None for all that the search finds.
       attention: whether candidates include their attention weights.
       batching: how sentences are batched.
@@ -84,33 +135,25 @@ def translate(
         shortlist of different vocabularies.
       TypeError: parameters or ids are traced by `jit`, `grad` or `vmap`; `key` is not a random key.
     """
-    call = checked_call(
-        params,
-        cfg,
-        search,
-        sources,
-        prefixes=prefixes,
-        phrases=phrases,
-        key=key,
-        shortlist=shortlist,
-        nbest=nbest,
-        attention=attention,
-        batching=batching,
-    )
+    if nbest is not None and (not isinstance(nbest, Integral) or nbest < 1):
+        raise ValueError(f"nbest is {nbest!r}: use 1 or more, or None for all that the search finds")
+    call = _checked(params, cfg, search, sources, prefixes, phrases, key, shortlist, strategy, batching)
     results = [Translation((without_tokens(0.0, attention=attention),))] * len(sources)
     if progress is not None and (empty := len(sources) - sum(len(bucket.indices) for bucket in call.plan)):
         progress(empty)
     members = call.members
     if call.plan:  # otherwise there may be no parameters
-        members = tuple(_precomputed(member, c) for member, c in zip(members, call.cfgs, strict=True))
+        members = tuple(
+            _precompute(p, c) if _can_precompute(p, c) else p for p, c in zip(members, call.cfgs, strict=True)
+        )
     # numbers are placed once, not copied to the device with each batch
-    on = replicator((members, jax.device_put(numbers_of(search))))
+    on = replicator((members, jax.device_put(call.options)))
 
     def run(group: Sequence[Bucket], mesh: Mesh | None) -> Any:
-        return call.pass_to(generate, *on(mesh), group, mesh)
+        return call.run(generate, *on(mesh), group, mesh, attention=attention)
 
     for i, found, weights in spread(call.plan, run, devices, progress):
-        results[i] = Translation(candidates_of(found, weights, len(call.sources[i]) + 1, nbest=nbest), call.cuts[i])
+        results[i] = Translation(_candidates(found, weights, len(call.sources[i]) + 1, nbest), call.cuts[i])
     return results
 
 
@@ -137,7 +180,7 @@ def lowerings(
     Raises:
       ValueError, TypeError: as `translate`.
     """
-    call = checked_call(params, cfg, search, sources, key=key)
+    call = _checked(params, cfg, search, sources, key=key)
     if not call.plan:
         return {}
     found: dict[tuple[int, ...], Callable[[], jax.stages.Lowered]] = {}
@@ -146,14 +189,12 @@ def lowerings(
         found[()] = partial(_precompute.lower, params, cfg)
         fast = jax.eval_shape(partial(_precompute, cfg=cfg), params)
     mesh, groups = grouped(call.plan, devices)
-    numbers = replicator(jax.device_put(numbers_of(search)))(mesh)
+    options = replicator(jax.device_put(call.options))(mesh)
     where = jax.tree.leaves(params)[0].sharding if mesh is None else NamedSharding(mesh, P())
     placed = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), fast)
     for group in groups:
-        found.setdefault(
-            (len(group), *group[0].shape),
-            partial(call.pass_to, generate.lower, (placed,), numbers, group, mesh),
-        )
+        run = partial(call.run, generate.lower, (placed,), options, group, mesh)
+        found.setdefault((len(group), *group[0].shape), run)
     return found
 
 
@@ -187,17 +228,16 @@ def score(
         padding; a coverage penalty without attention; models of different vocabularies.
       TypeError: parameters or ids are traced by `jit`, `grad` or `vmap`; use `force` there.
     """
-    members, cfgs = members_of(params, cfg, search)
-    check_config(batching, Batching, name="batching")
+    members, cfgs, options = _checked_models(params, cfg, search, batching, sources, targets)
     if len(sources) != len(targets):
         raise ValueError(f"got {len(sources)} sources and {len(targets)} targets: pass one target per source")
-    check_untraced(params, sources, targets)
-    sources, targets = checked_sources(sources, members, cfgs), as_ids("its target", targets)
-    check_ids("its target", targets, target_size(members, cfgs))
-    read, cuts = truncated(sources, cfgs)
-    lengths = [len(source) + 1 for source in read]
-    unscored = (without_tokens(float("-inf"), attention=attention),)
-    results = [Translation(unscored, cut) for cut in cuts]
+    given = _checked_sources(sources, members, cfgs)
+    targets = as_ids("its target", targets)
+    check_ids("its target", enumerate(targets), target_size(members, cfgs))
+    room = min(c.max_source for c in cfgs) - 1
+    cut = [max(0, len(source) - room) for source in given]
+    read = [source[:room] for source in given]
+    results = [Translation((without_tokens(float("-inf"), attention=attention),), n) for n in cut]
     most = min(c.max_target for c in cfgs)
     fits = [i for i, target in enumerate(targets) if len(target) + 1 <= most]
     if progress is not None and len(fits) < len(targets):
@@ -207,19 +247,218 @@ def score(
         indices = [i for bucket in group for i in bucket.padded]
         src = source_rows(read, indices, group[0].width)
         tgt = pad_rows([None if i is None else targets[i] for i in indices], src.shape)
-        return force(on(mesh), cfgs, structure, numbers, *put((src, tgt), mesh), attention=attention, mesh=mesh)
+        return scores_of(on(mesh), cfgs, options, *put((src, tgt), mesh), attention=attention, mesh=mesh)
 
-    structure, numbers = structure_of(search), numbers_of(search)
     on = replicator(members)
-    plan = numbered(batches([max(lengths[i], len(targets[i]) + 1) for i in fits], batching), fits)
-    for i, found, weights in spread(plan, run, devices, progress):
-        results[i] = Translation(candidates_of(found, weights, lengths[i]), cuts[i])
+    longer = [max(len(source), len(target)) + 1 for source, target in zip(read, targets, strict=True)]
+    for i, found, weights in spread(batches(longer, batching, among=fits), run, devices, progress):
+        results[i] = Translation(_candidates(found, weights, len(read[i]) + 1), cut[i])
     return results
 
 
-def _precomputed(params: Params, cfg: ModelConfig) -> Params:
-    """Return parameters for decoding token by token, computed here unless the caller has done so."""
-    return _precompute(params, cfg) if _can_precompute(params, cfg) else params
+@dataclass(frozen=True)
+class _Call:
+    """A checked call of `translate`: its sentences, and the arguments of `generate` for each of its batches.
+
+    Attributes:
+      members, cfgs, options, strategy: of the search.
+      sources: the sources, truncated to the models' positions.
+      cuts: number of tokens that each source lost.
+      most: a function of the length of a source to the maximum number of tokens of its translation.
+      keys: raw keys of the sentences, for sampling only.
+      axes: sizes of the arrays of prefixes and phrases.
+      plan: the batches.
+      constraints: function of some batches to the constraints of their rows.
+    """
+
+    members: tuple[Params, ...]
+    cfgs: tuple[ModelConfig, ...]
+    options: SearchOptions
+    strategy: Strategy | None
+    sources: Sequence[np.ndarray]
+    cuts: Sequence[int]
+    most: Callable[[int], int]
+    keys: np.ndarray | None
+    axes: Sizes
+    plan: Sequence[Bucket]
+    constraints: Callable[[Sequence[Bucket]], BatchConstraints]
+
+    def run(
+        self,
+        program: Callable[..., Any],
+        placed: tuple[Params, ...],
+        options: SearchOptions,
+        group: Sequence[Bucket],
+        mesh: Mesh | None,
+        *,
+        attention: bool = False,
+    ) -> Any:
+        """Call `generate`, or a function of the same arguments, for some batches, one for each device of the mesh.
+
+        Args:
+          program: the function.
+          placed: the parameters on these devices, precomputed.
+          options: the options on these devices.
+          group: batches of equal shape.
+          mesh: the devices; None for the default device.
+          attention: whether the attention weights are returned.
+        """
+        width = group[0].width
+        indices = [i for bucket in group for i in bucket.padded]
+        selection, prefixes, phrases = self.constraints(group)
+        asked = request(
+            [0 if i is None else self.most(len(self.sources[i]) + 1) for i in indices],
+            prefixes,
+            phrases,
+            None if self.keys is None else keys.rows(self.keys, indices),
+            axes=self.axes,
+        )
+        src, asked, selection = put((source_rows(self.sources, indices, width), asked, selection), mesh)
+        return program(
+            placed,
+            self.cfgs,
+            options,
+            src,
+            asked,
+            limit=self.most(width) + 1,
+            strategy=self.strategy,
+            selection=selection,
+            attention=attention,
+            mesh=mesh,
+        )
+
+
+def _checked(
+    params: Models,
+    cfg: ModelConfigs,
+    search: SearchConfig,
+    sources: Sequence[Tokens],
+    prefixes: Sequence[Tokens] | None = None,
+    phrases: Sequence[Sequence[Tokens]] | None = None,
+    key: Key | np.ndarray | None = None,
+    shortlist: Shortlist | None = None,
+    strategy: Strategy | None = None,
+    batching: Batching = DEFAULT_BATCHING,
+) -> _Call:
+    """Check the arguments of `translate`, and plan its batches."""
+    given = () if prefixes is None else prefixes, () if phrases is None else phrases
+    members, cfgs, options = _checked_models(params, cfg, search, batching, sources, given[0], *given[1], key=key)
+    if shortlist is not None and search.sampling:
+        raise ValueError("shortlist with sampling: samples are drawn from the whole vocabulary; leave one out")
+    if key is not None and not search.sampling and strategy is None:
+        raise ValueError("key without sampling: this search draws no samples; leave it out, or set sampling=True")
+    if batching.min_axes.phrases and (search.sampling or search.diverse_groups > 1):
+        raise ValueError(
+            f"batching.min_axes has room for {batching.min_axes.phrases} phrases, which work with plain beam search "
+            "only: use 0"
+        )
+    count = len(sources)
+    texts = _checked_sources(sources, members, cfgs)
+    prefixes = as_ids("its prefix", [()] * count if prefixes is None else prefixes)
+    phrases = as_phrases([()] * count if phrases is None else phrases)
+    if len(prefixes) != count or len(phrases) != count:
+        raise ValueError(
+            f"got {count} sources, {len(prefixes)} prefixes and {len(phrases)} lists of phrases: pass one of each per "
+            "source"
+        )
+    reads = any(c.reads_source for c in cfgs)
+    room = min(c.max_source for c in cfgs) - 1
+    read = [source[:room] for source in texts]
+    most = partial(max_output_length, cfgs, search)
+    for i, (source, prefix, wanted) in enumerate(zip(texts, prefixes, phrases, strict=True)):
+        needed, longest = len(prefix) + sum(map(len, wanted)), most(len(read[i]) + 1)
+        if needed > longest:
+            raise ValueError(
+                f"sentence {i}: prefix and phrases have {needed} tokens, but its translation has at most {longest}"
+            )
+        if needed and reads and not len(source):
+            raise ValueError(
+                f"sentence {i}: its source is empty, so its translation is empty too: leave out its prefix and phrases"
+            )
+    real = [i for i, source in enumerate(texts) if len(source) > 0 or not reads]
+    if real:  # otherwise there may be no parameters
+        V = target_size(members, cfgs)
+        check_required(prefixes, phrases, V)
+        if shortlist is not None:
+            shortlist.check(source_sizes(members, cfgs), V)
+    plan = batches([len(source) + 1 for source in read], batching, among=real)
+    needed_axes, least = sizes(prefixes, phrases), batching.min_axes
+    return _Call(
+        members,
+        cfgs,
+        options,
+        strategy,
+        read,
+        [len(source) - len(kept) for source, kept in zip(texts, read, strict=True)],
+        most,
+        keys.on_host(key, count) if search.sampling or key is not None else None,
+        Sizes(*map(max, astuple(needed_axes), astuple(least))),
+        plan,
+        batch_constraints_of(shortlist, plan, read, prefixes, phrases, sizes=batching.word_sizes),
+    )
+
+
+def _checked_models(
+    params: Models, cfg: ModelConfigs, search: SearchConfig, batching: Batching, *given: Any, key: Any = None
+) -> tuple[tuple[Params, ...], tuple[ModelConfig, ...], SearchOptions]:
+    """Return the members, their configs and the options; reject other types, and traced values."""
+    check_config(search, SearchConfig, name="search")
+    options = search_options(search)
+    members, cfgs = members_of(params, cfg, options)
+    check_config(batching, Batching, name="batching")
+    wholes = (*jax.tree.leaves((params, key)), *given)  # checked first, so that no tracer is iterated over
+    if any(isinstance(x, jax.core.Tracer) for x in chain(wholes, chain.from_iterable(filter(is_list, given)))):
+        raise TypeError(
+            "translate and score need concrete values, but params or sequences are traced by jit, grad or vmap: use "
+            "beam_search there, and loss or force for scores that have gradients"
+        )
+    return members, cfgs, options
+
+
+def _checked_sources(
+    sources: Sequence[Tokens], members: tuple[Params, ...], cfgs: tuple[ModelConfig, ...]
+) -> list[np.ndarray]:
+    """Return the sources as arrays, after checking that their ids are in all source vocabularies, not BOS, EOS or PAD.
+
+    The parameters are not checked if there are no tokens. A language model reads no source.
+    """
+    found = as_ids("its source", sources)
+    if any(cfg.reads_source for cfg in cfgs) and any(map(len, found)):
+        check_ids("its source", enumerate(found), min(source_sizes(members, cfgs)), BOS)
+    return found
+
+
+def without_tokens(score: float, *, attention: bool) -> Candidate:
+    """Return the candidate of an empty source, with score 0, or of a sentence that cannot be scored, with -inf."""
+    none = np.zeros(0, np.float32)
+    return Candidate(np.zeros(0, np.int32), score, none, none.reshape(0, 0) if attention else None)
+
+
+def _candidates(
+    found: Hypotheses, weights: np.ndarray | None, source_length: int, nbest: int | None = None
+) -> tuple[Candidate, ...]:
+    """Return the finished hypotheses of a sentence, best first; if there are none, an empty one with score -inf.
+
+    Their arrays are copies, because views would keep the arrays of the whole batch in memory, padding included.
+
+    Args:
+      found: the sentence's hypotheses, [W, ...] each.
+      weights: [W, T, S] their attention, or None.
+      source_length: number of source tokens, including the end symbol.
+      nbest: maximum number of candidates; None for all.
+    """
+    tokens, token_scores = np.asarray(found.tokens), np.asarray(found.token_scores)
+    finished = [(w, n) for w, n in enumerate(found.lengths) if n > 0]
+    candidates = [
+        Candidate(
+            tokens[w, : n - 1].copy(),
+            float(found.scores[w]),
+            token_scores[w, :n].copy(),
+            None if weights is None else weights[w, :n, :source_length].copy(),
+        )
+        for w, n in finished[:nbest]
+    ]
+    return tuple(candidates) or (without_tokens(float("-inf"), attention=weights is not None),)
 
 
 def _can_precompute(params: Params, cfg: ModelConfig) -> bool:

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.search import keys, shortlist
-from convs2s_jax.search.buckets import NO_AXES, Batching, Sizes, widths_up_to
+from convs2s_jax.search.batching import Batching, max_output_length, widths_up_to
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.sources import max_output_length
-from convs2s_jax.search.structure import structure_of
+from convs2s_jax.search.options import same_program
+from convs2s_jax.search.request import NO_AXES, Sizes
 from convs2s_jax.serving import required
 from convs2s_jax.serving.options import Allowed
 from convs2s_jax.translation.lines import encode, translate
@@ -93,9 +93,9 @@ class Engine:
             not search.sampling or "sampling" in self.allow,
             "sampling is not enabled on this server; it must be started with --allow=sampling",
         )
-        own = structure_of(with_beam(self.search, search.beam_size, sampling=search.sampling))
+        own = with_beam(self.search, search.beam_size, sampling=search.sampling)
         check(
-            structure_of(search) == own,
+            same_program(search, own),
             "coverage_penalty is not enabled on this server; it must be started with --coverage_penalty above 0"
             if self.search.coverage_penalty == 0
             else "coverage_penalty is 0, but this server was started with one; use a value above 0",

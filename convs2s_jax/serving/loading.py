@@ -5,10 +5,10 @@ from dataclasses import replace
 from convs2s_jax.core import local_copies
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import Tell
-from convs2s_jax.search.config import check_search, overridden
 from convs2s_jax.serving.engine import Engine
 from convs2s_jax.serving.options import ServeOptions
 from convs2s_jax.translation import fit, shortlists, translator
+from convs2s_jax.translation.jobs.options import overridden
 
 
 def load(options: ServeOptions, *, tell: Tell) -> Engine:
@@ -24,7 +24,7 @@ def load(options: ServeOptions, *, tell: Tell) -> Engine:
         model.reads_source,
         f"--workdir={options.workdir[0]} is a language model and reads no source; a server needs a translation model",
     )
-    search = overridden(model.cfg.search, options.search)
+    search = overridden(model.cfg.search, options.search, attends=model.attends)
     check(
         not search.sampling,
         "search.sampling is True in this run, but a server answers the same request with the same translations; use "
@@ -35,7 +35,6 @@ def load(options: ServeOptions, *, tell: Tell) -> Engine:
         f"--lm_weight is {search.lm_weight}, but a server has no language model; use --lm_weight=0, or "
         "convs2s decode --lm",
     )
-    check_search(search, options.search, attends=model.attends)
     check(
         search.diverse_groups == 1 or "constraints" not in options.allow,
         "--allow=constraints cannot be combined with diverse_groups, since only plain beam search enforces phrases; "

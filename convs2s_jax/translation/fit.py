@@ -8,9 +8,9 @@ from convs2s_jax.core.errors import UserError, counted
 from convs2s_jax.core.tokens import UNK
 from convs2s_jax.data.symbols import Vocabulary
 from convs2s_jax.data.text_files import name_of
+from convs2s_jax.search.batching import max_output_length
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.memory import check_beam
-from convs2s_jax.search.sources import max_output_length
 from convs2s_jax.translation.lines import encode, encode_phrases
 from convs2s_jax.translation.loaded import LoadedModel
 

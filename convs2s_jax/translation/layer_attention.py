@@ -15,8 +15,7 @@ from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.nn.types import Array
 from convs2s_jax.search import keys
-from convs2s_jax.search.buckets import Batching, batches
-from convs2s_jax.search.sources import source_rows
+from convs2s_jax.search.batching import Batching, batches, source_rows
 from convs2s_jax.search.translate import translate
 from convs2s_jax.translation.lines import encode
 from convs2s_jax.translation.trained import Trained

@@ -8,7 +8,7 @@ import numpy as np
 from convs2s_jax.data.symbols import Vocabulary
 from convs2s_jax.nn.types import Key
 from convs2s_jax.search import translate as search_of
-from convs2s_jax.search.buckets import DEFAULT_BATCHING, Batching
+from convs2s_jax.search.batching import DEFAULT_BATCHING, Batching
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.translation.alignment import is_unspaced
 from convs2s_jax.translation.loaded import LoadedModel

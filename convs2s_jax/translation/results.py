@@ -8,7 +8,7 @@ import numpy as np
 from convs2s_jax.core.tokens import EOS, UNK
 from convs2s_jax.data.unknown import is_mostly_unknown
 from convs2s_jax.data.vocabulary import Vocabularies
-from convs2s_jax.search.candidates import Candidate, Translation
+from convs2s_jax.search.translate import Candidate, Translation
 from convs2s_jax.translation import alignment
 
 

@@ -20,7 +20,7 @@ from convs2s_jax.models import encoder_decoder, quantizing
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.nn.types import Key
-from convs2s_jax.search.buckets import DEFAULT_BATCHING, Batching
+from convs2s_jax.search.batching import DEFAULT_BATCHING, Batching
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.translation import arguments, trained
 from convs2s_jax.translation import lines as text

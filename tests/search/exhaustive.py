@@ -14,11 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from convs2s_jax.core.tokens import EOS, PAD, UNK
-from convs2s_jax.search import beam, configured
+from convs2s_jax.search import beam
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.numbers import numbers_of
-from convs2s_jax.search.strategies.table import strategy_of
-from convs2s_jax.search.structure import structure_of
+from convs2s_jax.search.options import search_options
 
 
 @dataclass
@@ -86,23 +84,22 @@ def first_cache(languages, beam_size: int):
 
 def search(step, cfg, memory, cache, asked, **more):
     """`beam_search`, compiled."""
-    run = jax.jit(partial(configured.beam_search, step, cfg, **more))
+    run = jax.jit(partial(beam.beam_search, step, cfg, **more))
     return jax.device_get(run(memory=memory, cache=cache, request=asked))
 
 
-@partial(jax.jit, static_argnames=("strategy", "structure", "limit", "chunk"))
-def compiled(tables, languages, asked, numbers, *, strategy, structure, limit, chunk):
+@partial(jax.jit, static_argnames=("strategy", "limit", "chunk"))
+def compiled(tables, languages, asked, options, *, limit, strategy=None, chunk=1):
     """A search of the trigram models: one program for all tables and numbers."""
-    more = {"structure": structure, "limit": limit, "chunk": chunk, "coverage": trigram_coverage}
-    cache = first_cache(languages, structure.beam_size)
-    return beam.search(trigram_step(tables), strategy, numbers, (), cache, asked, **more)
+    more = {"strategy": strategy, "limit": limit, "chunk": chunk, "coverage": trigram_coverage}
+    cache = first_cache(languages, options.beam_size)
+    return beam.beam_search(trigram_step(tables), options, memory=(), cache=cache, request=asked, **more)
 
 
 def toy_search(tables, cfg, asked, *, limit, chunk=1, languages=None):
-    """The hypotheses that `beam.search` finds for sentences of the trigram models."""
+    """The hypotheses that `beam_search` finds for sentences of the trigram models."""
     languages = np.asarray(np.arange(len(tables)) if languages is None else languages, np.int32)
-    more = {"strategy": strategy_of(cfg, phrases=asked.phrases.shape[1] > 0), "structure": structure_of(cfg)}
-    found = compiled(np.asarray(tables), languages, asked, numbers_of(cfg), limit=limit, chunk=chunk, **more)
+    found = compiled(np.asarray(tables), languages, asked, search_options(cfg), limit=limit, chunk=chunk)
     return jax.device_get(found)  # slices of arrays on a device are programs of their own
 
 

@@ -10,14 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convs2s_jax.core.tokens import EOS, PAD, UNK
-from convs2s_jax.search import beam, configured
+from convs2s_jax.search import beam
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.finished import EXACT, Finished
-from convs2s_jax.search.numbers import numbers_of
+from convs2s_jax.search.hypotheses import EXACT, Finished
+from convs2s_jax.search.options import search_options
 from convs2s_jax.search.request import request
 from convs2s_jax.search.rules import Fused
-from convs2s_jax.search.strategies.plain import PLAIN
-from convs2s_jax.search.structure import structure_of
 from convs2s_jax.search.top import top
 from tests.helpers import drills_but
 from tests.search.exhaustive import (
@@ -126,8 +124,7 @@ def test_no_live_hypothesis_that_could_still_enter_is_given_up(name):
     places = jnp.repeat(jnp.asarray(worst)[:, None], cfg.beam_size, axis=1)
     finished = Finished(places, places, places, places)
     done = EXACT.is_done(
-        structure_of(cfg),
-        numbers_of(cfg),
+        search_options(cfg),
         finished,
         jnp.int32(step),
         jnp.asarray(best_total),
@@ -176,9 +173,8 @@ def test_order_of_sentences_changes_nothing():
 @pytest.mark.drill
 def test_jit_changes_nothing():
     cfg = SearchConfig(unk_penalty=-1.0)
-    given = (), trigram_cache(range(LANGUAGES), 5), request(MAX_LENGTHS)
-    more = {"structure": structure_of(cfg), "limit": LIMIT}
-    eager = beam.search(trigram_step(TABLES), PLAIN, numbers_of(cfg), *given, **more)
+    given = {"memory": (), "cache": trigram_cache(range(LANGUAGES), 5), "request": request(MAX_LENGTHS)}
+    eager = beam.beam_search(trigram_step(TABLES), cfg, limit=LIMIT, **given)
     for x, y in zip(jax.tree.leaves(eager), jax.tree.leaves(run(cfg)), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-6)
 
@@ -334,27 +330,7 @@ def test_requests_that_no_hypothesis_can_meet_are_refused(asked, message):
     cache = {"older": jnp.zeros(len(wanted.max_lengths) * cfg.beam_size, jnp.int32)}
     step = lambda _, cache, last: (jnp.zeros((len(last), V)), cache)  # noqa: E731
     with pytest.raises(ValueError, match=message):
-        configured.beam_search(step, cfg, memory=(), cache=cache, request=wanted, limit=4)
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"prefixes": jnp.zeros((3, 1), jnp.int32)}, r"^prefixes has shape \(3, 1\): expected 2 axes with one row per"),
-        ({"prefixes": jnp.zeros(2, jnp.int32)}, r"^prefixes has shape \(2,\): expected 2 axes"),
-        ({"phrases": jnp.zeros((1, 1, 1), jnp.int32)}, r"^phrases has shape \(1, 1, 1\): expected 3 axes"),
-    ],
-    ids=str,
-)
-def test_arrays_of_a_request_that_do_not_fit_are_refused(given, message):
-    with pytest.raises(ValueError, match=message):
-        request([5, 5], **given)
-
-
-@pytest.mark.parametrize("length", [-1, 2**31, 2**32 + 3])
-def test_lengths_that_no_result_can_have_are_refused(length):
-    with pytest.raises(ValueError, match=rf"^max_lengths is \[3, {length}\]: use numbers of tokens from 0 to 2\^31"):
-        request([3, length])
+        beam.beam_search(step, cfg, memory=(), cache=cache, request=wanted, limit=4)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.search.batching import max_output_length
 from convs2s_jax.search.config import BOUNDS, SearchConfig
-from convs2s_jax.search.numbers import numbers_of
-from convs2s_jax.search.sources import max_output_length
+from convs2s_jax.search.options import search_options
 
 
 @pytest.mark.parametrize(
@@ -39,12 +39,12 @@ def test_values_no_search_can_work_with_are_refused(name):
     for value in (10**18, -(10**18)) if whole else (1e39, -1e39, math.nan, math.inf, -math.inf):
         with pytest.raises(UserError, match=rf"^{name} is {re.escape(str(value))}: .*(use|expected) "):
             SearchConfig(**{name: value, "sampling": name == "top_k"})
-    lowest, highest = BOUNDS[name]
+    lowest, highest, _ = BOUNDS[name]
     more = {"max_length_a": 1.0} if name != "max_length_a" else {"max_length_b": 1}
     for value in (lowest, highest):
         value = int(value) if whole else float(value)
         cfg = SearchConfig(**{**more, name: value, "sampling": name == "top_k"})
-        assert np.isfinite([float(x) for x in jax.tree.leaves(numbers_of(cfg))]).all()
+        assert np.isfinite([float(x) for x in jax.tree.leaves(search_options(cfg))]).all()
 
 
 def fairseqs_bound(a, b, source, positions):

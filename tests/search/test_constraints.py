@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convs2s_jax.core.tokens import EOS, PAD
-from convs2s_jax.search.buckets import Sizes
+from convs2s_jax.search import variations
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.request import request
-from convs2s_jax.search.strategies import constrained
+from convs2s_jax.search.request import Sizes, request
 from tests.search.exhaustive import (
     CompileRequest,
     _found,
@@ -130,7 +129,7 @@ def test_search_equals_dynamic_beam_allocation_in_loops(seed, width):
 def test_banks_take_turns():
     totals = jnp.array([[-1.0, -2.0, -3.0, -4.0, -jnp.inf, -5.0]])
     banks = jnp.array([[0, 0, 0, 1, 2, 2]])
-    assert constrained.round_robin_order(totals, banks).tolist() == [[0, 3, 5, 1, 2, 4]]
+    assert variations.round_robin_order(totals, banks).tolist() == [[0, 3, 5, 1, 2, 4]]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -139,7 +138,7 @@ def test_matched_is_the_longest_beginning_that_was_spelt(seed):
     phrases = random.integers(4, 6, (1, 3, 4))
     phrases[0, 1, 2:] = PAD
     recent = random.integers(4, 6, (1, 7, 4))
-    ours = jax.device_get(jax.jit(constrained.matched)(recent, phrases))
+    ours = jax.device_get(jax.jit(variations.matched)(recent, phrases))
     for x in range(7):
         for c in range(3):
             phrase = [v for v in phrases[0, c] if v != PAD]

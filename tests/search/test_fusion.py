@@ -13,9 +13,9 @@ from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
 from convs2s_jax.models.convs2s.layers import ConvLayer
 from convs2s_jax.models.no_encoder import NoEncoderConfig
-from convs2s_jax.search import configured, rules
+from convs2s_jax.search import beam, rules
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.numbers import numbers_of
+from convs2s_jax.search.options import search_options
 from convs2s_jax.search.request import request
 from convs2s_jax.search.translate import score, translate
 from tests.helpers import drills_but
@@ -73,7 +73,7 @@ def test_a_narrow_search_is_the_procedure_in_loops(weight):
 def test_a_symbol_that_a_model_rules_out_is_ruled_out():
     logits = jnp.asarray([[0.0, -jnp.inf, 1.0]])
     fused = rules.log_probabilities(
-        rules.Fused(model=logits, lm=logits[:, ::-1]), numbers_of(SearchConfig(lm_weight=0.5))
+        rules.Fused(model=logits, lm=logits[:, ::-1]), search_options(SearchConfig(lm_weight=0.5))
     )
     p = np.log(1 / (1 + np.e)), np.log(np.e / (1 + np.e))
     np.testing.assert_allclose(fused, [[p[0] + 0.5 * p[1], -np.inf, p[1] + 0.5 * p[0]]], rtol=1e-6)
@@ -83,7 +83,7 @@ def test_at_weight_0_the_language_model_says_nothing():
     """Not even where it rules a symbol out."""
     logits = jnp.asarray([[0.0, -1.0, 1.0]])
     fused = rules.Fused(model=logits, lm=jnp.asarray([[0.0, 2.0, -jnp.inf]]))
-    numbers = numbers_of(SearchConfig())
+    numbers = search_options(SearchConfig())
     np.testing.assert_array_equal(rules.log_probabilities(fused, numbers), rules.log_probabilities(logits, numbers))
 
 
@@ -94,7 +94,7 @@ def test_the_derivative_by_the_weight_is_the_language_models_score(weight):
     model = jnp.asarray([[0.0, -1.0, 1.0, -jnp.inf]])
 
     def best(weight):
-        numbers = numbers_of(SearchConfig(lm_weight=0.1)).replace(lm_weight=weight)
+        numbers = search_options(SearchConfig(lm_weight=0.1)).replace(lm_weight=weight)
         return jnp.sum(rules.log_probabilities(rules.Fused(model=model, lm=lm), numbers)[0, :2])
 
     expected = np.sum(np.asarray(jax.nn.log_softmax(lm))[0, :2])
@@ -164,7 +164,7 @@ def test_a_language_model_writes_for_empty_sources_and_goes_on_from_prefixes(lm)
 
 def test_a_weight_for_a_step_without_a_language_model_is_refused():
     with pytest.raises(ValueError, match=r"^lm_weight is above 0, but the step returns no logits of a language model"):
-        configured.beam_search(
+        beam.beam_search(
             lambda _memory, cache, last: (jnp.zeros((len(last), 5)), cache),
             SearchConfig(beam_size=2, lm_weight=0.5),
             memory=(),

@@ -14,10 +14,8 @@ from convs2s_jax.interop.fairseq import config_from_args, params_from_state_dict
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.generate import generate
-from convs2s_jax.search.numbers import numbers_of
+from convs2s_jax.search.options import search_options
 from convs2s_jax.search.request import request
-from convs2s_jax.search.strategies.plain import PLAIN
-from convs2s_jax.search.structure import structure_of
 from convs2s_jax.translation.translator import load
 from tests.helpers import drills_but
 from tests.interop.fairseq import examples
@@ -92,9 +90,7 @@ def test_search_finds_fairseqs_hypotheses(case, golden, trained):
     found, attention = generate(
         (params,),
         (model,),
-        PLAIN,
-        structure_of(cfg),
-        numbers_of(cfg),
+        search_options(cfg),
         jnp.asarray(src),
         asked,
         limit=longest + 1,

@@ -10,11 +10,11 @@ import pytest
 
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.search import keys
-from convs2s_jax.search.buckets import Batching, Sizes
+from convs2s_jax.search.batching import Batching, max_output_length
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.forced import force
-from convs2s_jax.search.numbers import numbers_of
-from convs2s_jax.search.sources import max_output_length
+from convs2s_jax.search.generate import force
+from convs2s_jax.search.options import search_options
+from convs2s_jax.search.request import Sizes, request
 from convs2s_jax.search.translate import score, translate
 from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.loss import loss
@@ -118,8 +118,8 @@ def test_force_has_the_scores_of_score_and_the_gradient_of_the_loss(params):
     src, tgt = jnp.array([[5, 6, 2], [7, 2, 1]]), jnp.array([[8, 2, 1], [9, 10, 2]])
 
     def scores(params, temperature):
-        numbers = numbers_of(cfg).replace(temperature=temperature)
-        return force(params, MODEL, cfg, src, tgt, numbers=numbers)[0].scores[:, 0]
+        options = search_options(cfg).replace(temperature=temperature)
+        return force(params, MODEL, options, src, tgt)[0].scores[:, 0]
 
     summed, gradient = jax.jit(jax.value_and_grad(lambda params: jnp.sum(scores(params, 1.0))))(params)
     expected = score(params, MODEL, cfg, [[5, 6], [7]], [[8], [9, 10]])
@@ -213,3 +213,42 @@ def test_targets_longer_than_their_sources_are_scored(params):
     (alone,) = score(params, MODEL, SEARCH, [[6, 7]], [[9]])
     assert len(long[0].best.token_scores) == 21
     np.testing.assert_allclose(long[1].best.score, alone.best.score, rtol=1e-5)
+
+
+def test_a_request_may_be_traced():
+    """Lengths, prefixes and phrases that a compiled program is given."""
+    prefixes, phrases = jnp.asarray([[4], [1], [5]]), jnp.asarray([[[6, 1]], [[5, 4]], [[1, 1]]])
+    made = jax.jit(request)(jnp.asarray([6, 3, 5]), prefixes, phrases)
+    listed = request([6, 3, 5], [[4], [], [5]], [[[6]], [[5, 4]], [[]]])
+    np.testing.assert_array_equal(made.max_lengths, listed.max_lengths)
+    np.testing.assert_array_equal(made.prefixes, listed.prefixes[:, :1])
+    np.testing.assert_array_equal(made.phrases, listed.phrases)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        (([6, 3, 5], None, jnp.zeros((3, 2), jnp.int32)), ValueError, r"phrases has shape \(3, 2\): expected 3 axes"),
+        (
+            ([6, 3, 5], jnp.zeros((2, 1), jnp.int32)),
+            ValueError,
+            r"prefixes has shape \(2, 1\): expected 2 axes with on",
+        ),
+        (([6, 3, 5], jnp.zeros(3, jnp.int32)), ValueError, r"prefixes has shape \(3,\): expected 2 axes"),
+        (([6, 3, 5], [[4]]), ValueError, "got 1 prefixes for 3 sentences"),
+        ((3,), ValueError, "max_lengths is 3: expected one length per sentence$"),
+        ((jnp.ones(3),), TypeError, "max_lengths has dtype float32: expected integers"),
+        (
+            ([6, 3], None, None, jax.random.split(jax.random.key(0), 3)),
+            ValueError,
+            r"key has shape \(3,\): pass a single key, or one for each of 2 sentences$",
+        ),
+        *(
+            (([3, length],), ValueError, rf"max_lengths is \[3, {length}\]: use numbers of tokens from 0 to 2\^31")
+            for length in (-1, 2**31, 2**32 + 3)
+        ),
+    ],
+)
+def test_a_request_that_does_not_fit_is_refused(given, error, message):
+    with pytest.raises(error, match=f"^{message}"):
+        request(*given)

@@ -7,10 +7,9 @@ import pytest
 
 from convs2s_jax.core.tokens import BOS, EOS
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.numbers import numbers_of
+from convs2s_jax.search.options import search_options
 from convs2s_jax.search.request import request
-from convs2s_jax.search.strategies import sampled
-from convs2s_jax.search.structure import structure_of
+from convs2s_jax.search.variations import keep
 from tests.helpers import drills_but
 from tests.search.exhaustive import exhaustive, symbol_scores, toy_search, trigram_table
 
@@ -101,7 +100,7 @@ def test_candidates_equal_a_loop_over_sorted_probabilities(k, p):
     scores = np.random.default_rng(k).normal(0, 2, (50, 11)).astype(np.float32)
     scores[:, 1] = -np.inf
     cfg = SearchConfig(sampling=True, top_k=k, top_p=p)
-    ours = np.asarray(sampled.keep(structure_of(cfg), numbers_of(cfg), jnp.asarray(scores)))
+    ours = np.asarray(keep(search_options(cfg), jnp.asarray(scores)))
     for row, kept in zip(scores.astype(np.float64), ours, strict=True):
         order = np.argsort(-row)[: k or None]
         chances = np.exp(row[order]) / np.exp(row[order]).sum()
@@ -115,7 +114,7 @@ def test_top_p_keeps_no_more_than_adds_up_to_it():
     """Probabilities of exactly 1/2, 1/4 and 1/4: the first alone is half of all."""
     cfg = SearchConfig(sampling=True, top_p=0.5)
     scores = jnp.log(jnp.asarray([[2.0, 1.0, 1.0]]))
-    kept = sampled.keep(structure_of(cfg), numbers_of(cfg), scores)
+    kept = keep(search_options(cfg), scores)
     np.testing.assert_array_equal(np.isfinite(kept), [[True, False, False]])
 
 

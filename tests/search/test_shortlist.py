@@ -12,7 +12,7 @@ import pytest
 from convs2s_jax.core.tokens import BOS, EOS, PAD, UNK
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.search import shortlist as shortlists
-from convs2s_jax.search.buckets import Batching
+from convs2s_jax.search.batching import Batching
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.shortlist import Shortlist, full_shortlist, union_size
 from convs2s_jax.search.translate import translate

@@ -10,7 +10,7 @@ from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.classifier import model as classifier
 from convs2s_jax.models.classifier.model import ClassifierConfig
 from convs2s_jax.search import classify, translate
-from convs2s_jax.search.buckets import Batching
+from convs2s_jax.search.batching import Batching
 from tests.helpers import drills_but
 from tests.search.test_translate import MODEL, SEARCH, VOCABULARY
 
@@ -30,7 +30,7 @@ def classified():
 
 CALLS = {
     "generate": (translate, lambda: translate.translate(*translated(), **SPREAD)),
-    "force": (translate, lambda: translate.score(*translated(), SOURCES, **SPREAD)),
+    "scores_of": (translate, lambda: translate.score(*translated(), SOURCES, **SPREAD)),
     "probabilities": (classify, lambda: classify.classify(*classified(), **SPREAD)),
 }
 

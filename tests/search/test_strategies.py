@@ -7,18 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from convs2s_jax.search import beam
+from convs2s_jax.search.beam import strategy_of
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.finished import EXACT, StoppingRule
-from convs2s_jax.search.numbers import numbers_of
+from convs2s_jax.search.hypotheses import EXACT, StoppingRule
+from convs2s_jax.search.options import search_options
 from convs2s_jax.search.request import request
-from convs2s_jax.search.strategies.base import Candidates, Strategy
-from convs2s_jax.search.strategies.constrained import CONSTRAINED
-from convs2s_jax.search.strategies.diverse import DIVERSE
-from convs2s_jax.search.strategies.plain import PLAIN
-from convs2s_jax.search.strategies.sampled import SAMPLED
-from convs2s_jax.search.strategies.table import strategy_of
-from convs2s_jax.search.structure import structure_of
+from convs2s_jax.search.strategies import PLAIN, Candidates, Strategy
 from convs2s_jax.search.top import top
+from convs2s_jax.search.variations import CONSTRAINED, DIVERSE, SAMPLED
 from tests.helpers import drills_but, same
 from tests.search.exhaustive import compiled, exhaustive, search, toy_search, trigram_cache, trigram_step, trigram_table
 
@@ -33,7 +30,7 @@ def choose(view):
     """The best continuations that do not repeat the symbol."""
     again = (view.state[..., None] > 0) & (jnp.arange(V) == ONCE)[None, None]
     scores = jnp.where(again, -jnp.inf, view.scores())
-    return Candidates(*top(scores + view.totals[:, :, None], 2 * view.structure.group_size))
+    return Candidates(*top(scores + view.totals[:, :, None], 2 * view.options.group_size))
 
 
 def follow(count, _request, parents, tokens):
@@ -48,8 +45,7 @@ OWN = Strategy(choose, start, follow)
 
 
 def found(strategy, cfg, limit=LONGEST + 1):
-    more = {"strategy": strategy, "structure": structure_of(cfg), "limit": limit, "chunk": 1}
-    return compiled(TABLES, np.arange(2), request([LONGEST] * 2), numbers_of(cfg), **more)
+    return compiled(TABLES, np.arange(2), request([LONGEST] * 2), search_options(cfg), strategy=strategy, limit=limit)
 
 
 def test_a_strategy_of_ones_own_equals_listing_everything():
@@ -87,7 +83,7 @@ WRONG = {
     "function": (PLAIN.choose, r"^strategy is a function: expected a Strategy, such as Strategy\(choose\)"),
     "name of a rule": (
         PLAIN._replace(stop="fairseq"),
-        r"^stop is 'fairseq': expected a StoppingRule, such as Stopping",
+        r"^stop is a str: expected a StoppingRule, such as Stopping",
     ),
     "rule of two answers": (
         PLAIN._replace(stop=StoppingRule(lambda *_: jnp.zeros((2, 2), bool))),
@@ -138,7 +134,7 @@ def searched(cfg, **more):
 def test_a_stopping_rule_of_ones_own_equals_listing_everything_up_to_its_stop():
     """After the step in which hypotheses of `LONGEST - 1` tokens end, none that is longer is found."""
     cfg = SearchConfig(beam_size=WIDEST, min_length=0, length_penalty=2.0)
-    rule = StoppingRule(lambda _structure, _numbers, _finished, step, _total, max_lengths: step >= max_lengths - 1)
+    rule = StoppingRule(lambda _options, _finished, step, _total, max_lengths: step >= max_lengths - 1)
     for table, ours in zip(TABLES, searched(cfg, stop=rule), strict=True):
         everything = exhaustive(table, cfg, LONGEST)
         expected = [e for e in everything if len(e.tokens) <= LONGEST]
@@ -150,9 +146,9 @@ def test_a_stopping_rule_of_ones_own_equals_listing_everything_up_to_its_stop():
 def test_a_rule_that_waits_for_the_best_only_finds_it_before_all_others():
     """The recipe of docs/library.md. The exact rule goes on until the last hypothesis is certain."""
 
-    def is_done(structure, numbers, finished, *more):
+    def is_done(options, finished, *more):
         best = finished.replace(scores=finished.scores[:, :1])
-        return EXACT.is_done(structure, numbers, best, *more)
+        return EXACT.is_done(options, best, *more)
 
     for penalty in (0.0, 1.0, 2.0):
         cfg = SearchConfig(beam_size=WIDEST, min_length=0, length_penalty=penalty)
@@ -167,7 +163,7 @@ def test_a_rule_that_waits_for_the_best_only_finds_it_before_all_others():
 def test_places_go_to_the_first_or_to_the_best(first_come):
     """All places are taken at the second step at the latest, by the hypotheses of one token that finished before."""
     cfg = SearchConfig(beam_size=2, min_length=0, length_penalty=2.0)
-    rule = StoppingRule(lambda _structure, _numbers, finished, *_: finished.scores[:, -1] > -jnp.inf, first_come)
+    rule = StoppingRule(lambda _options, finished, *_: finished.scores[:, -1] > -jnp.inf, first_come)
     other = searched(dataclasses.replace(cfg, stop="fairseq"))
     assert (searched(cfg, stop=rule) == other) == first_come
 
@@ -178,10 +174,10 @@ def test_without_phrases_the_strategy_for_them_equals_plain_search():
 
 
 def test_options_name_their_strategy():
-    assert strategy_of(SearchConfig()) is PLAIN
-    assert strategy_of(SearchConfig(), phrases=True) is CONSTRAINED
-    assert strategy_of(SearchConfig(diverse_groups=5), phrases=True) is DIVERSE
-    assert strategy_of(SearchConfig(sampling=True), phrases=True) is SAMPLED
+    assert strategy_of(search_options(SearchConfig())) is PLAIN
+    assert strategy_of(search_options(SearchConfig()), phrases=True) is CONSTRAINED
+    assert strategy_of(search_options(SearchConfig(diverse_groups=5)), phrases=True) is DIVERSE
+    assert strategy_of(search_options(SearchConfig(sampling=True)), phrases=True) is SAMPLED
 
 
 @pytest.mark.parametrize(
@@ -203,9 +199,9 @@ def test_what_a_strategy_cannot_serve_is_refused(values, asked, message):
 
 
 def test_plain_search_refuses_phrases_that_it_would_not_meet():
-    more = {"strategy": PLAIN, "structure": structure_of(SearchConfig()), "limit": 4, "chunk": 1}
+    options, asked = search_options(SearchConfig()), request([3], None, [[(4,)]])
     with pytest.raises(ValueError, match="phrases work with"):
-        compiled(TABLES, np.arange(1), request([3], None, [[(4,)]]), numbers_of(SearchConfig()), **more)
+        compiled(TABLES, np.arange(1), asked, options, strategy=PLAIN, limit=4)
 
 
 def test_a_search_by_its_options_takes_phrases_numbers_and_a_strategy_of_ones_own():
@@ -213,8 +209,9 @@ def test_a_search_by_its_options_takes_phrases_numbers_and_a_strategy_of_ones_ow
     longer = dataclasses.replace(cfg, length_penalty=2.0)
     plain, bound = request([LONGEST] * 2), request([LONGEST] * 2, None, [[(5,)], [(4,)]])
 
-    def by_options(asked, **more):
-        return search(trigram_step(TABLES), cfg, (), trigram_cache(np.arange(2), 2), asked, limit=LONGEST + 1, **more)
+    def by_options(asked, search=cfg, **more):
+        step, cache = trigram_step(TABLES), trigram_cache(np.arange(2), 2)
+        return beam.beam_search(step, search, memory=(), cache=cache, request=asked, limit=LONGEST + 1, **more)
 
     def toy(cfg, asked):
         return toy_search(TABLES, cfg, asked, limit=LONGEST + 1)
@@ -223,7 +220,7 @@ def test_a_search_by_its_options_takes_phrases_numbers_and_a_strategy_of_ones_ow
     ours = [
         by_options(plain),
         by_options(bound),
-        by_options(plain, numbers=numbers_of(longer)),
+        by_options(plain, search=search_options(longer)),
         by_options(plain, strategy=OWN),
     ]
     for one, other in zip(ours, expected, strict=True):

@@ -10,7 +10,7 @@ from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.search import rules
 from convs2s_jax.search import top as module
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.numbers import numbers_of
+from convs2s_jax.search.options import search_options
 from convs2s_jax.search.top import top, top_of_logits
 
 
@@ -44,12 +44,12 @@ def test_top_of_logits_equals_a_full_sort_of_scores(vocab, temperature):
     totals[random.random(totals.shape) < 0.3] = -np.inf
     cfg = SearchConfig(unk_penalty=1.5, min_length=3, temperature=temperature)
     longest = random.integers(1, 5, count).astype(np.int32)
-    prices = jax.jit(rules.prices)(numbers_of(cfg), np.int32(2), longest)
-    values, beams, tokens = jax.jit(partial(top_of_logits, k=8))(logits, totals, prices, temperature=temperature)
+    bias = jax.jit(rules.logit_bias)(search_options(cfg), np.int32(2), longest)
+    values, beams, tokens = jax.jit(partial(top_of_logits, k=8))(logits, totals, bias, temperature=temperature)
     scaled = logits.astype(np.float64) / temperature
     scores = scaled - np.log(np.exp(scaled).sum(axis=-1, keepdims=True))
     scores[np.isnan(scores)] = -np.inf
-    scores = (scores + np.asarray(prices.dense(vocab))[:, None] + totals[:, :, None]).reshape(count, -1)
+    scores = (scores + np.asarray(bias.dense(vocab))[:, None] + totals[:, :, None]).reshape(count, -1)
     expected = np.argsort(-scores, axis=-1, kind="stable")[:, :8]
     best = np.take_along_axis(scores, expected, -1)
     np.testing.assert_allclose(values, best, rtol=1e-5, atol=1e-5)

@@ -19,15 +19,12 @@ from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
 from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
 from convs2s_jax.models.convs2s.layers import ConvLayer
 from convs2s_jax.models.no_encoder import NoEncoderConfig
-from convs2s_jax.search.buckets import Batching, batches, width_of
-from convs2s_jax.search.checks import members_of
+from convs2s_jax.search.batching import Batching, batches, width_of
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.forced import force
-from convs2s_jax.search.generate import generate
-from convs2s_jax.search.numbers import numbers_of
+from convs2s_jax.search.ensemble import members_of
+from convs2s_jax.search.generate import force, generate
+from convs2s_jax.search.options import search_options
 from convs2s_jax.search.request import as_ids, check_ids, request
-from convs2s_jax.search.strategies.table import strategy_of
-from convs2s_jax.search.structure import structure_of
 from convs2s_jax.search.translate import lowerings, score, translate
 from convs2s_jax.training.run.compilations import CompileCounter
 
@@ -160,7 +157,8 @@ def test_a_coverage_penalty_is_refused_unless_all_models_that_read_a_source_atte
     lm = dataclasses.replace(
         MODEL, encoder=NoEncoderConfig(), decoder=dataclasses.replace(MODEL.decoder, attention_layers=())
     )
-    assert members_of([(), ()], [MODEL, lm], dataclasses.replace(covered, lm_weight=0.1)) == (((), ()), (MODEL, lm))
+    fused = search_options(dataclasses.replace(covered, lm_weight=0.1))
+    assert members_of([(), ()], [MODEL, lm], fused) == (((), ()), (MODEL, lm))
     ids, rows = [np.array([5])], np.array([[5, EOS]])
     for cfgs in ((MODEL, blind), (blind,), (lm,)):
         models = tuple(() for _ in cfgs), cfgs, covered
@@ -172,7 +170,7 @@ def test_a_coverage_penalty_is_refused_unless_all_models_that_read_a_source_atte
 def test_a_model_in_float64_is_searched_with_a_coverage_penalty():
     """Attention is in float64 then, and so is what the search sums of it; scores stay in float32."""
     cfg = dataclasses.replace(SEARCH, coverage_penalty=0.2)
-    search = {"strategy": strategy_of(cfg, phrases=False), "structure": structure_of(cfg), "numbers": numbers_of(cfg)}
+    search = {"options": search_options(cfg)}
     asked = {"src": np.full((2, 4), EOS, np.int32), "request": request([4, 4]), "limit": 5}
     with jax.enable_x64(True):
         fresh = partial(encoder_decoder.init, cfg=MODEL, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY)
@@ -276,7 +274,7 @@ def test_the_begin_symbol_may_stand_in_targets_only(params):
     ):
         translate(params, MODEL, SEARCH, np.asarray([[0, 5]]))
     assert as_ids("its target", [[0]])[0].tolist() == [0]
-    check_ids("its target", as_ids("its target", [[0]]), VOCABULARY)
+    check_ids("its target", enumerate(as_ids("its target", [[0]])), VOCABULARY)
 
 
 def test_an_empty_source_has_no_prefix(params):

@@ -10,7 +10,7 @@ from convs2s_jax.core.tokens import EOS, UNK
 from convs2s_jax.data.pieces import ListedPieces, of_model
 from convs2s_jax.data.symbols import Vocabulary, word_list
 from convs2s_jax.data.vocabulary import Vocabularies
-from convs2s_jax.search.candidates import Candidate
+from convs2s_jax.search.translate import Candidate
 from convs2s_jax.translation import alignment
 from convs2s_jax.translation.alignment import UNKNOWN, pairs, replace_unknown, words
 from convs2s_jax.translation.results import text_of

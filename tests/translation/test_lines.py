@@ -13,8 +13,8 @@ from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.pieces import train
 from convs2s_jax.data.symbols import Vocabulary, word_list
 from convs2s_jax.data.vocabulary import Vocabularies
-from convs2s_jax.search.candidates import Translation, without_tokens
 from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.translate import Translation, without_tokens
 from convs2s_jax.translation import fit
 from convs2s_jax.translation import lines as library
 

@@ -25,15 +25,13 @@ from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.table import FAST_DECODERS
 from convs2s_jax.nn.trees import paths
-from convs2s_jax.search.buckets import widths_up_to
-from convs2s_jax.search.config import SearchConfig, check_search, overridden
+from convs2s_jax.search.batching import max_output_length, widths_up_to
+from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.generate import generate
-from convs2s_jax.search.numbers import numbers_of
+from convs2s_jax.search.options import search_options
 from convs2s_jax.search.request import request
-from convs2s_jax.search.sources import max_output_length
-from convs2s_jax.search.strategies.table import strategy_of
-from convs2s_jax.search.structure import structure_of
 from convs2s_jax.translation import translator
+from convs2s_jax.translation.jobs.options import overridden
 from convs2s_jax.translation.trained import Steps
 from convs2s_jax.translation.translator import Translator
 
@@ -98,7 +96,7 @@ def _loaded(order: Export, tell: Tell) -> tuple[Translator, SearchConfig]:
         model.reads_source,
         f"--workdir={order.workdir} is a language model and reads no source; only translation models can be exported",
     )
-    search = overridden(model.cfg.search, order.search)
+    search = overridden(model.cfg.search, order.search, attends=model.attends)
     check(
         not search.sampling,
         "--sampling cannot be exported, since exported models use beam search; use --nosampling",
@@ -107,7 +105,6 @@ def _loaded(order: Export, tell: Tell) -> tuple[Translator, SearchConfig]:
         search.lm_weight == 0,
         f"--lm_weight is {search.lm_weight}, but models are exported without a language model; use --lm_weight=0",
     )
-    check_search(search, order.search, attends=model.attends)
     return model, search
 
 
@@ -138,9 +135,7 @@ def _written(folder: Path, model: Translator, search: SearchConfig, order: Expor
         found, _ = generate(
             (jax.tree.unflatten(ready_tree, leaves),),
             (cfg,),
-            strategy_of(search),
-            structure_of(search),
-            numbers_of(search),
+            search_options(search),
             src,
             request(max_lengths),
             limit=max_output_length((cfg,), search, src.shape[1]) + 1,

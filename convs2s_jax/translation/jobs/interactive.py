@@ -13,7 +13,7 @@ from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.data.text_files import without_end
 from convs2s_jax.search import keys
-from convs2s_jax.search.buckets import Batching
+from convs2s_jax.search.batching import Batching
 from convs2s_jax.search.shortlist import fixed_sizes
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.translation import fit

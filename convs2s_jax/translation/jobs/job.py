@@ -8,7 +8,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from convs2s_jax.core.config import LARGEST
 from convs2s_jax.core.errors import Tell
-from convs2s_jax.search.buckets import Batching
+from convs2s_jax.search.batching import Batching
 from convs2s_jax.translation.classifier import Labelled
 from convs2s_jax.translation.jobs.formats import Format
 from convs2s_jax.translation.jobs.options import Options

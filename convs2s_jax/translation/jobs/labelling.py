@@ -9,7 +9,7 @@ from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import Tell, UserError, counted
 from convs2s_jax.data.text_files import read_lines
 from convs2s_jax.metrics import labels
-from convs2s_jax.search.buckets import Batching
+from convs2s_jax.search.batching import Batching
 from convs2s_jax.translation import fit, trained
 from convs2s_jax.translation.classifier import Labelled, from_trained, label
 from convs2s_jax.translation.jobs import inputs, resuming

@@ -10,7 +10,7 @@ from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.places import scheme_of
 from convs2s_jax.data.text_files import name_of
-from convs2s_jax.search.config import SearchConfig, check_search, overridden
+from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.translation.jobs.output import descriptor_of
 
 TRANSLATING = MappingProxyType({"translating": True})
@@ -37,6 +37,47 @@ def check_read_once(given: Sequence[str]) -> None:
       UserError: there are several; the message lists them.
     """
     check(len(given) < 2, f"{' and '.join(given)} read standard input, which can be read only once; use files instead")
+
+
+def overridden(
+    own: SearchConfig, values: Mapping[str, Any], *, given: Iterable[str] | None = None, attends: bool = True
+) -> SearchConfig:
+    """Return a run's search options with the given fields changed by flags.
+
+    Args:
+      own: the search options of the run.
+      values: the fields to change.
+      given: names of the fields that the user has set; None for all of `values`.
+      attends: whether the model has attention weights.
+
+    Raises:
+      UserError: an invalid value, fields that contradict each other, or options that have no effect or that the model
+        does not support; the message begins with a flag.
+    """
+    try:
+        search = dataclasses.replace(own, **values)
+    except UserError as error:
+        raise UserError(f"--{error}") from None
+    names = set(values if given is None else given)
+    check(
+        "diverse_strength" not in names or search.diverse_groups > 1,
+        "--diverse_strength without --diverse_groups: a single group has no other to differ from; leave it out",
+    )
+    check(
+        "stop" not in names or not search.sampling,
+        "--stop with --sampling: each sample is drawn to its end; leave one out",
+    )
+    for name in ("length_penalty", "length_penalty_kind"):
+        check(
+            name not in names or search.normalize,
+            f"--{name} with --nonormalize: scores are not divided by a power of the length; leave one out",
+        )
+    check(
+        attends or search.coverage_penalty == 0,
+        f"--coverage_penalty is {search.coverage_penalty} and the model has no attention to cover the source; use "
+        "--coverage_penalty=0",
+    )
+    return search
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -201,7 +242,7 @@ class Options:
         values = dict(self.search)
         if values.get("sampling") and "beam_size" not in values:
             values["beam_size"] = self.nbest
-        cfg = overridden(own, values)
+        cfg = overridden(own, values, given=self.search, attends=attends)
         check(
             self.nbest <= cfg.beam_size,
             f"--nbest={self.nbest} with a beam_size of {cfg.beam_size}: a search returns at most beam_size hypotheses; "
@@ -212,7 +253,6 @@ class Options:
                 not (given and self.constraints),
                 f"--constraints with --{name}: only plain beam search can enforce phrases; leave one out",
             )
-        check_search(cfg, self.search, attends=attends)
         check(
             self.seed is None or cfg.sampling,
             f"--seed={self.seed} without --sampling: beam search draws no random numbers; leave it out",

@@ -18,7 +18,7 @@ from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.nn.types import Key
 from convs2s_jax.search import keys
-from convs2s_jax.search.buckets import DEFAULT_BATCHING
+from convs2s_jax.search.batching import DEFAULT_BATCHING
 from convs2s_jax.search.memory import check_beam
 from convs2s_jax.search.translate import lowerings, translate
 from convs2s_jax.training.loss import training_loss

@@ -1,20 +1,91 @@
-"""Positive lexical constraints: phrases that must occur in a hypothesis, in any order.
+"""Strategies other than plain beam search: samples, diverse groups, and phrases that must occur in any order.
 
-This is a vectorised form of dynamic beam allocation (Post & Vilar 2018). A bank contains the candidates that have met
-the same number of constraint tokens, and the beam is shared among the banks. Here, places are allocated in rounds, the
-best candidate of each bank first, so that a bank with few candidates leaves its places to the others.
+The phrases are met by a vectorised form of dynamic beam allocation (Post & Vilar 2018). A bank contains the candidates
+that have met the same number of constraint tokens, and the beam is shared among the banks. Here, places are allocated
+in rounds, the best candidate of each bank first, so that a bank with few candidates leaves its places to the others.
 
-Shapes: R = B sentences (G = 1), H = W hypotheses per sentence, C phrases of at most K tokens.
+Shapes: R = B * G rows, the groups of B sentences (G = 1 except in diverse search), H = W // G hypotheses per row, V
+symbols, C phrases of at most K tokens.
 """
 
+import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
-from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.core.tokens import BOS, EOS, PAD
 from convs2s_jax.nn import struct
+from convs2s_jax.search.hypotheses import FAIRSEQ
+from convs2s_jax.search.options import SearchOptions
 from convs2s_jax.search.request import Request
-from convs2s_jax.search.strategies.base import Candidates, Strategy, View
+from convs2s_jax.search.strategies import Candidates, SearchStep, Strategy, no_phrases
 from convs2s_jax.search.top import top
+
+
+def sampled(step: SearchStep) -> Candidates:
+    """Choose a symbol for each of the H = W samples of a sentence (R = B): that of the largest score + Gumbel noise.
+
+    The noise depends on the sentence's key, the step, and the sample's place among those that have not ended. It does
+    not depend on the batch or its shape. The begin symbol is never drawn, as in fairseq, which leaves out the first two
+    symbols. The others share its probability in proportion to theirs.
+
+    Returns:
+      The H samples, then H candidates with score -inf to fill up the 2H.
+    """
+    keys = step.request.keys
+    scores = step.scores(lambda ruled, _free: ruled.at[..., BOS].set(-jnp.inf))
+    R, H, V = scores.shape
+    noise = jax.vmap(lambda key: jax.random.gumbel(jax.random.fold_in(key, step.step), (H, V), scores.dtype))(keys)
+    tokens = jnp.argmax(keep(step.options, scores) + noise, axis=-1).astype(jnp.int32)
+    new = step.totals + jnp.take_along_axis(scores, tokens[..., None], axis=-1)[..., 0]
+    own = jnp.broadcast_to(jnp.arange(H, dtype=jnp.int32), (R, H))
+    dead = jnp.full((R, H), -jnp.inf, new.dtype)
+    return Candidates(
+        jnp.concatenate([new, dead], axis=-1),
+        jnp.concatenate([own, own], axis=-1),
+        jnp.concatenate([tokens, jnp.zeros_like(tokens)], axis=-1),
+    )
+
+
+def keep(options: SearchOptions, scores: Array) -> Array:
+    """Return scores [..., V] with -inf for the symbols that are not sampled from.
+
+    Top-k keeps the k best symbols. After that, top-p keeps the smallest set of the best whose renormalised
+    probabilities add up to p. Symbols as probable as the last one kept are kept too.
+    """
+    V, k = scores.shape[-1], options.top_k
+    if 0 < k < V:
+        scores = jnp.where(scores >= lax.top_k(scores, k)[0][..., -1:], scores, -jnp.inf)
+    if options.top_p is not None:
+        probabilities = -jnp.sort(-jax.nn.softmax(scores), axis=-1)
+        before = jnp.cumsum(probabilities, axis=-1) - probabilities
+        least = jnp.min(jnp.where(before < options.top_p, probabilities, jnp.inf), axis=-1, keepdims=True)
+        scores = jnp.where(jax.nn.softmax(scores) >= least, scores, -jnp.inf)
+    return scores
+
+
+def diverse(step: SearchStep) -> Candidates:
+    """Return the best continuations of each group, one group after another (Vijayakumar et al. 2018, algorithm 1).
+
+    A group's candidates are ordered by  cumulative score - strength * (how often earlier groups chose this token at
+    this step),  the Hamming diversity. The returned cumulative scores do not include the second term. The G groups of a
+    sentence are adjacent on the axis R = B * G.
+    """
+    G, strength = step.options.groups, jnp.asarray(step.options.diverse_strength)
+    scores = step.scores()
+    R, H, V = scores.shape
+    grouped = (scores + step.totals[:, :, None]).reshape(R // G, G, H, V)
+    times = jnp.zeros((R // G, V), jnp.float32)
+    sentence = jnp.arange(R // G, dtype=jnp.int32)[:, None]
+    results = []
+    for group in range(G):
+        steered, beams, tokens = top(grouped[:, group] - strength * times[:, None, :], 2 * H)
+        found = grouped[:, group].reshape(R // G, H * V)
+        results.append((jnp.take_along_axis(found, beams * V + tokens, axis=-1), beams, tokens))
+        lives = (tokens != EOS) & (steered > -jnp.inf)
+        chosen = lives & (jnp.cumsum(lives, axis=-1) <= H)
+        times = times.at[sentence, tokens].add(chosen.astype(times.dtype))
+    totals, beams, tokens = (jnp.stack(x, axis=1).reshape(R, 2 * H) for x in zip(*results, strict=True))
+    return Candidates(totals, beams, tokens)
 
 
 @struct.dataclass
@@ -117,22 +188,22 @@ def next_tokens(spelt: Array, phrases: Array) -> Array:
     return jnp.where(spelt < K, token, PAD)
 
 
-def choose(view: View) -> Candidates:
+def constrained(step: SearchStep) -> Candidates:
     """Return the candidates of each sentence, with the places of the beam shared among the banks.
 
     Candidates are the 2H best continuations, the best one of each hypothesis, and for each hypothesis the next token of
     each phrase (Post & Vilar, section 3.1).
     """
-    phrases, progress = view.request.phrases, view.state
-    room = view.request.max_lengths - view.step
-    scores = view.scores(lambda ruled, free: restrict(ruled, free, progress, phrases, room))
+    phrases, progress = step.request.phrases, step.state
+    room = step.request.max_lengths - step.step
+    scores = step.scores(lambda ruled, free: restrict(ruled, free, progress, phrases, room))
     R, H, V = scores.shape
     C = phrases.shape[1]
     wanted = jnp.where(progress.met, PAD, next_tokens(matched(progress.recent, phrases), phrases))
     best = jnp.argmax(scores, axis=-1).astype(jnp.int32)
     every = jnp.broadcast_to(jnp.arange(H, dtype=jnp.int32)[None, :, None], (R, H, C + 1)).reshape(R, -1)
     more = jnp.concatenate([best[..., None], wanted], axis=-1).reshape(R, -1)
-    summed = scores + view.totals[:, :, None]
+    summed = scores + step.totals[:, :, None]
     _, top_parents, top_tokens = top(summed, 2 * H)
     parents = jnp.concatenate([top_parents, every], axis=-1)
     tokens = jnp.concatenate([top_tokens, more], axis=-1)
@@ -141,7 +212,7 @@ def choose(view: View) -> Candidates:
     earlier = jnp.tri(index.shape[1], k=-1, dtype=bool)[None]
     twice = jnp.any((index[:, :, None] == index[:, None, :]) & earlier, axis=-1)
     found = jnp.where(twice, -jnp.inf, found)
-    order = round_robin_order(found, bank(follow(progress, view.request, parents, tokens), phrases))[:, : 2 * H]
+    order = round_robin_order(found, bank(follow(progress, step.request, parents, tokens), phrases))[:, : 2 * H]
     return Candidates(*(jnp.take_along_axis(x, order, axis=-1) for x in (found, parents, tokens)))
 
 
@@ -166,8 +237,12 @@ def round_robin_order(totals: Array, banks: Array) -> Array:
     return jnp.lexsort((-totals, place), axis=-1)
 
 
-def check(_request: Request) -> None:
-    """Accept any request, with or without phrases."""
+def _check_sampling(request: Request) -> None:
+    if request.keys is None:
+        raise ValueError("sampling needs a random key for each sentence: pass keys in the request")
+    no_phrases(request)
 
 
-CONSTRAINED = Strategy(choose, start, follow, check)
+SAMPLED = Strategy(sampled, check=_check_sampling, stop=FAIRSEQ, starts_as_one=False)
+DIVERSE = Strategy(diverse)
+CONSTRAINED = Strategy(constrained, start, follow, check=lambda _request: None)

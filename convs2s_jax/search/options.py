@@ -1,0 +1,126 @@
+"""The options of a search as one pytree, derived from a `SearchConfig`."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.models.checks import check_config
+from convs2s_jax.nn import struct
+from convs2s_jax.search.config import LengthPenaltyKind, SearchConfig, Stop
+
+Scalar = Array | np.ndarray | np.float32 | np.int32
+_ALWAYS = ("temperature", "unk_penalty", "min_length")
+_NUMBERS = (*_ALWAYS, "length_penalty", "coverage_penalty", "lm_weight", "diverse_strength", "top_p")
+
+
+@struct.dataclass
+class SearchOptions:
+    """The options of a search. The names and meanings are those of the fields of `SearchConfig`.
+
+    Numbers are traced: another value does not recompile, and they work with `jax.vmap` and `jax.grad`. An option that
+    is off is None, which belongs to the structure of the tree, as the other fields do. These are static.
+
+    Attributes:
+      beam_size: static; W, number of hypotheses kept alive and returned for each sentence, over all groups.
+      groups: static; G, number of groups of hypotheses (`diverse_groups`).
+      stop, length_penalty_kind, no_repeat_ngram, sampling, top_k: static.
+      length_penalty: the exponent of the length; None to rank by the plain sum.
+      coverage_penalty: weight of the coverage term in the scores; None for none.
+      temperature: logits are divided by it.
+      unk_penalty: nats subtracted for each unknown symbol.
+      min_length: int32, minimum number of tokens before the end symbol.
+      lm_weight: weight of the language model's log-probability; None without a language model.
+      diverse_strength: penalty in nats for each time that an earlier group chose a token; None with one group.
+      top_p: total probability of the symbols that samples are drawn from; None for all symbols.
+    """
+
+    beam_size: int = struct.field(pytree_node=False)
+    groups: int = struct.field(pytree_node=False)
+    stop: Stop = struct.field(pytree_node=False)
+    length_penalty_kind: LengthPenaltyKind = struct.field(pytree_node=False)
+    no_repeat_ngram: int = struct.field(pytree_node=False)
+    sampling: bool = struct.field(pytree_node=False)
+    top_k: int = struct.field(pytree_node=False)
+    temperature: Scalar
+    unk_penalty: Scalar
+    min_length: Scalar
+    length_penalty: Scalar | None
+    coverage_penalty: Scalar | None
+    lm_weight: Scalar | None
+    diverse_strength: Scalar | None
+    top_p: Scalar | None
+
+    @property
+    def group_size(self) -> int:
+        """H, number of hypotheses kept alive in each group."""
+        return self.beam_size // self.groups
+
+
+def search_options(cfg: SearchConfig) -> SearchOptions:
+    """Return the options of a `SearchConfig`; change numbers with `search_options(cfg).replace(temperature=...)`."""
+
+    def number(value: float, *, on: bool) -> np.float32 | None:
+        return np.float32(value) if on else None
+
+    return SearchOptions(
+        beam_size=cfg.beam_size,
+        groups=cfg.diverse_groups,
+        stop=cfg.stop,
+        length_penalty_kind=cfg.length_penalty_kind,
+        no_repeat_ngram=cfg.no_repeat_ngram,
+        sampling=cfg.sampling,
+        top_k=cfg.top_k,
+        temperature=np.float32(cfg.temperature),
+        unk_penalty=np.float32(cfg.unk_penalty),
+        min_length=np.int32(cfg.min_length),
+        length_penalty=number(cfg.length_penalty, on=cfg.normalize),
+        coverage_penalty=number(cfg.coverage_penalty, on=cfg.coverage_penalty > 0),
+        lm_weight=number(cfg.lm_weight, on=cfg.lm_weight > 0),
+        diverse_strength=number(cfg.diverse_strength, on=cfg.diverse_groups > 1),
+        top_p=number(cfg.top_p, on=cfg.top_p < 1),
+    )
+
+
+def same_program(one: SearchConfig, other: SearchConfig) -> bool:
+    """Return whether two searches differ in traced numbers only, so that neither compiles what the other has."""
+    structures: list[Any] = [jax.tree.structure(search_options(cfg)) for cfg in (one, other)]
+    return bool(structures[0] == structures[1])
+
+
+def checked_options(search: SearchConfig | SearchOptions) -> SearchOptions:
+    """Return the options of a config, or given ones in their dtypes. Traced numbers are not checked.
+
+    Raises:
+      ValueError: a number has axes, or is out of the bounds of `SearchConfig`.
+      TypeError: another type, or a value is not a number, or not an integer where one is expected.
+    """
+    if not isinstance(search, SearchOptions):
+        check_config(search, SearchConfig, name="search")
+        return search_options(search)
+    found: dict[str, Any] = {}
+    values: dict[str, Any] = {"sampling": search.top_p is not None}
+    for name in _NUMBERS:
+        given = getattr(search, name)
+        if given is None and name not in _ALWAYS:
+            continue
+        value = given if isinstance(given, Array) else np.asarray(given)
+        is_whole = name == "min_length"
+        if value.ndim:
+            raise ValueError(f"search.{name} has shape {value.shape}: pass one number, or map with jax.vmap")
+        kinds, what = ((jnp.integer,), "an integer") if is_whole else ((jnp.integer, jnp.floating), "a number")
+        if not any(jnp.issubdtype(value.dtype, kind) for kind in kinds):
+            raise TypeError(f"search.{name} is {value} of {value.dtype}: expected {what}")
+        if not isinstance(value, jax.core.Tracer):
+            one = np.asarray(value)[()]
+            values[name] = int(one) if jnp.issubdtype(one.dtype, jnp.integer) else float(str(one))  # 0.1, as printed
+        found[name] = value.astype(np.int32 if is_whole else np.float32)
+    try:
+        SearchConfig(**values)
+    except UserError as error:
+        raise ValueError(f"search.{error}") from error
+    return dataclasses.replace(search, **found)

@@ -1,1 +1,0 @@
-"""How a search chooses the candidates that continue its hypotheses. Each strategy has its own file."""
