@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -55,24 +55,16 @@ class ParallelText:
         return f"{'train' if held else self.name} split, line {line + 1}{held}"
 
 
-Recognise = Callable[[ParallelText], bool]
-"""Returns whether a validation split can be that of a run."""
-
-
-def _any(_: ParallelText) -> bool:
-    return True
-
-
-def read(cfg: DataConfig, split: str, *, optional: bool = False, recognise: Recognise = _any) -> ParallelText:
+def read(cfg: DataConfig, split: str, *, optional: bool = False) -> ParallelText:
     """Read a split ("train", "valid" or "test") of the corpus that `cfg` specifies.
 
     Args:
+      cfg: the corpus.
+      split: its name.
       optional: return a missing split without lines instead of raising an error.
-      recognise: returns False for a held-out "valid" that is not the run's. Then lines are held out as in earlier
-        versions: copies of held-out pairs may stay in "train", and all lines of a label may be held out.
 
     Raises:
-      UserError: files are missing, damaged, not UTF-8, empty, or not parallel; or no held-out "valid" is recognised.
+      UserError: files are missing, damaged, not UTF-8, empty, or not parallel.
     """
     if split not in SPLITS:
         raise ValueError(f"split is {split!r}: expected one of {SPLITS}")
@@ -82,7 +74,7 @@ def read(cfg: DataConfig, split: str, *, optional: bool = False, recognise: Reco
     own = kind.read(cfg, "valid")
     if split == "valid" and own is not None:
         return _text(cfg, split, own)
-    return _text(cfg, split, _held_out(cfg, kind.read(cfg, "train"), own, recognise)[split], optional=optional)
+    return _text(cfg, split, _held_out(cfg, kind.read(cfg, "train"), own)[split], optional=optional)
 
 
 def read_own(cfg: DataConfig, split: str) -> ParallelText | None:
@@ -97,18 +89,15 @@ def read_own(cfg: DataConfig, split: str) -> ParallelText | None:
     return _text(cfg, split, sides, optional=split == "test" or cfg.hold_out == 0)
 
 
-def read_train_and_valid(cfg: DataConfig, *, recognise: Recognise = _any) -> tuple[ParallelText, ParallelText]:
+def read_train_and_valid(cfg: DataConfig) -> tuple[ParallelText, ParallelText]:
     """Return both splits as `read` does, reading each file once. With `hold_out` 0, "valid" may have no lines.
-
-    Args:
-      recognise: as in `read`.
 
     Raises:
       UserError: as in `read`.
     """
     kind = _kind(cfg)
     whole = kind.read(cfg, "train")
-    parts = _held_out(cfg, whole, None if whole is None else kind.read(cfg, "valid"), recognise)
+    parts = _held_out(cfg, whole, None if whole is None else kind.read(cfg, "valid"))
     return _text(cfg, "train", parts["train"]), _text(cfg, "valid", parts["valid"], optional=cfg.hold_out == 0)
 
 
@@ -140,29 +129,21 @@ def _text(cfg: DataConfig, split: str, sides: LinePairs | None, *, optional: boo
     return ParallelText(src, sides.tgt, split, sides.files, sides.rows, sides.copies)
 
 
-def _held_out(
-    cfg: DataConfig, whole: LinePairs | None, own: LinePairs | None, recognise: Recognise
-) -> Mapping[str, LinePairs | None]:
+def _held_out(cfg: DataConfig, whole: LinePairs | None, own: LinePairs | None) -> Mapping[str, LinePairs | None]:
     """Return "train" and "valid" of a corpus. Without its own "valid", hold out a part of train if `hold_out` > 0."""
     if not cfg.hold_out or own is not None or not whole or not whole.tgt:
         return {"train": whole, "valid": own}
-    earlier = [(True, False), (False, False)]
-    for distinct, labelled in [(True, True), *earlier] if cfg.labelled else earlier:
-        parts = _cut(whole, cfg.hold_out, distinct=distinct, labelled=labelled)
-        if recognise(_text(cfg, "valid", parts["valid"])):
-            return parts
-    raise UserError(
-        f"the validation lines that data.hold_out={cfg.hold_out} takes from the training data are not those of the "
-        "run: its validation files are missing, or its training data have changed; restore them"
-    )
+    return _cut(whole, cfg.hold_out, labelled=cfg.labelled)
 
 
-def _cut(whole: LinePairs, share: float, *, distinct: bool, labelled: bool) -> Mapping[str, LinePairs]:
+def _cut(whole: LinePairs, share: float, *, labelled: bool) -> Mapping[str, LinePairs]:
     """Split train into two parts at random, keeping the original order. UserError if one would be empty.
 
+    A held-out pair is in "valid" once and not in "train".
+
     Args:
-      distinct: hold out pairs, so that a held-out pair is in "valid" once and not in "train"; otherwise hold out lines,
-        regardless of copies.
+      whole: the training text.
+      share: fraction of it to hold out.
       labelled: whether targets are labels. Then "train" keeps at least one line of each, if any label has two different
         texts.
     """
@@ -179,7 +160,7 @@ def _cut(whole: LinePairs, share: float, *, distinct: bool, labelled: bool) -> M
         spare = np.array([texts[labels[i]] > 1 for i in order])
         order, labels = (order[spare], labels) if spare.any() else (order, [])
     drawn = order[: max(1, round(share * count))]
-    held, taken = _distinct(whole, drawn, labels) if distinct else (np.sort(drawn), drawn)
+    held, taken = _distinct(whole, drawn, labels)
     kept = np.ones(count, bool)
     kept[taken] = False
     check(

@@ -26,7 +26,6 @@ from convs2s_jax.data.symbols import Vocabulary
 _HEADER = struct.Struct("<8s32sQQQ16s")
 _UNSUMMED = struct.Struct("<8s32sQQQ")
 _MAGIC = b"tokens\x00\x02"
-_FIRST = b"tokens\x00\x01"  # the format without a checksum; such files are written again
 _CHUNK = 4096  # number of sentences encoded at once
 
 
@@ -85,8 +84,8 @@ def tokenize(
         return _open(path, key)
     except DamagedError as error:
         tell(f"{path} is damaged ({error}): the text is tokenised again")
-    except (_OlderError, OSError):
-        pass  # missing, unreadable, or from a version without checksums
+    except OSError:
+        pass  # missing or unreadable
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _replace(path, key, texts, vocabulary)
@@ -101,7 +100,7 @@ def find(folder: str | Path, name: str, key: str) -> TokenizedText | None:
     try:
         wanted = bytes.fromhex(key)
         return _open(_place(folder, name, wanted), wanted)
-    except (DamagedError, _OlderError, OSError, ValueError):
+    except (DamagedError, OSError, ValueError):
         return None
 
 
@@ -126,7 +125,7 @@ def peek(path: Path) -> TokenizedText | None:
     """
     try:
         return _open(path, None)
-    except (DamagedError, _OlderError, OSError):
+    except (DamagedError, OSError):
         return None
 
 
@@ -141,12 +140,8 @@ class UnwritableError(UserError):
     """The folder of tokenised text cannot be written."""
 
 
-class _OlderError(Exception):
-    """A file has the format without a checksum."""
-
-
 def _key(texts: Sequence[str], vocabulary: Vocabulary) -> bytes:
-    digest = hashlib.sha256(_FIRST + vocabulary.fingerprint.encode())
+    digest = hashlib.sha256(_MAGIC + vocabulary.fingerprint.encode())
     for text in texts:
         data = text.encode("utf-8")
         digest.update(len(data).to_bytes(8, "little") + data)
@@ -163,9 +158,6 @@ def _open(path: Path, key: bytes | None) -> TokenizedText:
         size = os.fstat(file.fileno()).st_size
         # a plain view: slices of a memmap object are slow
         data = np.asarray(np.memmap(file, np.uint8, mode="r")) if size else np.zeros(0, np.uint8)
-    first, stored = bytes(data[: len(_FIRST)]), bytes(data[len(_FIRST) : 40])
-    if first == _FIRST and stored == (key or stored):
-        raise _OlderError
     if size < _HEADER.size:
         raise DamagedError("it is incomplete")
     magic, stored, sentences, total, width, written = _HEADER.unpack(bytes(data[: _HEADER.size]))

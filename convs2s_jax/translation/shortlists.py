@@ -21,7 +21,7 @@ from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.search.rules import SPECIAL
 from convs2s_jax.search.shortlist import Shortlist
-from convs2s_jax.training.run import inputs, run_folder
+from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.checkpoints import position_file
 from convs2s_jax.training.run.stores import store_copy
 from convs2s_jax.translation import trained
@@ -66,7 +66,7 @@ def make(
     store_copy.refresh(workdir)
     known, remedy = position_file.known_splits(workdir), "use a run that was trained on them"
     cfg = trained.located_corpus(cfg, "train", str(workdir), places, remedy="use another run")
-    text = parallel_text.read(cfg.data, "train", recognise=inputs.recogniser(known))
+    text = parallel_text.read(cfg.data, "train")
     split = trained.tokenized_training(cfg, workdir, vocabularies, text, known.get("train"), tell=tell, remedy=remedy)
     src, tgt = split.src, split.tgt
     del text, split  # the lines, which may fill the memory of the host

@@ -31,7 +31,6 @@ from convs2s_jax.training.run.inputs import (
     check_unchanged,
     fingerprint,
     fingerprint_of_text,
-    recogniser,
 )
 from convs2s_jax.training.run.stores import store_copy
 from convs2s_jax.training.run.tasks.task_table import task_of
@@ -173,7 +172,7 @@ def read_split(
       UserError: the split cannot be read, does not exist, or differs from that of the checkpoint.
     """
     cfg = located_corpus(cfg, split, workdir, places, remedy=remedy)
-    text = parallel_text.read(cfg.data, split, optional=True, recognise=recogniser(known))
+    text = parallel_text.read(cfg.data, split, optional=True)
     if split != "train":
         check_unchanged(split, fingerprint_of_text(text), known, where=workdir, remedy=remedy)
     elif known.get(split) is not None:

@@ -74,7 +74,7 @@ def test_a_label_is_not_held_out_with_all_its_lines(tmp_path):
         assert 1 <= len(lines) - len(rest) <= round(0.2 * len(lines))
         assert {label for _, label in held} <= {label for _, label in rest}
         text = corpora.LinePairs([text for text, _ in lines], [label for _, label in lines])
-        plain = parallel_text._cut(text, 0.2, distinct=True, labelled=False)
+        plain = parallel_text._cut(text, 0.2, labelled=False)
         if {*plain["valid"].tgt} <= {*plain["train"].tgt}:
             assert list(zip(plain["valid"].src, plain["valid"].tgt, strict=True)) == held
         else:

@@ -20,7 +20,7 @@ from convs2s_jax.core.rows import round_up
 from convs2s_jax.data import corpora, parallel_text, plan, segmentation, shapes, tokens_on_disk
 from convs2s_jax.data.config import DataConfig
 from convs2s_jax.data.loader import Sentences, fill
-from convs2s_jax.data.parallel_text import ParallelText, Recognise
+from convs2s_jax.data.parallel_text import ParallelText
 from convs2s_jax.data.plan import Plan, PlannedBatch
 from convs2s_jax.data.shapes import Shape
 from convs2s_jax.data.symbols import Vocabulary
@@ -79,11 +79,6 @@ def fingerprint_of_text(text: ParallelText) -> str | None:
             data = line.encode("utf-8")
             content.update(len(data).to_bytes(8, "little") + data)
     return content.hexdigest()
-
-
-def recogniser(known: Mapping[str, Known]) -> Recognise:
-    """Return a function: whether a validation split may be that of the run with the fingerprints `known`."""
-    return lambda valid: known.get("valid") is None or known["valid"] == fingerprint_of_text(valid)
 
 
 def check_unchanged(name: str, found: Known, known: Mapping[str, Known], *, where: str, remedy: str) -> None:
@@ -261,14 +256,13 @@ class KnownText(NamedTuple):
 class TrainingText:
     """The lines of the training split, and those of the validation split, which may be held out from it."""
 
-    def __init__(self, cfg: DataConfig, recognise: Recognise, *, task: str) -> None:
+    def __init__(self, cfg: DataConfig, *, task: str) -> None:
         """Read the validation split.
 
         The training split is read too if it has no files, validation is held out from it, or each epoch resegments it.
 
         Args:
           cfg: the corpus.
-          recognise: as in `parallel_text.read`.
           task: what is trained; the targets were checked for it.
 
         Raises:
@@ -280,7 +274,7 @@ class TrainingText:
         valid = None if self._files is None else parallel_text.read_own(cfg, "valid")
         if valid is None:
             self._files = None
-            self._lines, valid = parallel_text.read_train_and_valid(cfg, recognise=recognise)
+            self._lines, valid = parallel_text.read_train_and_valid(cfg)
         self.valid = valid
 
     def lines(self) -> ParallelText:

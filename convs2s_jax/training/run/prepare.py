@@ -20,7 +20,6 @@ from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics import scoring
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.training.run import finetuning, inputs, run_folder, validation
-from convs2s_jax.training.run.checkpoints import position_file
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.inputs import (
     KnownText,
@@ -32,7 +31,6 @@ from convs2s_jax.training.run.inputs import (
     fingerprint_of_text,
     limits,
     longest,
-    recogniser,
     usable_rows,
 )
 from convs2s_jax.training.run.selection import LOSS
@@ -90,8 +88,7 @@ def prepare(cfg: Config, workdir: Path, tell: Tell, *, learn: bool = True) -> Ru
         although checkpoints need it.
     """
     _check(cfg, workdir)
-    known = position_file.known_splits(workdir) if cfg.data.hold_out else {}
-    text = TrainingText(cfg.data, recogniser(known), task=type(cfg.model).__name__)
+    text = TrainingText(cfg.data, task=type(cfg.model).__name__)
     held_out = text.valid, parallel_text.read(cfg.data, "test", optional=True)
     _check_validation(cfg, text.valid, tell)
     _advise_on_scores(cfg, held_out, tell)

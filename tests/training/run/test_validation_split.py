@@ -10,8 +10,6 @@ from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import corpora, parallel_text
 from convs2s_jax.data.config import DataConfig
-from convs2s_jax.training.run import inputs
-from convs2s_jax.training.run.checkpoints import position_file
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.prepare import prepare
 from convs2s_jax.translation.translator import load
@@ -78,47 +76,6 @@ def test_a_frequent_pair_leaves_the_validation_set_its_size(folder):
         (folder / f"train.{side}").write_text("yes\n" * 90 + "no\n" * 10)
     train, valid = parallel_text.read_train_and_valid(config(folder, hold_out=0.05))
     assert (valid.src, {*train.src}, valid.copies) == (["no"], {"yes"}, 9)
-
-
-def test_a_run_that_held_out_lines_with_copies_in_its_training_text_keeps_its_split(folder, tmp_path, monkeypatch):
-    """Its checkpoints know the validation text; what that is worth is told."""
-    cfg = repeated(folder, 3)
-    with monkeypatch.context() as patch:
-        patch.setattr(parallel_text, "_distinct", lambda _, drawn, __: (np.sort(drawn), drawn))
-        before = parallel_text.read_train_and_valid(cfg)
-    now = parallel_text.read_train_and_valid(cfg)
-    assert now != before
-    for valid, expected in ((before[1], before), (now[1], now)):
-        recognise = inputs.recogniser({"valid": inputs.fingerprint_of_text(valid)})
-        assert parallel_text.read_train_and_valid(cfg, recognise=recognise) == expected
-        assert parallel_text.read(cfg, "valid", recognise=recognise) == expected[1]
-    told, known = [], {"train": 0, "valid": inputs.fingerprint_of_text(before[1])}
-    monkeypatch.setattr(position_file, "known_splits", lambda _: known)
-    values = options(folder, data__hold_out=0.1, data__files={"train": cfg.files.train}, data__dir="")
-    assert prepare(tiny.config(**values), tmp_path / "run", told.append).held_out["valid"] == known["valid"]
-    [shared] = parallel_text.shared_pairs(before[0], before[1])
-    assert shared > 50
-    assert (
-        f"valid: {shared} of 60 pairs are also in the training text, so the loss and the scores are better than on "
-        "unseen text"
-    ) in told
-
-
-def test_held_out_lines_that_are_not_those_of_the_run_are_refused(folder):
-    """Without its validation files, the training text of a run has fewer lines, but it has not changed."""
-    cfg = config(folder, hold_out=0.1)
-    refused = r"^the validation lines that data.hold_out=0.1 takes from the training "
-    recognise = inputs.recogniser({"valid": "of a file"})
-    for split in ("train", "valid"):
-        with pytest.raises(
-            UserError, match=f"{refused}data are not those of the run: its validation files are missing,"
-        ):
-            parallel_text.read(cfg, split, recognise=recognise)
-    with pytest.raises(UserError, match=refused):
-        parallel_text.read_train_and_valid(cfg, recognise=recognise)
-    for side in ("in", "out"):
-        (folder / f"valid.{side}").write_text("w1\n")
-    assert len(parallel_text.read(cfg, "train", recognise=recognise)) == 200
 
 
 def test_what_is_held_out_and_what_a_validation_file_shares_with_training_is_told(folder, tmp_path, monkeypatch):
