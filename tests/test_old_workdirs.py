@@ -1,7 +1,7 @@
 """Workdirs of earlier versions, made before their code was changed, still decode and go on.
 
-`tests/reference/workdirs/*.tar.xz` hold a run of four updates for each kind of model, written by commit ac1c9cb (21
-November 2026), and what decode.py of that commit made of six lines.
+`tests/reference/workdirs/*.tar.xz` hold a run of four updates for each kind of model, written by commit f02697ce (29
+November 2026), and what that commit made of six lines. Older checkpoints are refused.
 """
 
 import dataclasses
@@ -11,7 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from convs2s_jax.core.checksums import FIELD, seal
+from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run import run_folder
+from convs2s_jax.training.run.checkpoints.digest import digest_of_record
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.translation import lines as library
 from convs2s_jax.translation.translator import load
@@ -38,3 +41,22 @@ def test_an_old_run_goes_on(old):
     cfg = run_folder.load_config(old)
     train(dataclasses.replace(cfg, training=dataclasses.replace(cfg.training, max_steps=5)), old)
     assert (old / "checkpoints" / "5").is_dir()
+
+
+@pytest.mark.parametrize("missing", ["checksum", "best"])
+def test_older_checkpoints_are_refused_in_a_sentence_with_the_way_out(tmp_path, missing):
+    workdir = unpacked("convs2s", tmp_path)
+    path = workdir / "checkpoints" / "4" / "position" / "metadata"
+    record = json.loads(path.read_text())
+    del (record["digests"] if missing == "checksum" else record)[missing]
+    if missing == "best":
+        content = {name: value for name, value in record.items() if name != "digests"}
+        digests = {**record["digests"], "position": digest_of_record(content)}
+        record["digests"] = seal({name: value for name, value in digests.items() if name != FIELD})
+    path.write_text(json.dumps(record))
+    sentence = (
+        r"(step 4|/4) is of a version from before 28 November 2026 \(.*\), which this version does not read: use "
+        "commit f02697ce, which does, or train again in another workdir$"
+    )
+    with pytest.raises(UserError, match=sentence):
+        train(run_folder.load_config(workdir), workdir)

@@ -73,7 +73,7 @@ def plan_section(runs: Sequence[Run]) -> list[Section]:
 
 def _plan(plan: BatchPlan | None, names: list[str], run: Run) -> Section:
     if plan is None:
-        logged = f" According to the log: {run.log.batches}." if run.log.batches else ""
+        logged = f" The run recorded: {run.facts.batches}." if run.facts.batches else ""
         return {
             "runs": names,
             "note": f"The tokenised text of the run, which determines its batches, was not found.{logged}",

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from convs2s_jax.core.checksums import DamagedError
 from convs2s_jax.core.errors import UserError, counted
 from convs2s_jax.core.files import content
 from convs2s_jax.core.places import scheme_of
-from convs2s_jax.reporting import log
-from convs2s_jax.reporting.log import Log
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.checkpoints import derived_workdir, position_file
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.locks import lock, store_lock
 from convs2s_jax.training.run.processes.holder import Holder
-from convs2s_jax.training.run.reports import metrics_file
+from convs2s_jax.training.run.reports import facts, metrics_file
+from convs2s_jax.training.run.reports.facts import Facts
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Run:
       workdir: its folder, or a local copy of it.
       cfg: the configuration.
       records: the reports in metrics.jsonl, in order, without damaged ones.
-      log: facts from train.log.
+      facts: those in facts.json.
       samples: samples of each validation, by step.
       problems: a sentence for each file or line that could not be read.
       trainer: the process that is training there now; "" if none is.
@@ -50,7 +50,7 @@ class Run:
     workdir: Path
     cfg: Config
     records: tuple[Mapping[str, Any], ...] = ()
-    log: Log = field(default_factory=Log)
+    facts: Facts = Facts()
     samples: Mapping[int, tuple[Sample, ...]] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     trainer: str = ""
@@ -93,13 +93,13 @@ def read(workdir: Path, name: str, address: str = "") -> Run:
     derived = _derived(workdir)
     of_training = [] if derived else problems  # a derived workdir has no training reports
     records = _records(workdir, of_training)
-    found = _log(workdir / run_folder.LOG, of_training)
+    found = _facts(workdir, of_training)
     return Run(
         name=name,
         workdir=workdir,
         cfg=cfg,
         records=tuple(records),
-        log=found,
+        facts=found,
         samples=_samples(workdir / "samples", problems),
         problems=tuple(problem.replace(str(workdir), place) for problem in problems),
         trainer=_trainer(place),
@@ -185,15 +185,13 @@ def _samples(folder: Path, problems: list[str]) -> dict[int, tuple[Sample, ...]]
     return dict(sorted(found.items()))
 
 
-def _log(path: Path, problems: list[str]) -> Log:
+def _facts(workdir: Path, problems: list[str]) -> Facts:
     try:
-        found = log.read(content(path).decode("utf-8", errors="replace"))
-    except OSError as error:
-        problems.append(f"{path} cannot be read ({error.strerror}), so devices and reasons are unknown")
-        return Log()
-    if not found.starts:
-        problems.append(f"{path} has no readable line, so devices and reasons are unknown")
-    return found
+        return facts.read(workdir)
+    except (OSError, DamagedError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        problems.append(f"{workdir / run_folder.FACTS} cannot be read ({why}), so devices and reasons are unknown")
+        return Facts()
 
 
 def _trainer(workdir: str) -> str:

@@ -7,28 +7,27 @@ from typing import Any
 from convs2s_jax.core.errors import counted
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.reporting.charts import QUANTITIES
-from convs2s_jax.reporting.log import RateChange
 from convs2s_jax.reporting.runs import Run
+from convs2s_jax.training.run.reports.facts import RateChange
 from convs2s_jax.training.run.selection import LESS_IS_BETTER, LOSS, Validation, best_of, counting
 from convs2s_jax.training.schedule import AnySchedule, CosineConfig, FixedConfig, InverseSqrtConfig
 
 UNKNOWN = "not recorded"
 _SIGNAL = re.compile("SIG[A-Z]+")
-"""The reason in the log if training was stopped by a signal."""
+"""The reason if training was stopped by a signal."""
 
 
 def paragraph(run: Run) -> str:
     """Summarise a run in a few sentences."""
-    log = run.log
-    size = f" with {log.parameters} parameters" if log.parameters else ""
-    where, _, versions = log.devices.removesuffix(")").partition(" (")
+    size = f" with {run.facts.parameters:,} parameters" if run.facts.parameters else ""
+    where, _, versions = run.facts.devices.removesuffix(")").partition(" (")
     sentences = [
         f"A model{size}: {kind(run)}.",
         f"It was trained on {task(run)}" + (f" using {where}" if where else ""),
     ]
     if run.derived:
         return f"{sentences[0]} {ending(run)}"
-    sentences[-1] += f" ({versions})." if versions else "; the log does not record versions." if log.starts else "."
+    sentences[-1] += f" ({versions})." if versions else "."
     if origin := began_with(run):
         sentences.append(f"Training started from the parameters of {origin}.")
     known, step = _validations(run), best_step(run)
@@ -71,29 +70,29 @@ def report_on_test_set(run: Run) -> Mapping[str, Any] | None:
 
 def ending(run: Run) -> str:
     """How training ended, or that it is in progress."""
-    log = run.log
+    known = run.facts
     if run.derived:
         return f"It is {run.derived}; nothing was trained here."
     if run.trainer:
         return f"Training is in progress ({run.trainer})."
-    if _SIGNAL.fullmatch(log.why):
-        return f"Training was stopped by {log.why} at {log.stopped}; run the same command to continue."
-    if log.stopped:
-        return f"Training stopped at {log.stopped}: {log.why}."
+    if _SIGNAL.fullmatch(known.why):
+        return f"Training was stopped by {known.why} at {known.stopped}; run the same command to continue."
+    if known.stopped:
+        return f"Training stopped at {known.stopped}: {known.why}."
     last = run.records[-1]["step"] if run.records else None
     reported = f"; the last report is from step {last:,}" if last is not None else ""
-    if not log.starts:
-        return f"There is no readable log, so it is unknown how training ended{reported}."
-    return f"The log records no end, so training is running elsewhere or was killed{reported}."
+    if not known.starts:
+        return f"There is no readable facts.json, so it is unknown how training ended{reported}."
+    return f"No end is recorded, so training is running elsewhere or was killed{reported}."
 
 
 def began_with(run: Run) -> str:
     """The origin of a fine-tuned run's parameters, such as "step 441 of runs/base"; "" for random initialisation.
 
-    It is read from the log, or from the configuration if there is no log.
+    It is read from facts.json, or from the configuration if there is none.
     """
     other = run.cfg.training.finetune_from
-    return run.log.origin if run.log.begun else f"a checkpoint of {other}" if other else ""
+    return run.facts.origin if run.facts.begun else f"a checkpoint of {other}" if other else ""
 
 
 def kind(run: Run) -> str:
@@ -116,30 +115,27 @@ def task(run: Run) -> str:
 
 def facts(run: Run) -> list[tuple[str, str]]:
     """Facts about a run as (name, value), for a table."""
-    log, cfg = run.log, run.cfg
-    words = f"{log.source_words} source and {log.target_words} target entries" if log.source_words else UNKNOWN
-    examples = log.examples or UNKNOWN
-    if cfg.classifies:
-        words = words.replace(" source", " text").replace(" target entries", " label entries")
-        examples = re.sub(r"(\d+) source or \d+ target tokens", r"\1 tokens", examples)  # in logs of earlier versions
+    known, cfg = run.facts, run.cfg
+    source, target = ("text", "label") if cfg.classifies else ("source", "target")
+    words = f"{{}} {source} and {{}} {target} entries".format(*known.vocabularies) if known.vocabularies else UNKNOWN
     optimizer, schedule = cfg.training.optimizer, cfg.training.schedule
-    rates = [by_update(schedule), *(change.sentence for change in log.rates)]
-    no_rate = "no changes logged" if log.starts else UNKNOWN
+    rates = [by_update(schedule), *(change.sentence for change in known.rates)]
+    no_rate = "no changes recorded" if known.starts else UNKNOWN
     found = [
         ("Workdir", run.place),
         ("Model", _capital(kind(run))),
-        ("Parameters", log.parameters or UNKNOWN),
+        ("Parameters", f"{known.parameters:,}" if known.parameters else UNKNOWN),
         ("Vocabularies", words),
         ("Data", task(run)),
-        (f"Training {cfg.examples}", examples),
-        ("Devices and versions", log.devices or UNKNOWN),
+        (f"Training {cfg.examples}", known.examples or UNKNOWN),
+        ("Devices and versions", known.devices or UNKNOWN),
         ("Optimiser and schedule", f"{optimizer.kind}, {schedule.kind}; clip {cfg.training.clip:g}; seed {cfg.seed}"),
         ("Learning rate", "; ".join(rate for rate in rates if rate) or no_rate),
-        ("Start, last log line", f"{log.begun}, {log.ended}" if log.begun else UNKNOWN),
-        ("Number of starts", str(log.starts or UNKNOWN)),
+        ("First start, end", f"{known.begun}, {known.ended or 'no end'}" if known.begun else UNKNOWN),
+        ("Number of starts", str(known.starts or UNKNOWN)),
         ("End", ending(run)),
     ]
-    more = [("Started from", began_with(run)), ("Time spent since the last start", log.time)]
+    more = [("Started from", began_with(run)), ("Time spent since the last start", known.time)]
     return found + [(what, value) for what, value in more if value]
 
 
@@ -173,15 +169,15 @@ def _capital(text: str) -> str:
 
 
 def rate_sentences(run: Run) -> str:
-    """Describe the schedule, and the first and the last change in the log."""
-    changes, said = run.log.rates, by_update(run.cfg.training.schedule)
+    """Describe the schedule, and its first and its last change."""
+    changes, said = run.facts.rates, by_update(run.cfg.training.schedule)
     if changes:
         times = {1: "once", 2: "twice"}.get(len(changes), f"{len(changes)} times")
         last = f"; the last time at {changes[-1].sentence}" if len(changes) > 1 else ""
         said += f" The learning rate was {changed(changes)} {times}: at {changes[0].sentence}{last}."
-    nothing = "The log records no change of the learning rate."
-    if not run.log.starts:
-        nothing = "There is no readable log, so it is unknown how the learning rate changed."
+    nothing = "No change of the learning rate is recorded."
+    if not run.facts.starts:
+        nothing = "There is no readable facts.json, so it is unknown how the learning rate changed."
     return said.strip() or nothing
 
 

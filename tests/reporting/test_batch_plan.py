@@ -77,7 +77,7 @@ def test_a_cache_of_several_runs_gives_each_run_its_own_text(tmp_path):
         )
         place = tmp_path / name / "checkpoints" / "5" / "position"
         place.mkdir(parents=True)
-        record = position_file.make({"data": fingerprint(src, tgt)}, step=5, scores={}, params={}, optimizer={})
+        record = position_file.make({"data": fingerprint(src, tgt)}, step=5, params={}, optimizer={})
         (place / "metadata").write_text(json.dumps(record))
     for side in ("src", "tgt"):
         tokens_on_disk.tokenize(runs["second"], Alike(), tmp_path / "cache", f"train.{side}")

@@ -9,23 +9,33 @@ import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.shapes import Shape
-from convs2s_jax.reporting import batch_plan, charts, document, log, runs, summary
+from convs2s_jax.reporting import batch_plan, charts, document, runs, summary
 from convs2s_jax.training.run import run_folder, validation
 from convs2s_jax.training.run.locks.lock import locked
 from convs2s_jax.training.run.loop import train
-from convs2s_jax.training.run.reports import metrics_file
+from convs2s_jax.training.run.reports import facts, metrics_file
+from convs2s_jax.training.run.reports.facts import Facts, RateChange
+from convs2s_jax.training.run.reports.reports import Reports
 from tests import tiny
 
-LOG = """2026-11-23 10:00:00 devices: 4 x TPU v5 lite; jit over data 4 (jax 0.10.2, jaxlib 0.10.2, Python 3.11.7)
-2026-11-23 10:00:01 training pairs: 300 used, 1 skipped with an empty side, 0 skipped as longer than 62 tokens
-2026-11-23 10:00:02 1,234 parameters; vocabularies of 150 and 149
-2026-11-23 10:00:03 step 4: validation loss 3.5000 did not improve on 3.4000: learning rate 0.25 -> 0.025
-2026-11-23 10:00:04 continuing at step 4, epoch 1
-2026-11-23 10:00:04 step 4: validation loss 3.5000 did not improve on 3.4000: learning rate 0.25 -> 0.025
-2026-11-23 10:00:05 epoch 2: learning rate 0.025 -> 0.0025, as the schedule says
-2026-11-23 10:00:06 time: 6.0 s, of which compute 50.0 %
-2026-11-23 10:00:07 stopped at step 8, epoch 2: the learning rate fell below 0.01
-"""
+FACTS = Facts(
+    begun="2026-11-23 10:00:00",
+    starts=2,
+    devices="4 x TPU v5 lite; jit over data 4 (jax 0.10.2, jaxlib 0.10.2, Python 3.11.7)",
+    examples="300 used, 1 skipped with an empty side, 0 skipped as longer than 62 tokens",
+    parameters=1234,
+    vocabularies=(150, 149),
+    rates=(
+        RateChange(
+            "step 4: validation loss 3.5000 did not improve on 3.4000: learning rate 0.25 -> 0.025", 0.25, 0.025
+        ),
+        RateChange("epoch 2: learning rate 0.025 -> 0.0025, as the schedule says", 0.025, 0.0025),
+    ),
+    ended="2026-11-23 10:00:07",
+    stopped="step 8, epoch 2",
+    why="the learning rate fell below 0.01",
+    time="6.0 s, of which compute 50.0 %",
+)
 RECORDS = [
     {"step": 2, "epoch": 1, "split": "train", "loss": 4.0, "perplexity": 54.5, "memory": 2e9},
     {"step": 4, "epoch": 1, "split": "train", "loss": None, "perplexity": None},
@@ -40,7 +50,7 @@ def workdir_at(path, **overrides):
     path.mkdir()
     run_folder.write_config(path, tiny.config(**overrides))
     (path / "metrics.jsonl").write_text("".join(map(metrics_file.line, RECORDS)))
-    (path / "train.log").write_text(LOG)
+    facts.write(path, FACTS)
     return path
 
 
@@ -72,25 +82,19 @@ def test_units_are_those_of_the_task(tmp_path):
 
 
 @pytest.mark.parametrize("noun", ["pairs", "texts", "lines"])
-def test_training_examples_are_those_of_the_log(tmp_path, noun):
+def test_training_examples_are_called_what_they_are(tmp_path, noun):
     cfg = CONFIGS["b" if noun == "texts" else "a"]
     if noun == "lines":
         cfg = tiny.config(data__src="", model__encoder={"kind": "none"}, model__decoder__attention_layers=[])
-    run = runs.Run("a", tmp_path, cfg, log=logged(f"training {noun}: 4 used, 1 skipped"))
+    run = runs.Run("a", tmp_path, cfg, facts=Facts(examples="4 used, 1 skipped"))
     assert dict(summary.facts(run))[f"Training {noun}"] == "4 used, 1 skipped"
 
 
 def test_classifiers_have_texts_and_labels_in_place_of_pairs(tmp_path, monkeypatch):
-    said = logged(
-        "devices: a",
-        "training pairs: 4 used, 0 skipped as longer than 10 source or 2 target tokens",
-        "24 parameters; vocabularies of 150 and 22",
-    )
-    text, label = (runs.Run(name, tmp_path, cfg, log=said) for name, cfg in CONFIGS.items())
-    facts = dict(summary.facts(label))
-    assert facts["Training texts"] == "4 used, 0 skipped as longer than 10 tokens"
-    assert facts["Vocabularies"] == "150 text and 22 label entries"
-    assert dict(summary.facts(text))["Training pairs"].endswith("10 source or 2 target tokens")
+    known = Facts(vocabularies=(150, 22))
+    text, label = (runs.Run(name, tmp_path, cfg, facts=known) for name, cfg in CONFIGS.items())
+    assert dict(summary.facts(label))["Vocabularies"] == "150 text and 22 label entries"
+    assert dict(summary.facts(text))["Vocabularies"] == "150 source and 22 target entries"
     plan = batch_plan.BatchPlan((batch_plan.Row(Shape(4, 10, 2), 1, 4, 0.5),), 0.5, ((1, 2, 1, 2, 4),))
     for run, words, other in (
         (text, ("pairs", "source", "target"), "text"),
@@ -153,7 +157,7 @@ def test_damaged_lines_are_told_and_one_being_written_is_not(tmp_path):
     path.write_text(whole[0] + whole[1].replace("4", "5", 1) + whole[2].rstrip("\n"))  # the last one is whole
     assert runs.read(path.parent, "a").problems == found.problems
     path.unlink()
-    (path.parent / "train.log").unlink()
+    (path.parent / "facts.json").unlink()
     samples = path.parent / "samples"
     samples.mkdir()
     (samples / "4.jsonl").write_text('{"source": "a"}\n')
@@ -164,17 +168,10 @@ def test_damaged_lines_are_told_and_one_being_written_is_not(tmp_path):
     assert found.samples == {2: (runs.Sample("a", "b", "c"),)}
     assert [problem.partition(str(path.parent))[2] for problem in found.problems] == [
         "/metrics.jsonl has no reports yet, so there are no curves",
-        "/train.log cannot be read (No such file or directory), so devices and reasons are unknown",
+        "/facts.json cannot be read (No such file or directory), so devices and reasons are unknown",
         *(f"/samples/{step}.jsonl is damaged and was skipped" for step in (4, 5, 6)),
     ]
     assert "A model: an encoder of kind conv (1 layer)" in summary.paragraph(found)
-
-
-@pytest.mark.parametrize("cut", ["1e-", "1.2.3", "e5", "."])
-def test_a_rate_that_is_no_number_is_skipped(cut):
-    line = "2026-11-28 22:20:01 epoch {}: validation loss 3.1 did not improve on 3: learning rate 0.25 -> {}\n"
-    found = log.read(line.format(4, "0.025") + line.format(5, cut))
-    assert [(each.before, each.after) for each in found.rates] == [(0.25, 0.025)]
 
 
 def test_values_that_json_does_not_know_are_no_points(tmp_path):
@@ -195,24 +192,19 @@ def test_samples_may_hold_what_unicode_calls_line_ends(tmp_path):
     assert not found.problems
 
 
-def test_every_fact_is_found_in_the_log_of_a_run(tmp_path):
-    """The sentences are those that training writes: a changed one fails here."""
+def test_every_fact_of_a_run_is_there_also_of_earlier_starts(tmp_path):
     rates = {"training__schedule": {"kind": "fixed", "rates": [0.1, 0.05]}, "data__cldr": {"train": 60, "valid": 4}}
     for epochs in (1, 2):
         train(tiny.config(**rates, training__max_epochs=epochs), tmp_path / "run")
-    found = log.read((tmp_path / "run" / "train.log").read_text(encoding="utf-8"))
-    facts = dataclasses.asdict(found)
-    assert facts.pop("origin") == ""  # tests/training/run/test_finetuning.py has the sentence
-    assert all(facts.values()), found
+    found = facts.read(tmp_path / "run")
+    known = dataclasses.asdict(found)
+    assert known.pop("origin") == ""  # that of a run that is fine-tuned
+    assert all(known.values()), found
     assert (found.starts, [change[1:] for change in found.rates]) == (2, [(0.1, 0.05)])
-    assert found.stopped.endswith(", epoch 2"), "the epoch that ended, not the next one"
+    assert (found.stopped, found.why) == ("step 4, epoch 2", "training.max_epochs is 2")
 
 
-def test_the_log_says_devices_reasons_and_the_end(tmp_path):
-    found = log.read(LOG)
-    assert (found.parameters, found.source_words, found.target_words) == ("1,234", "150", "149")
-    assert (found.stopped, found.why, found.starts) == ("step 8, epoch 2", "the learning rate fell below 0.01", 2)
-    assert len(found.rates) == 2
+def test_a_summary_says_devices_reasons_and_the_end(tmp_path):
     text = summary.paragraph(runs.read(workdir_at(tmp_path / "a"), "a"))
     for part in (
         "A model with 1,234 parameters: an encoder of kind conv (1 layer) and a decoder of kind conv (1 layer).",
@@ -235,48 +227,37 @@ def test_the_best_error_rate_is_the_lowest(tmp_path):
     assert "The lowest validation TER is 60, at step 4, loss 3." in summary.paragraph(runs.read(workdir, "a"))
 
 
-def logged(*sentences):
-    return log.read("".join(f"2026-11-23 10:00:00 {sentence}\n" for sentence in sentences))
-
-
 @pytest.mark.parametrize(
-    ("sentences", "starts"),
+    ("stopped", "why", "ending"),
     [
-        (["devices: a"], 1),
-        (["devices: a", "devices: a", "continuing at step 4, epoch 1"], 2),
-        (["devices: a", "devices: a", "devices: a"], 3),  # killed before the first checkpoint
-        (["batches: 4", "continuing at step 4, epoch 1", "continuing at step 8, epoch 2"], 3),  # an old log
-        ([], 0),
+        ("step 51", "the loss is nan, at update 51", "Training stopped at step 51: the loss is nan, at update 51."),
+        ("step 51", "SIGTERM", "Training was stopped by SIGTERM at step 51; run the same command to continue."),
+        ("", "", "No end is recorded, so training is running elsewhere or was killed."),
     ],
 )
-def test_every_start_counts(sentences, starts):
-    assert logged(*sentences).starts == starts
+def test_the_end_is_that_of_the_last_start(tmp_path, stopped, why, ending):
+    run = runs.Run("a", tmp_path, tiny.config(), facts=dataclasses.replace(FACTS, stopped=stopped, why=why))
+    assert summary.ending(run) == ending
 
 
-@pytest.mark.parametrize(
-    ("sentences", "ending"),
-    [
-        (["the loss is nan, at update 51"], "Training stopped at step 51, epoch 3: the loss is nan, at update 51."),
-        (["the disk is full.", "wandb failed"], "Training stopped at step 51, epoch 3: the disk is full."),
-        (["SIGTERM"], "Training was stopped by SIGTERM at step 51, epoch 3; run the same command to continue."),
-        (["the loss is nan", "devices: b"], "The log records no end, so training is running elsewhere or was killed."),
-        (
-            ["SIGINT", "continuing at step 51, epoch 3"],
-            "The log records no end, so training is running elsewhere or was ",
-        ),
-    ],
-)
-def test_the_end_is_that_of_the_last_start(tmp_path, sentences, ending):
-    found = logged("devices: a", "time: 6 s", f"stopped at step 51, epoch 3: {sentences[0]}", *sentences[1:])
-    run = runs.Run("a", tmp_path, tiny.config(), log=found)
-    assert summary.ending(run).startswith(ending)
-    assert bool(found.time) == ("no end" not in ending)
+def test_an_error_is_the_reason_of_the_end(tmp_path):
+    def fails():
+        with Reports(tmp_path, step=0, found=Facts(devices="a")) as reports:
+            assert facts.read(tmp_path).why == ""
+            reports.advance(51, 3)
+            raise UserError("the disk is full.")
+
+    for starts in (1, 2):
+        with pytest.raises(UserError):
+            fails()
+        found = facts.read(tmp_path)
+        assert (found.starts, found.stopped, found.why) == (starts, "step 51, epoch 3", "the disk is full")
 
 
 @pytest.mark.parametrize(
     ("schedule", "rates", "said"),
     [
-        ({"kind": "plateau"}, [], "The log records no change of the learning rate."),
+        ({"kind": "plateau"}, [], "No change of the learning rate is recorded."),
         ({"kind": "fixed"}, ["0.1 -> 0.2"], "The learning rate was raised once: at epoch 2: learning rate 0.1 -> 0.2."),
         ({"kind": "fixed"}, ["0.1 -> 0.2", "0.2 -> 1e-05"], "The learning rate was changed twice: at epoch 2: "),
         ({"kind": "fixed"}, ["0.1 -> 0.02", "0.02 -> 1e-05"], "The learning rate was reduced twice: at epoch 2: "),
@@ -302,12 +283,12 @@ def test_the_end_is_that_of_the_last_start(tmp_path, sentences, ending):
 )
 def test_the_learning_rate_is_said_to_move_as_it_does(tmp_path, schedule, rates, said):
     cfg = tiny.config(training__schedule=schedule)
-    found = logged("devices: a", *(f"epoch 2: learning rate {rate}" for rate in rates))
-    run = runs.Run("a", tmp_path, cfg, log=found)
+    changes = [RateChange(f"epoch 2: learning rate {rate}", *map(float, rate.split(" -> "))) for rate in rates]
+    run = runs.Run("a", tmp_path, cfg, facts=Facts(starts=1, rates=tuple(changes)))
     assert summary.rate_sentences(run).startswith(said)
     fact = dict(summary.facts(run))["Learning rate"]
     assert all(rate in fact for rate in rates)
-    assert (fact == "no changes logged") == said.startswith("The log records no change")
+    assert (fact == "no changes recorded") == said.startswith("No change")
 
 
 def test_the_test_score_is_that_of_the_best_step_or_says_so(tmp_path):
@@ -332,14 +313,11 @@ def test_the_test_score_is_that_of_the_best_step_or_says_so(tmp_path):
 
 def test_a_fine_tuned_run_says_what_it_began_with(tmp_path):
     cfg = tiny.config(training__finetune_from="runs/b")
-    found = logged("fine-tuning: parameters of step 441 of runs/base", "devices: a", "continuing at step 4, epoch 1")
-    run = runs.Run("a", tmp_path, cfg, log=found)
+    run = runs.Run("a", tmp_path, cfg, facts=dataclasses.replace(FACTS, origin="step 441 of runs/base"))
     assert "Training started from the parameters of step 441 of runs/base." in summary.paragraph(run)
     assert ("Started from", "step 441 of runs/base") in summary.facts(run)
     assert ("Started from", "a checkpoint of runs/b") in summary.facts(runs.Run("a", tmp_path, cfg))
     assert "Started from" not in dict(summary.facts(runs.Run("a", tmp_path, tiny.config())))
-    random = logged("devices: a", "500 parameters; vocabularies of 9 and 9")
-    assert summary.began_with(runs.Run("a", tmp_path, cfg, log=random)) == ""
 
 
 @pytest.mark.parametrize(
@@ -358,7 +336,7 @@ def test_a_fine_tuned_run_says_what_it_began_with(tmp_path):
             "It is an import of the average of the fairseq checkpoints c.pt, d.pt; ",
         ),
         ({"data": None}, "It is an import of a fairseq checkpoint; nothing was trained here."),
-        ({"data": 1}, "There is no readable log, so it is unknown how training ended."),
+        ({"data": 1}, "There is no readable facts.json, so it is unknown how training ended."),
     ],
 )
 def test_what_was_not_trained_here_says_where_it_is_from(tmp_path, monkeypatch, position, sentence):
@@ -368,27 +346,26 @@ def test_what_was_not_trained_here_says_where_it_is_from(tmp_path, monkeypatch, 
     found = runs.read(tmp_path, "a")
     assert sentence in summary.paragraph(found)
     assert bool(found.problems) == (position == {"data": 1})
-    (tmp_path / "train.log").write_text(LOG)  # from an import training may go on
+    (tmp_path / "train.log").write_text("")  # from an import training may go on
     assert bool(runs.read(tmp_path, "a").derived) == ("averaged" in position)
 
 
-def test_a_log_without_a_readable_line_is_a_problem_and_tells_nothing(tmp_path):
+def test_facts_that_are_damaged_are_a_problem_and_tell_nothing(tmp_path):
     path = workdir_at(tmp_path / "a")
-    (path / "train.log").write_bytes(b"\xff\xfe junk\n")
+    (path / "facts.json").write_text((path / "facts.json").read_text().replace("1234", "1235"))
     found = runs.read(path, "a")
-    assert found.problems == (f"{path}/train.log has no readable line, so devices and reasons are unknown",)
-    text, facts = summary.paragraph(found), dict(summary.facts(found))
+    why = "its checksum does not match its content"
+    assert found.problems == (f"{path}/facts.json cannot be read ({why}), so devices and reasons are unknown",)
+    text, table = summary.paragraph(found), dict(summary.facts(found))
     assert "It was trained on cldr (en to de). The lowest" in text
-    assert "There is no readable log, so it is unknown how the learning rate changed." in text
-    assert text.endswith(
-        "There is no readable log, so it is unknown how training ended; the last report is from step 4."
-    )
-    assert facts["Learning rate"] == summary.UNKNOWN
+    assert "There is no readable facts.json, so it is unknown how the learning rate changed." in text
+    assert text.endswith("unknown how training ended; the last report is from step 4.")
+    assert table["Learning rate"] == summary.UNKNOWN
 
 
 def test_a_trainer_at_work_is_named_and_not_disturbed(tmp_path):
     path = workdir_at(tmp_path / "a")
-    (path / "train.log").write_text(LOG.rpartition("2026")[0])
+    facts.write(path, dataclasses.replace(FACTS, stopped="", why=""))
     assert "or was killed; the last report is from step 4." in summary.ending(runs.read(path, "a"))
     with locked(path):
         before = {file: file.stat().st_mtime_ns for file in path.iterdir()}

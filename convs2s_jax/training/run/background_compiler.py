@@ -8,9 +8,8 @@ compilation takes most of the time.
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from functools import partial
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, NamedTuple, Self
 
 import jax
 from jax.sharding import Mesh
@@ -18,6 +17,7 @@ from jax.stages import Lowered
 
 from convs2s_jax.core.rows import round_up
 from convs2s_jax.data.shapes import Shape
+from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.mesh import row_shards
@@ -29,8 +29,6 @@ from convs2s_jax.training.run.processes.interrupts import EndedAtOnceError
 from convs2s_jax.training.run.programs import abstract_batch, abstract_key, placed
 from convs2s_jax.training.run.tasks.task_table import task_of
 from convs2s_jax.training.step import Step
-
-K = TypeVar("K", bound=Hashable)
 
 
 class CompileRequest(NamedTuple):
@@ -45,29 +43,25 @@ class CompileRequest(NamedTuple):
     shape: tuple[int, ...]
 
 
-class BackgroundCompiler(Generic[K]):
-    """Context manager with threads that call `work(name)` once for each requested name, in the order of requests.
+class BackgroundCompiler:
+    """Context manager with threads that call `work(request)` once for each request, in their order."""
 
-    `finish` moves names to the front.
-    """
-
-    def __init__(self, work: Callable[[K], object], *, threads: int, ended: threading.Event | None = None) -> None:
+    def __init__(self, work: Callable[[CompileRequest], object], *, threads: int) -> None:
         """Start nothing before `request`.
 
         Args:
-          work: called once for each name. Its errors are ignored: whoever needs the result encounters them again, and
-            may have the memory that was missing while other work ran.
+          work: its errors are ignored: whoever needs the result encounters them again, and may have the memory that was
+            missing while other work ran.
           threads: maximum number at a time; with 0 nothing is done.
-          ended: set at the end, so that work with several steps can stop early.
         """
         self._work, self._threads, self._free = work, threads, threads
-        self._ended = ended or threading.Event()
-        self._waiting: list[K] = []
-        self._running: set[K] = set()
-        self._seen: set[K] = set()
+        self._waiting: list[CompileRequest] = []
+        self._running: set[CompileRequest] = set()
+        self._seen: set[CompileRequest] = set()
         self._lock = threading.Condition()  # notified when something is done
+        self.ended = threading.Event()
 
-    def __enter__(self) -> "BackgroundCompiler[K]":
+    def __enter__(self) -> Self:
         return self
 
     @property
@@ -75,45 +69,43 @@ class BackgroundCompiler(Generic[K]):
         """Whether there are threads."""
         return self._threads > 0
 
-    def request(self, names: Iterable[K]) -> None:
-        """Queue the names that were not requested before; do nothing without threads."""
-        if not self.enabled:
-            return
+    def request(self, wanted: Iterable[CompileRequest]) -> None:
+        """Queue what was not requested before; do nothing without threads."""
         with self._lock:
-            for name in names:
-                if name not in self._seen:
-                    self._seen.add(name)
-                    self._waiting.append(name)
-            while self._free and len(self._waiting) > 0:
+            for one in wanted if self.enabled else ():
+                if one not in self._seen:
+                    self._seen.add(one)
+                    self._waiting.append(one)
+            while self._free and self._waiting:
                 self._free -= 1
-                threading.Thread(target=self._run, name="compiler", args=(self._next(),), daemon=True).start()
+                threading.Thread(target=self._go_on, name="compiler", args=(self._next(),), daemon=True).start()
 
-    def wait_for(self, name: K, check: Callable[[], object] = lambda: None) -> None:
-        """Wait if a thread is working on this name. If none has started, none will: the caller does the work.
+    def wait_for(self, one: CompileRequest, check: Callable[[], object] = lambda: None) -> None:
+        """Wait if a thread is working on this. If none has started, none will: the caller does the work.
 
         `check` is as in `finish`.
         """
         with self._lock:
-            self._seen.add(name)
-            if name in self._waiting:
-                self._waiting.remove(name)
-        self._wait_while(lambda: name in self._running, check)
+            self._seen.add(one)
+            if one in self._waiting:
+                self._waiting.remove(one)
+        self._wait_while(lambda: one in self._running, check)
 
-    def finish(self, names: Sequence[K], check: Callable[[], object]) -> None:
-        """Wait until those of `names` that were requested are done. They move to the front of the queue.
+    def finish(self, wanted: Sequence[CompileRequest], check: Callable[[], object]) -> None:
+        """Wait until those of `wanted` that were requested are done. They move to the front of the queue.
 
         Args:
-          names: in the order in which they are needed.
+          wanted: in the order in which they are needed.
           check: called at least once a second; raises an error to stop waiting.
         """
         with self._lock:
-            first = [name for name in names if name in self._waiting]
-            self._waiting = first + [name for name in self._waiting if name not in first]
-        self._wait_while(lambda: any(name in self._waiting or name in self._running for name in names), check)
+            first = [one for one in wanted if one in self._waiting]
+            self._waiting = first + [one for one in self._waiting if one not in first]
+        self._wait_while(lambda: any(one in self._waiting or one in self._running for one in wanted), check)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Wait for running compilations, as Python may crash if it exits during one; not after a second signal."""
-        self._ended.set()
+        self.ended.set()
         with self._lock:
             self._waiting = []
         if kind not in (KeyboardInterrupt, EndedAtOnceError):
@@ -127,22 +119,112 @@ class BackgroundCompiler(Generic[K]):
                     return
                 self._lock.wait(1.0)
 
-    def _next(self) -> K:
-        name = self._waiting.pop(0)
-        self._running.add(name)
-        return name
+    def _next(self) -> CompileRequest:
+        one = self._waiting.pop(0)
+        self._running.add(one)
+        return one
 
-    def _run(self, name: K) -> None:
+    def _go_on(self, one: CompileRequest) -> None:
         while True:
             with contextlib.suppress(BaseException):
-                self._work(name)
+                self._work(one)
             with self._lock:
-                self._running.remove(name)
+                self._running.remove(one)
                 self._lock.notify_all()
                 if not self._waiting:
                     self._free += 1
                     return
-                name = self._next()
+                one = self._next()
+
+
+class ProgramsAhead(BackgroundCompiler):
+    """The programs of a run, compiled as an update, a validation or a test would compile them.
+
+    Threads trace one after another: tracing is Python, where only one thread runs at a time, and contention makes it
+    slower. So the first requested shape is compiled while the second is traced.
+    """
+
+    def __init__(self, run: Run, mesh: Mesh, step: Step[Batch, LossSums], evaluate: Any, params: Tree) -> None:
+        """Compile nothing yet.
+
+        Args:
+          run: configuration, data and vocabularies.
+          mesh: the devices.
+          step: the update. With `parallel="pmap"` it cannot be compiled without its arguments, and nothing is done.
+          evaluate: as `programs.evaluator` returns it.
+          params: shapes of the trained parameters, with the shardings of the state.
+        """
+        given = run.cfg.training.compile_ahead
+        super().__init__(self._compile, threads=default_threads(mesh) if given is None else given)
+        self._run, self._mesh, self._params = run, mesh, params
+        self._gradients: Any = step
+        self._evaluate = evaluate
+        self._tracing = threading.Lock()
+        self._predictions: dict[CompileRequest, Callable[[], Lowered]] = {}
+        self._planned: dict[int, list[CompileRequest]] = {}
+
+    def updates(self, shapes: Iterable[Shape]) -> None:
+        """Request the gradients of training batches of these shapes, in order, then the loss of validations."""
+        if not self.enabled:
+            return
+        self.request([CompileRequest("gradients", self._rows(shape)) for shape in shapes])
+        run = self._run
+        if run.valid is not None:
+            planned = validation.planned(run.cfg.model, run.valid, run.held_out_shapes)
+            self.request([CompileRequest("loss", self._rows(shape)) for shape in planned.first_uses()])
+
+    def predictions(self, split: Split | None) -> list[CompileRequest]:
+        """Request the programs that predict outputs of the validation set or the test set, and return their names.
+
+        The first call for a split plans its batches. Errors are ignored here, because the prediction encounters them
+        again.
+        """
+        cfg = self._run.cfg
+        if not self.enabled or split is None or not cfg.training.validate_bleu:
+            return []
+        if id(split) not in self._planned:
+            programs = dict[tuple[int, ...], Callable[[], Lowered]]()
+            merged = jax.eval_shape(weight_norm.merge, self._params)
+            with contextlib.suppress(Exception):
+                programs = task_of(cfg.model).programs(merged, cfg.model, cfg, self._mesh, split)
+            found = {CompileRequest("prediction", shape): lower for shape, lower in programs.items()}
+            self._predictions |= found
+            self._planned[id(split)] = list(found)
+        self.request(self._planned[id(split)])
+        return self._planned[id(split)]
+
+    def _rows(self, shape: Shape) -> tuple[int, ...]:
+        """Rows and length of the sources, rows and length of the targets."""
+        rows = round_up(shape.rows, row_shards(self._mesh))
+        return rows, shape.src, rows, shape.tgt
+
+    def _compile(self, request: CompileRequest) -> None:
+        if request.kind == "prediction":
+            self._compiled(self._lower, request)
+            return
+        params, first, key = self._params, self._gradients.first, abstract_key()
+        rows, src, _, tgt = request.shape
+        batch = abstract_batch(self._mesh, rows=rows, src=src, tgt=tgt)
+        if request.kind == "loss":
+            merge: Any = validation.merged
+            where = self._compiled(merge.lower, params).output_shardings
+            self._compiled(self._evaluate.lower, placed(jax.eval_shape(merge, params), where), batch)
+        elif hasattr(first, "lower"):
+            where = self._compiled(first.lower, params, batch, key).output_shardings
+            if self._run.cfg.data.batch.accumulate > 1:
+                total = placed(jax.eval_shape(first, params, batch, key), where)
+                self._compiled(self._gradients.add.lower, total, params, batch, key)
+
+    def _lower(self, request: CompileRequest) -> Lowered:
+        """Trace a program that predicts."""
+        return self._predictions[request]()
+
+    def _compiled(self, lower: Callable[..., Lowered], *args: Any) -> Any:
+        with self._tracing:
+            if self.ended.is_set():
+                raise InterruptedError("no program is needed any more")
+            lowered = lower(*args)
+        return lowered.compile()
 
 
 def default_threads(mesh: Mesh) -> int:
@@ -154,113 +236,3 @@ def default_threads(mesh: Mesh) -> int:
     if platform == "cpu" or (platform != "tpu" and distributed.is_multi_process()):
         return 0
     return min(8, max(2, (os.cpu_count() or 1) // 2))
-
-
-def compiler(
-    step: Step[Batch, LossSums],
-    evaluate: Any,
-    params: Tree,
-    mesh: Mesh,
-    *,
-    accumulate: bool,
-    ended: threading.Event,
-    predictions: "Predictions",
-) -> Callable[[CompileRequest], object]:
-    """Return a function that compiles a requested program, as an update, a validation or a test would.
-
-    Threads trace one after another: tracing is Python, where only one thread runs at a time, and contention makes it
-    slower. So the first requested shape is compiled while the second is traced.
-
-    Args:
-      step: the update. With `parallel="pmap"` it cannot be compiled without its arguments, and nothing is done.
-      evaluate: as `validation.evaluator` returns it.
-      params: shapes of the trained parameters, with the shardings of the state.
-      mesh: the devices.
-      accumulate: whether updates have several batches.
-      ended: once it is set, nothing more is traced.
-      predictions: the programs that predict outputs.
-    """
-    first: Any = step.first
-    add: Any = step.add
-    key, tracing = abstract_key(), threading.Lock()
-
-    def compiled(lower: Callable[..., Lowered], *args: Any) -> Any:
-        with tracing:
-            if ended.is_set():
-                raise InterruptedError("no program is needed any more")
-            lowered = lower(*args)
-        return lowered.compile()
-
-    def compile_gradients(batch: Batch) -> None:
-        if not hasattr(first, "lower"):
-            return
-        where = compiled(first.lower, params, batch, key).output_shardings
-        if accumulate:
-            compiled(add.lower, placed(jax.eval_shape(step.first, params, batch, key), where), params, batch, key)
-
-    def compile_loss(batch: Batch) -> None:
-        merge: Any = validation.merged
-        where = compiled(merge.lower, params).output_shardings
-        compiled(evaluate.lower, placed(jax.eval_shape(merge, params), where), batch)
-
-    def compile_shape(request: CompileRequest) -> None:
-        if request.kind == "prediction":
-            compiled(partial(predictions.lower, request))
-            return
-        rows, src, _, tgt = request.shape
-        batch = abstract_batch(mesh, rows=rows, src=src, tgt=tgt)
-        (compile_gradients if request.kind == "gradients" else compile_loss)(batch)
-
-    return compile_shape
-
-
-def requests(run: Run, mesh: Mesh, shapes: Iterable[Shape]) -> list[CompileRequest]:
-    """Return the requests for training batches of these shapes, in order, then those for the loss of validations."""
-    found = [CompileRequest("gradients", _on(mesh, shape)) for shape in shapes]
-    if run.valid is not None:
-        held_out = validation.planned(run.cfg.model, run.valid, run.held_out_shapes)
-        found += [CompileRequest("loss", _on(mesh, shape)) for shape in held_out.first_uses()]
-    return found
-
-
-class Predictions:
-    """The programs that predict the outputs of validations and of the test."""
-
-    def __init__(self, run: Run, params: Tree, mesh: Mesh) -> None:
-        """Plan nothing yet.
-
-        Args:
-          run: configuration, data and vocabularies.
-          params: shapes of the merged parameters.
-          mesh: the devices.
-        """
-        self._run, self._params, self._mesh = run, params, mesh
-        self._programs: dict[CompileRequest, Callable[[], Lowered]] = {}
-        self._requests: dict[int, list[CompileRequest]] = {}
-
-    def of(self, split: Split | None) -> list[CompileRequest]:
-        """Return the requests for the validation set or the test set; none if no outputs are wanted.
-
-        The first call for a split plans its batches. Errors are ignored here, because the prediction encounters them
-        again.
-        """
-        if split is None or not self._run.cfg.training.validate_bleu:
-            return []
-        if id(split) not in self._requests:
-            cfg, programs = self._run.cfg, dict[tuple[int, ...], Callable[[], Lowered]]()
-            with contextlib.suppress(Exception):
-                programs = task_of(cfg.model).programs(self._params, cfg.model, cfg, self._mesh, split)
-            found = {CompileRequest("prediction", shape): lower for shape, lower in programs.items()}
-            self._programs |= found
-            self._requests[id(split)] = list(found)
-        return self._requests[id(split)]
-
-    def lower(self, request: CompileRequest) -> Lowered:
-        """Trace a program."""
-        return self._programs[request]()
-
-
-def _on(mesh: Mesh, shape: Shape) -> tuple[int, ...]:
-    """Rows and length of the sources, rows and length of the targets."""
-    rows = round_up(shape.rows, row_shards(mesh))
-    return rows, shape.src, rows, shape.tgt

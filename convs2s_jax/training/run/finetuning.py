@@ -80,8 +80,8 @@ def vocabularies(cfg: Config, tell: Tell) -> Vocabularies:
     return found
 
 
-def parameters(cfg: Config, known: Vocabularies, abstract: Tree, tell: Tell) -> Tree:
-    """Load the parameters of the best checkpoint of the run in `training.finetune_from`.
+def parameters(cfg: Config, known: Vocabularies, abstract: Tree, tell: Tell) -> tuple[Tree, str]:
+    """Load the parameters of the best checkpoint of the run in `training.finetune_from`, and say which that is.
 
     Args:
       cfg: of the new run.
@@ -101,8 +101,9 @@ def parameters(cfg: Config, known: Vocabularies, abstract: Tree, tell: Tell) -> 
         )
         digest = digest_of_record({"params": position["digests"]["params"]})
         distributed.agree(f"checkpoint of {FIELD}", digest, remedy=STILL_TRAINING)
-        told(f"fine-tuning: parameters of step {position['step']} of {workdir}")
-    return params
+        origin = f"step {position['step']} of {cfg.training.finetune_from}"
+        told(f"fine-tuning: parameters of {origin}")
+    return params, origin
 
 
 def _is_free(name: str) -> bool:

@@ -87,8 +87,7 @@ def check_unchanged(name: str, found: Known, known: Mapping[str, Known], *, wher
     Args:
       name: "train", "valid" or "test".
       found: fingerprint of the split: `fingerprint` of "train", `fingerprint_of_text` of the others.
-      known: fingerprints by name. A split that was missing (None), or that an earlier version did not store, may be
-        any.
+      known: fingerprints by name. A split that was missing (None) may be any.
       where: the workdir, for the message.
       remedy: what the user can do, besides restoring the data.
 
@@ -132,8 +131,8 @@ def batch_shapes(cfg: Config, src: np.ndarray, tgt: np.ndarray) -> tuple[tuple[S
     )
 
 
-def usable_rows(cfg: Config, train: Split, tell: Tell) -> np.ndarray:
-    """Return the indices of the examples that are neither empty nor too long: [n]. Report how many are skipped.
+def usable_rows(cfg: Config, train: Split, tell: Tell) -> tuple[np.ndarray, str]:
+    """Return the indices of the examples that are neither empty nor too long, [n], and how many are used and skipped.
 
     Raises:
       UserError: none is left.
@@ -142,10 +141,11 @@ def usable_rows(cfg: Config, train: Split, tell: Tell) -> np.ndarray:
     src, tgt = train.lengths()
     rows, skipped = plan.usable(src, tgt, max_source=max_source, max_target=max_target, one_sided=cfg.data.one_sided)
     has, skips = ("has an empty side", "with an empty side") if cfg.examples == "pairs" else ("is empty", "as empty")
-    tell(
-        f"training {cfg.examples}: {len(rows)} used, {skipped.empty} skipped {skips}, {skipped.too_long} skipped as "
-        f"longer than {limits(cfg, max_source, max_target)}"
+    used = (
+        f"{len(rows)} used, {skipped.empty} skipped {skips}, {skipped.too_long} skipped as longer than "
+        f"{limits(cfg, max_source, max_target)}"
     )
+    tell(f"training {cfg.examples}: {used}")
     if len(rows) == 0:
         most, by, what = cfg.data.batch.max_length, "data.batch.max_length", "it"
         if (shortest := min(by_side(cfg, max_source, max_target).values())) < most:
@@ -154,7 +154,7 @@ def usable_rows(cfg: Config, train: Split, tell: Tell) -> np.ndarray:
             f"no training {cfg.examples.removesuffix('s')} is left: each {has} or is longer than the {most} tokens "
             f"of {by}; raise {what}"
         )
-    return rows
+    return rows, used
 
 
 def check_sampling(cfg: DataConfig, vocabularies: Vocabularies) -> None:
@@ -236,7 +236,7 @@ def _side(mesh: Mesh, sentences: Sentences, rows: np.ndarray, shape: tuple[int, 
     return jax.make_array_from_callback(shape, sharding.batch_sharding(mesh), part)
 
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 class KnownText(NamedTuple):
@@ -254,7 +254,11 @@ class KnownText(NamedTuple):
 
 
 class TrainingText:
-    """The lines of the training split, and those of the validation split, which may be held out from it."""
+    """The lines of the training split, and those of the validation split, which may be held out from it.
+
+    Text of tens of millions of pairs takes minutes to read and tens of gigabytes of memory, in each process. So it is
+    only read if its tokens are not in the cache, where they are looked up by the checksums of its files.
+    """
 
     def __init__(self, cfg: DataConfig, *, task: str) -> None:
         """Read the validation split.
@@ -299,32 +303,44 @@ class TrainingText:
         """Return a JSON value that identifies this text."""
         return fingerprint_of_text(self.lines()) if self._files is None else self._files
 
-    def known(self, folder: Path, vocabularies: Vocabularies, held_out: Sequence[str | None]) -> KnownText | None:
-        """Return what an earlier start left in the cache; None if it left nothing, or not all of it is intact.
+    def record(self, folder: Path, fingerprints: Sequence[str | None]) -> Path | None:
+        """The file in a cache with what earlier starts found in this text; None if it has no files.
 
         Args:
           folder: the cache.
-          vocabularies: of both sides.
-          held_out: fingerprints of the validation and the test split.
+          fingerprints: of both vocabularies, and of the validation and the test split.
         """
         if self._files is None:
             return None
+        depends = {
+            "format": _FORMAT,
+            "files": self._files,
+            "task": self._task,
+            "one_sided": self._cfg.one_sided,
+            "labelled": self._cfg.labelled,
+            "fingerprints": fingerprints,
+        }
+        return folder / f"train-{checksum(json.dumps(depends, sort_keys=True).encode())}.json"
+
+    def known(self, record: Path | None) -> KnownText | None:
+        """Return what an earlier start left in the cache; None if it left nothing, or not all of it is intact."""
+        if record is None:
+            return None
         with contextlib.suppress(OSError, DamagedError, KeyError, TypeError, ValueError):
-            record = unseal(parsed(content(self._record(folder, vocabularies, held_out))))
-            src, tgt = (tokens_on_disk.find(folder, f"train.{side}", record[side]) for side in ("src", "tgt"))
+            found = unseal(parsed(content(record)))
+            src, tgt = (tokens_on_disk.find(record.parent, f"train.{side}", found[side]) for side in ("src", "tgt"))
             if src is not None and tgt is not None:
-                files = corpora.with_counts(self._cfg, "train", record["lines"])
-                text = ParallelText((), (), "train", files)
-                return KnownText(Split(text, src, tgt), tuple(record["shared"]), record["unknown"])
+                files = corpora.with_counts(self._cfg, "train", found["lines"])
+                return KnownText(
+                    Split(ParallelText((), (), "train", files), src, tgt), tuple(found["shared"]), found["unknown"]
+                )
         return None
 
-    def remember(
-        self, folder: Path, vocabularies: Vocabularies, held_out: Sequence[str | None], found: KnownText
-    ) -> None:
-        """Store what `known` returns for later starts. If the cache cannot be written, they read the text again."""
-        if self._files is None:
-            return
-        record: Mapping[str, Any] = {
+
+def remember(record: Path | None, found: KnownText) -> None:
+    """Store what `TrainingText.known` returns. If the cache cannot be written, later starts read the text again."""
+    if record is not None:
+        kept = {
             "src": found.train.src.key,
             "tgt": found.train.tgt.key,
             "lines": [count for _, count in found.train.text.files],
@@ -332,17 +348,4 @@ class TrainingText:
             "unknown": found.unknown,
         }
         with contextlib.suppress(OSError):
-            replace_file(self._record(folder, vocabularies, held_out), json.dumps(seal(record)))
-
-    def _record(self, folder: Path, vocabularies: Vocabularies, held_out: Sequence[str | None]) -> Path:
-        """The file for this text, these vocabularies and these other splits."""
-        depends = {
-            "format": _FORMAT,
-            "files": self._files,
-            "task": self._task,
-            "one_sided": self._cfg.one_sided,
-            "labelled": self._cfg.labelled,
-            "vocabularies": [vocabularies.src.fingerprint, vocabularies.tgt.fingerprint],
-            "held_out": held_out,
-        }
-        return folder / f"train-{checksum(json.dumps(depends, sort_keys=True).encode())}.json"
+            replace_file(record, json.dumps(seal(kept)))

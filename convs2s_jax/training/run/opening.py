@@ -1,14 +1,14 @@
 """Opening a run: everything is read and checked before the workdir changes, except for its lock and its cache."""
 
 import contextlib
+import dataclasses
 import os
 import shutil
 import sys
-import threading
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import jax
 from jax.sharding import Mesh
@@ -20,18 +20,11 @@ from convs2s_jax.core.packages import versions
 from convs2s_jax.data import vocabulary
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.training import schedule, sharding_table
-from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.mesh import make
-from convs2s_jax.training.run import finetuning, run_folder, validation
-from convs2s_jax.training.run.background_compiler import (
-    BackgroundCompiler,
-    CompileRequest,
-    Predictions,
-    compiler,
-    default_threads,
-    requests,
-)
+from convs2s_jax.training.run import finetuning, run_folder
+from convs2s_jax.training.run.background_compiler import ProgramsAhead
 from convs2s_jax.training.run.checkpoints import checkpoint, derived_workdir, position_file, restoring
+from convs2s_jax.training.run.checkpoints.checkpoint import Checkpoints
 from convs2s_jax.training.run.checkpoints.digest import digest_of_record
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.config import Config
@@ -40,22 +33,25 @@ from convs2s_jax.training.run.prepare import Run, learned_folder, prepare
 from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.processes.interrupts import Interrupts
 from convs2s_jax.training.run.programs import (
+    ProgramKey,
     begin_program,
     check_rules,
     compile_run,
+    evaluator,
     executed_loss,
     placed_state,
     program_key,
     state_program,
 )
 from convs2s_jax.training.run.reports import trackers
+from convs2s_jax.training.run.reports.facts import Facts
 from convs2s_jax.training.run.reports.measures import PROFILE, Profile, WallClock, counter, peak_flops
 from convs2s_jax.training.run.reports.reports import Reports, Silence, show
 from convs2s_jax.training.run.selection import LOSS
 from convs2s_jax.training.run.session import Position, SaveClock, Session, check_data
 from convs2s_jax.training.run.stores.staging import Workdir
 from convs2s_jax.training.run.tasks.task_table import task_of
-from convs2s_jax.training.step import Step, TrainState
+from convs2s_jax.training.step import TrainState
 
 
 def open_run(
@@ -75,78 +71,175 @@ def open_run(
     Raises:
       UserError: bad data or configuration, another trainer in the workdir, a checkpoint that cannot be read.
     """
+    clock, told = WallClock(), list[str]()
+
+    def tell(sentence: str) -> None:
+        if distributed.is_primary():
+            told.append(show(sentence))
+
     trackers.check_installed(cfg.training.trackers)
-    clock, workdir = WallClock(), place.folder
-    mesh, primary = make(cfg.mesh, parallel=cfg.parallel), distributed.is_primary()
+    mesh, key = make(cfg.mesh, parallel=cfg.parallel), program_key(cfg)
     check_rules(cfg)
-    step = compile_run(program_key(cfg), mesh)
+    step = compile_run(key, mesh)
+    _take(cfg, place, stack)
+    compiled = stack.enter_context(CompileCounter())
+    run = _prepared(cfg, place, _devices(mesh, cfg.parallel), tell)
+    evaluate = evaluator(key.model, mesh, key.rules, key.parallel)
+    layout = placed_state(key, mesh, **run.sizes)
+    task_of(cfg.model).check_search(jax.eval_shape(weight_norm.merge, layout.params), cfg, run.vocabularies)
+    ahead = stack.enter_context(ProgramsAhead(run, mesh, step, evaluate, layout.params))
+    begun = _begin(run, key, mesh, layout, ahead, tell)
+    reports, checkpoints = _commit(run, begun, _devices(mesh, cfg.parallel), place, told, stack)
+    traced = cfg.training.traced if distributed.is_primary() else None
+    profile = Profile(traced, run.workdir / PROFILE, step=begun.position.step, tell=reports.tell, clock=clock)
+    peak = peak_flops(mesh, cfg.training.peak_flops)
+    session = Session(
+        run=run,
+        mesh=mesh,
+        step=step,
+        evaluate=evaluate,
+        reports=reports,
+        checkpoints=checkpoints,
+        interrupts=interrupts,
+        save_clock=SaveClock(cfg.training.save_every_minutes),
+        compiled=compiled,
+        clock=clock,
+        ahead=ahead,
+        profile=stack.enter_context(profile),
+        peak=peak,
+        flops=counter(step, executed_loss(key, mesh), begun.state.params) if peak else lambda _: 0.0,
+        place=place,
+    )
+    return session, begun.state, begun.position
+
+
+def _take(cfg: Config, place: Workdir, stack: ExitStack) -> None:
+    """Lock the workdir and compare its run with the configuration; all processes agree on both."""
+    workdir = place.folder
     distributed.agree("configuration", digest_of_record(to_dict(cfg)))
     distributed.primary_only("locked", lambda: stack.enter_context(locked(workdir)))
     distributed.primary_only("compared", lambda: _check_workdir(workdir, cfg))
     if place.shared:
         distributed.agree_on_folder(workdir)
-    compiled = stack.enter_context(CompileCounter())
-    folder, told = run_folder.checkpoints(workdir), list[str]()
-    distributed.agree("list of checkpoints", digest_of_record({"steps": list(run_folder.finished(folder))}))
+    steps = list(run_folder.finished(run_folder.checkpoints(workdir)))
+    distributed.agree("list of checkpoints", digest_of_record({"steps": steps}))
 
-    def tell(sentence: str) -> None:
-        if primary:
-            told.append(show(sentence))
 
-    tell(_devices(cfg, mesh))
+def _prepared(cfg: Config, place: Workdir, devices: str, tell: Tell) -> Run:
+    """Prepare the data; all processes agree on them."""
+    tell(f"devices: {devices}")
     if flags := platforms.describe_flags(os.environ):
         tell(f"XLA flags: {flags}")
-    run = distributed.primary_first("prepared", lambda: prepare(cfg, workdir, tell, learn=primary or not place.shared))
+    learn = distributed.is_primary() or not place.shared
+    run = distributed.primary_first("prepared", lambda: prepare(cfg, place.folder, tell, learn=learn))
     distributed.agree("training corpus", run.fingerprint)
     distributed.agree("validation or test set", digest_of_record(dict(run.held_out)))
-    evaluate = validation.evaluator(cfg.model, mesh, cfg.mesh.rules, cfg.parallel)
-    layout = placed_state(program_key(cfg), mesh, **_sizes(run))
-    merged = jax.eval_shape(weight_norm.merge, layout.params)
-    task_of(cfg.model).check_search(merged, cfg, run.vocabularies)
-    predictions = Predictions(run, merged, mesh)
-    ahead = stack.enter_context(_ahead(cfg, step, evaluate, layout, mesh, predictions))
-    state, position, damaged = _begin(run, mesh, layout, ahead, tell)
+    return run
+
+
+class _Begun(NamedTuple):
+    """What the loop begins with.
+
+    Attributes:
+      state: a new one, or that of a checkpoint.
+      position: its position.
+      damaged: newer checkpoints, which could not be read.
+      origin: step and workdir of the parameters of a fine-tuned run that begins; otherwise "".
+    """
+
+    state: TrainState
+    position: Position
+    damaged: list[Path]
+    origin: str = ""
+
+
+def _begin(run: Run, key: ProgramKey, mesh: Mesh, layout: TrainState, ahead: ProgramsAhead, tell: Tell) -> _Begun:
+    """Restore the newest intact checkpoint, or initialise a new state."""
+    folder = run_folder.checkpoints(run.workdir)
+    found = restoring.restore(folder, layout, check=lambda position: check_data(run, position), tell=tell)
+    if found is None:
+        begun = _begin_anew(run, key, mesh, layout, ahead, tell)
+    else:
+        position = _without_repeated_validation(Position.of(found.position), folder)
+        begun = _Begun(found.state, position, found.damaged)
+        tell(f"continuing at {position.where}")
+        if _measured_otherwise(run):
+            tell(
+                f"{run.cfg.training.best_metric} is computed differently from here on (search, "
+                "training.bleu_tokenize), but is compared directly with that of earlier checkpoints"
+            )
+    tell(f"{_count(begun.state):,} parameters; vocabularies of {run.sizes['source']} and {run.sizes['target']}")
+    if mesh.devices.size > 1:
+        tell(sharding_table.summary(sharding_table.rows(layout.params, mesh, key.parallel, key.rules)))
+    return begun
+
+
+def _begin_anew(run: Run, key: ProgramKey, mesh: Mesh, layout: TrainState, ahead: ProgramsAhead, tell: Tell) -> _Begun:
+    """A state with random parameters, or with those of the run that is fine-tuned."""
+    origin = ""
+    if run.cfg.training.finetune_from:
+        params, origin = finetuning.parameters(run.cfg, run.vocabularies, layout.params, tell)
+        begin = partial(begin_program(key, mesh, **run.sizes), params)
+    else:
+        random = jax.random.fold_in(jax.random.key(run.cfg.seed), 0)
+        begin = partial(state_program(key, mesh, **run.sizes), random)
+    if not distributed.is_multi_process():  # several GPU processes must compile in the same order
+        ahead.updates(run.first_uses)
+    return _Begun(begin(), Position(schedule=schedule.start(run.cfg.training.schedule)), [], origin)
+
+
+def _without_repeated_validation(position: Position, folder: Path) -> Position:
+    """The position, with the validation at the end of the last start, if it came after the checkpoint was written."""
+    known = checkpoint.known_scores(folder).validations.get(position.step)
+    if distributed.from_primary(known is not None and not known.scheduled):
+        return dataclasses.replace(position, validated=position.step)
+    return position
+
+
+def _count(state: TrainState) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(state.params))
+
+
+def _commit(
+    run: Run, begun: _Begun, devices: str, place: Workdir, told: list[str], stack: ExitStack
+) -> tuple[Reports, Checkpoints]:
+    """Write what has passed the checks, and open what the loop writes to."""
+    cfg, position = run.cfg.training, begun.position
+    facts = Facts(
+        devices=devices,
+        examples=run.used,
+        batches=run.batching,
+        parameters=_count(begun.state),
+        vocabularies=tuple(run.sizes.values()),
+        origin=begun.origin,
+    )
 
     def commit() -> Reports:
-        _commit(run, damaged)
+        _write(run, begun.damaged)
         return Reports(
-            workdir,
+            run.workdir,
             step=position.step,
             validated=position.validated == position.step,
             told=told,
-            trackers=cfg.training.trackers,
+            found=facts,
+            trackers=cfg.trackers,
             address=place.address,
-            config=to_dict(cfg),
+            config=to_dict(run.cfg),
         )
 
     reports = stack.enter_context(distributed.primary_only("begun", commit) or Silence())
-    keep, metric = cfg.training.keep, cfg.training.best_metric
-    checkpoints = stack.enter_context(checkpoint.manager(folder, keep=keep, metric=metric, shared=place.shared))
+    folder = run_folder.checkpoints(run.workdir)
+    checkpoints = checkpoint.manager(folder, keep=cfg.keep, metric=cfg.best_metric, shared=place.shared)
+    stack.enter_context(checkpoints)
+    if checkpoints.known.damage:
+        reports.tell(
+            f"{run.workdir / run_folder.SCORES} is damaged ({checkpoints.known.damage}): the scores of earlier "
+            "checkpoints are unknown, so all of them are kept"
+        )
     if place.mirror is not None:
         place.mirror.start()
     reports.expect(_updates(run))
-    peak = peak_flops(mesh, cfg.training.peak_flops)
-    traced = cfg.training.traced if primary else None
-    profile = Profile(traced, workdir / PROFILE, step=position.step, tell=reports.tell, clock=clock)
-    session = Session(
-        run,
-        mesh,
-        step,
-        evaluate,
-        reports,
-        checkpoints,
-        interrupts,
-        SaveClock(cfg.training.save_every_minutes),
-        compiled,
-        clock,
-        ahead,
-        predictions,
-        stack.enter_context(profile),
-        peak,
-        flops=counter(step, executed_loss(cfg, mesh), state.params) if peak else lambda _: 0.0,
-        place=place,
-    )
-    return session, state, position
+    return reports, checkpoints
 
 
 def prepare_only(cfg: Config, workdir: Path, tell: Tell) -> None:
@@ -180,65 +273,6 @@ def _check_workdir(workdir: Path, cfg: Config) -> None:
     run_folder.check_config(workdir, cfg)
 
 
-def _ahead(
-    cfg: Config,
-    step: Step[Batch, LossSums],
-    evaluate: Any,
-    layout: TrainState,
-    mesh: Mesh,
-    predictions: Predictions,
-) -> BackgroundCompiler[CompileRequest]:
-    """The threads that compile programs before they are needed."""
-    given = cfg.training.compile_ahead
-    threads = default_threads(mesh) if given is None else given
-    ended, accumulate = threading.Event(), cfg.data.batch.accumulate > 1
-    work = compiler(step, evaluate, layout.params, mesh, accumulate=accumulate, ended=ended, predictions=predictions)
-    return BackgroundCompiler(work, threads=threads, ended=ended)
-
-
-def _sizes(run: Run) -> dict[str, int]:
-    """Entries of the vocabularies."""
-    return {"source": run.vocabularies.src.size, "target": run.vocabularies.tgt.size}
-
-
-def _begin(
-    run: Run, mesh: Mesh, layout: TrainState, ahead: BackgroundCompiler[CompileRequest], tell: Tell
-) -> tuple[TrainState, Position, list[Path]]:
-    """Return a new state or that of the newest intact checkpoint, its position, and newer, damaged checkpoints."""
-    sizes, programs = _sizes(run), program_key(run.cfg)
-    found = restoring.restore(
-        run_folder.checkpoints(run.workdir),
-        layout,
-        check=lambda position: check_data(run, position),
-        tell=tell,
-    )
-    if found is None:
-        if run.cfg.training.finetune_from:
-            params = finetuning.parameters(run.cfg, run.vocabularies, layout.params, tell)
-            begin = partial(begin_program(programs, mesh, **sizes), params)
-        else:
-            key = jax.random.fold_in(jax.random.key(run.cfg.seed), 0)
-            begin = partial(state_program(programs, mesh, **sizes), key)
-        if ahead.enabled and not distributed.is_multi_process():  # several GPU processes must compile in the same order
-            ahead.request(requests(run, mesh, run.first_uses))
-        state = begin()
-        position, damaged = Position(schedule=schedule.start(run.cfg.training.schedule)), list[Path]()
-    else:
-        state, saved, damaged = found
-        position = Position.of(saved)
-        tell(f"continuing at {position.where}")
-        if _measured_otherwise(run):
-            tell(
-                f"{run.cfg.training.best_metric} is computed differently from here on (search, "
-                "training.bleu_tokenize), but is compared directly with that of earlier checkpoints"
-            )
-    count = sum(leaf.size for leaf in jax.tree.leaves(state.params))
-    tell(f"{count:,} parameters; vocabularies of {sizes['source']} and {sizes['target']}")
-    if mesh.devices.size > 1:
-        tell(sharding_table.summary(sharding_table.rows(layout.params, mesh, run.cfg.parallel, run.cfg.mesh.rules)))
-    return state, position, damaged
-
-
 def _measured_otherwise(run: Run) -> bool:
     """Whether the score that selects the best checkpoint is computed differently than before this start."""
     if run.cfg.training.best_metric == LOSS or run.cfg.classifies:
@@ -247,7 +281,7 @@ def _measured_otherwise(run: Run) -> bool:
     return before != now
 
 
-def _commit(run: Run, damaged: list[Path]) -> None:
+def _write(run: Run, damaged: list[Path]) -> None:
     """Write what has passed the checks: the configuration and new vocabularies. Rename damaged checkpoints.
 
     Learned vocabularies stay in the cache until there is a checkpoint, so a run that ends before it need not learn them
@@ -259,17 +293,16 @@ def _commit(run: Run, damaged: list[Path]) -> None:
     else:
         vocabulary.save(run.vocabularies, run_folder.vocabulary(run.workdir))
     for place in damaged:
-        step = place.name.removesuffix(run_folder.BEFORE)
-        checkpoint.put_aside(place, f"{step}{run_folder.DAMAGED}")
+        checkpoint.put_aside(place, f"{place.name}{run_folder.DAMAGED}")
 
 
-def _devices(cfg: Config, mesh: Mesh) -> str:
+def _devices(mesh: Mesh, parallel: str) -> str:
     """Describe the devices for the user, with the versions of the libraries that compute on them."""
     axes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items() if size > 1)
     kind, count = mesh.devices.flat[0].device_kind, mesh.devices.size
     where = f" in {jax.process_count()} processes" if distributed.is_multi_process() else ""
-    over = f"; {cfg.parallel} over {axes}" if axes else ""
-    return f"devices: {count} x {kind}{where}{over} ({versions('jax', 'jaxlib', 'flax')})"
+    over = f"; {parallel} over {axes}" if axes else ""
+    return f"{count} x {kind}{where}{over} ({versions('jax', 'jaxlib', 'flax')})"
 
 
 def _updates(run: Run) -> int | None:

@@ -31,6 +31,7 @@ from convs2s_jax.training.run.inputs import (
     fingerprint_of_text,
     limits,
     longest,
+    remember,
     usable_rows,
 )
 from convs2s_jax.training.run.selection import LOSS
@@ -54,6 +55,8 @@ class Run:
       first_uses: shapes used in the first epoch, in the order of their first use.
       held_out_shapes: of batches of the validation and the test set.
       batches: number of batches in an epoch (some epochs have one more or less).
+      used: how many training examples are used and skipped, in words.
+      batching: the batches, their shapes and padding, in words.
       fingerprint: checksum of the tokenised training data.
       held_out: checksums of the lines of "valid" and "test"; None for a missing split.
     """
@@ -69,8 +72,15 @@ class Run:
     first_uses: tuple[Shape, ...]
     held_out_shapes: tuple[Shape, ...]
     batches: int
+    used: str
+    batching: str
     fingerprint: int
     held_out: Mapping[str, str | None]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Entries of the vocabularies by side, "source" and "target", special symbols included."""
+        return {"source": self.vocabularies.src.size, "target": self.vocabularies.tgt.size}
 
 
 def prepare(cfg: Config, workdir: Path, tell: Tell, *, learn: bool = True) -> Run:
@@ -106,8 +116,8 @@ def prepare(cfg: Config, workdir: Path, tell: Tell, *, learn: bool = True) -> Ru
         most = longest(cfg)[0]
         tell(f"sources truncated to {most} tokens: {int(np.sum(train.lengths()[0] > most))}")
         train = dataclasses.replace(train, longest=most)
-    rows = usable_rows(cfg, train, tell)
-    chosen, example = _first_epoch(cfg, train, made, rows, tell)
+    rows, used = usable_rows(cfg, train, tell)
+    chosen, example, batching = _first_epoch(cfg, train, made, rows, tell)
     return Run(
         cfg=cfg,
         workdir=workdir,
@@ -120,6 +130,8 @@ def prepare(cfg: Config, workdir: Path, tell: Tell, *, learn: bool = True) -> Ru
         first_uses=example.first_uses(),
         held_out_shapes=validation.held_out_shapes(cfg.model, scored, tokens=cfg.data.batch.tokens),
         batches=len(example.batches),
+        used=used,
+        batching=batching,
         fingerprint=fingerprint(train.src, train.tgt),
         held_out=fingerprints,
     )
@@ -176,15 +188,16 @@ def _training_split(
 
     Its lines are dropped, unless each epoch resegments them.
     """
-    folder = run_folder.cache(workdir, cfg.data.cache_dir)
-    found = text.known(folder, made, fingerprints)
+    depends = [*run_folder.fingerprints(made), *fingerprints]
+    record = text.record(run_folder.cache(workdir, cfg.data.cache_dir), depends)
+    found = text.known(record)
     if found is None:
         lines = text.lines()
         train = tokenize(cfg, workdir, made, lines, tell)
         shared = tuple(parallel_text.shared_pairs(lines, *held_out))
         kept = train if cfg.data.subword_sampling else dataclasses.replace(train, text=lines.without_lines())
         found = KnownText(kept, shared, _unknown_in(train, made))
-        text.remember(folder, made, fingerprints, found)
+        remember(record, found)
         text.forget()
     for held, count in zip(held_out, found.shared, strict=True):
         if count:
@@ -199,8 +212,8 @@ def _training_split(
 
 def _first_epoch(
     cfg: Config, train: Split, made: Vocabularies, rows: np.ndarray, tell: Tell
-) -> tuple[tuple[Shape, ...], plan.Plan]:
-    """The shapes of training batches, and the plan of the first epoch."""
+) -> tuple[tuple[Shape, ...], plan.Plan, str]:
+    """The shapes of training batches, the plan of the first epoch, and both in words."""
     first = inputs.segmented(cfg.data, train, made, seed=cfg.seed, epoch=1, longest=longest(cfg))
     if cfg.data.subword_sampling:
         tell(
@@ -215,11 +228,12 @@ def _first_epoch(
     if chosen != tight:
         padding = plan.plan_epoch(src, tgt, rows, tight, seed=cfg.seed, epoch=1).padding
         without = f" ({100 * padding:.1f} % without row_multiple and length_multiple)"
-    tell(
-        f"batches: {len(example.batches)} an epoch in {counted(len(chosen), 'shape')}, "
+    batching = (
+        f"{len(example.batches)} an epoch in {counted(len(chosen), 'shape')}, "
         f"{100 * example.padding:.1f} % padding{without}; {_listed(cfg, chosen)}"
     )
-    return chosen, example
+    tell(f"batches: {batching}")
+    return chosen, example, batching
 
 
 def _listed(cfg: Config, shapes: Sequence[Shape]) -> str:

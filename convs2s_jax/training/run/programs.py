@@ -19,10 +19,10 @@ from convs2s_jax.core.tokens import SPECIAL
 from convs2s_jax.nn import draws
 from convs2s_jax.nn.draws import FOR_KEYS, BatchedInit, host
 from convs2s_jax.nn.types import Array, Key, Tree
-from convs2s_jax.training import by_pmap, dispatch, optimizer, sharding
+from convs2s_jax.training import by_pmap, dispatch, gathering, optimizer, sharding
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.gathering import Exchange
-from convs2s_jax.training.mesh import Parallel, ShardingRule
+from convs2s_jax.training.mesh import Parallel, ShardingRule, row_shards
 from convs2s_jax.training.parallel import compile_steps, loss_shards
 from convs2s_jax.training.run.compilations import shared
 from convs2s_jax.training.run.config import AnyModel, Config, TrainingConfig
@@ -96,12 +96,6 @@ def loss_of(model: AnyModel, *, smoothing: float = 0.0, shards: int = 1) -> Loss
         return task.batch_loss(params, model, batch, smoothing=smoothing, shards=shards, key=key)
 
     return loss
-
-
-def executed_loss(cfg: Config, mesh: Mesh) -> Loss[Batch, LossSums]:
-    """The loss of a whole batch, with the forms of convolutions that updates on this mesh compute."""
-    model = _for_gradients(cfg.model, mesh, None)
-    return loss_of(model, smoothing=cfg.training.label_smoothing)
 
 
 def compile_configured(
@@ -321,3 +315,24 @@ def compile_run(key: ProgramKey, mesh: Mesh, platform: str | None = None) -> Ste
         rules=key.rules,
         platform=platform,
     )
+
+
+def executed_loss(key: ProgramKey, mesh: Mesh) -> Loss[Batch, LossSums]:
+    """The loss of a whole batch, with the forms of convolutions that updates on this mesh compute."""
+    model = _for_gradients(key.model, mesh, None)
+    return loss_of(model, smoothing=key.training.label_smoothing)
+
+
+@shared
+def evaluator(
+    model: AnyModel, mesh: Mesh, rules: tuple[ShardingRule, ...], parallel: Parallel
+) -> Callable[[Tree, Batch], LossSums]:
+    """The jitted loss of one batch, without dropout and smoothing. With pmap parameters are whole and stay so."""
+    loss = loss_of(model, shards=row_shards(mesh))
+
+    def sums(params: Tree, batch: Batch) -> LossSums:
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            given = params if parallel == "pmap" else gathering.constrained(params, mesh, rules)
+            return loss(given, batch, None)
+
+    return dispatch.jit(sums, out_shardings=sharding.replicated(mesh))

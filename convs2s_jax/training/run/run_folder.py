@@ -58,14 +58,16 @@ ORIGIN = ("data.vocabulary.dir", "training.finetune_from")
 
 LOG = "train.log"
 """File in a workdir with the messages of its training."""
+SCORES = "scores.json"
+"""File in a workdir with the scores of its checkpoints."""
+FACTS = "facts.json"
+"""File in a workdir with what its training began with and how it ended."""
 FILES = (
-    *("config.json", "vocab", "checkpoints", "metrics.jsonl", "metrics.jsonl.damaged", LOG, "tensorboard"),
-    *("samples", "profile", "cache", "tracker_id", "mlflow.db", "wandb", "lock"),
+    *("config.json", "vocab", "checkpoints", SCORES, "metrics.jsonl", "metrics.jsonl.damaged", LOG, FACTS, "cache"),
+    *("tensorboard", "samples", "profile", "tracker_id", "mlflow.db", "wandb", "lock"),
 )
 """Names of the files and folders that a run writes into its workdir."""
 
-BEFORE = ".before"
-"""Suffix of the earlier copy of a checkpoint while it is being rewritten."""
 DAMAGED = ".damaged"
 """Suffix of a checkpoint that could not be read. It is kept, since it may still be of use."""
 
@@ -91,14 +93,12 @@ def learned_vocabularies(workdir: Path) -> Path:
 
 
 def finished(folder: Path) -> dict[int, Path]:
-    """The finished checkpoints in a folder of checkpoints, by step; an earlier copy if a newer one is incomplete."""
+    """The finished checkpoints in a folder of checkpoints, by step."""
     try:
         names = {entry.name for entry in folder.iterdir()}
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    earlier = {name.removesuffix(BEFORE): name for name in names if name.endswith(BEFORE)}
-    found = earlier | {name: name for name in names}
-    return {int(step): folder / found[step] for step in sorted(filter(_is_step, found), key=int)}
+    return {int(name): folder / name for name in sorted(filter(_is_step, names), key=int)}
 
 
 def _is_step(name: str) -> bool:

@@ -1,33 +1,29 @@
-"""A run in progress: its resources, and the work between updates (validation, test scores, checkpoints)."""
+"""A run in progress: its position and its resources."""
 
-import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
 from jax.sharding import Mesh
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.nn.types import Tree
-from convs2s_jax.training import schedule
 from convs2s_jax.training.batch import Batch, LossSums
-from convs2s_jax.training.run import run_folder, selection, validation
-from convs2s_jax.training.run.background_compiler import BackgroundCompiler, CompileRequest, Predictions
-from convs2s_jax.training.run.checkpoints import checkpoint, restoring
+from convs2s_jax.training.run import run_folder
+from convs2s_jax.training.run.background_compiler import ProgramsAhead
+from convs2s_jax.training.run.checkpoints import checkpoint, position_file
 from convs2s_jax.training.run.compilations import CompileCounter
-from convs2s_jax.training.run.inputs import Split, check_unchanged
+from convs2s_jax.training.run.inputs import check_unchanged
 from convs2s_jax.training.run.prepare import Run
 from convs2s_jax.training.run.processes import distributed
-from convs2s_jax.training.run.processes.interrupts import InterruptedWorkError, Interrupts
+from convs2s_jax.training.run.processes.interrupts import Interrupts
 from convs2s_jax.training.run.reports.measures import Profile, WallClock
 from convs2s_jax.training.run.reports.reports import Reports
-from convs2s_jax.training.run.selection import LOSS, Best, Scores
+from convs2s_jax.training.run.selection import Best
 from convs2s_jax.training.run.stores.staging import Workdir
-from convs2s_jax.training.run.tasks.task_table import task_of
 from convs2s_jax.training.schedule import ScheduleState
-from convs2s_jax.training.step import Step, TrainState
+from convs2s_jax.training.step import Step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,10 +50,11 @@ class Position:
 
     @classmethod
     def of(cls, saved: Mapping[str, Any]) -> "Position":
-        """The position in the record of a checkpoint. Earlier versions did not save all fields."""
-        fields = {field.name: saved[field.name] for field in dataclasses.fields(cls) if field.name in saved}
-        records = {"schedule": ScheduleState(**saved["schedule"]), "best": Best(**saved.get("best", {}))}
-        return cls(**{**fields, **records})
+        """The position in the record of a checkpoint. Raises UserError if an earlier version wrote it."""
+        if missing := [field.name for field in dataclasses.fields(cls) if field.name not in saved]:
+            raise position_file.earlier(f"the checkpoint of step {saved['step']}", f"it has no '{missing[0]}'")
+        fields = {field.name: saved[field.name] for field in dataclasses.fields(cls)}
+        return cls(**fields | {"schedule": ScheduleState(**saved["schedule"]), "best": Best(**saved["best"])})
 
     @property
     def last_epoch(self) -> int:
@@ -71,14 +68,10 @@ class Position:
 
 
 class SaveClock:
-    """Measures the time since the last checkpoint. The clock of process 0 decides for all processes."""
+    """Measures the time since the last checkpoint (`training.save_every_minutes`)."""
 
     def __init__(self, minutes: float) -> None:
-        """Start the clock.
-
-        Args:
-          minutes: between two checkpoints; 0 for none by the clock.
-        """
+        """Start the clock; with 0 `minutes` between two checkpoints, none is due by the clock."""
         self._seconds = 60 * minutes
         self.restart()
 
@@ -93,7 +86,7 @@ class SaveClock:
         return distributed.from_primary(time.monotonic() - self._since >= self._seconds)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Session:
     """The resources of the training loop.
 
@@ -109,7 +102,6 @@ class Session:
       compiled: counter of compilations.
       clock: where the time goes.
       ahead: compiles programs before they are needed.
-      predictions: the programs that predict outputs, to be compiled ahead.
       profile: the trace of a few updates.
       peak: floating-point operations per second of all devices; None if unknown.
       flops: floating-point operations of an update on a batch; 0 if the peak is unknown.
@@ -126,141 +118,11 @@ class Session:
     save_clock: SaveClock
     compiled: CompileCounter
     clock: WallClock
-    ahead: BackgroundCompiler[CompileRequest]
-    predictions: Predictions
+    ahead: ProgramsAhead
     profile: Profile
     peak: float | None
     flops: Callable[[Batch], float]
     place: Workdir
-
-
-def validate(session: Session, state: TrainState, position: Position, *, scheduled: bool) -> Position:
-    """Score the validation set, update the schedule and save a checkpoint. A signal abandons the validation.
-
-    Without a validation set, only the checkpoint is saved. An unscheduled validation at the end of a run affects
-    neither the learning rate nor the patience. It counts for the best checkpoint only while the run ends there, so a
-    continued run is the same as one that never ended.
-    """
-    run, cfg = session.run, session.run.cfg
-    if run.valid is None:
-        position = dataclasses.replace(position, validated=position.step)
-        save(session, state, position)
-        return position
-    try:
-        loss, scores, hypotheses = measure(session, state.params, run.valid, name=f"valid {position.step}")
-    except InterruptedWorkError:
-        return position
-    measured, mark = {LOSS: loss, **scores}, {} if scheduled else {"scheduled": 0}
-    with session.clock.during("other"):
-        if hypotheses and distributed.is_primary():
-            validation.write_samples(run.workdir / "samples", position.step, run.valid, hypotheses)
-        session.reports.metrics(step=position.step, epoch=position.last_epoch, split="valid", **measured, **mark)
-    position = dataclasses.replace(position, validated=position.step)
-    if scheduled:
-        after, why = schedule.validated(cfg.training.schedule, position.schedule, loss)
-        best = selection.validated(position.best, cfg.training.best_metric, measured, step=position.step)
-        position = dataclasses.replace(position, schedule=after, best=best)
-        if why:
-            session.reports.tell(f"step {position.step}: {why}")
-    save(session, state, position, scores=measured, scheduled=scheduled)
-    return position
-
-
-def score_test(session: Session, state: TrainState) -> None:
-    """Score the best parameters on the test set, if the corpus has one and they were not scored before."""
-    run, reports = session.run, session.reports
-    if run.test is None:
-        return
-    session.place.refresh()
-    abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state.params)
-    folder = run_folder.checkpoints(run.workdir)
-    params, saved = restoring.restore_params(
-        folder,
-        abstract,
-        step=None,
-        metric=run.cfg.training.best_metric,
-        check=lambda position: check_data(run, position),
-        tell=reports.tell,
-    )
-    if distributed.from_primary(reports.has(split="test", step=saved["step"])):
-        reports.tell(
-            f"step {saved['step']} was already scored on the test set; for other metrics, "
-            "run convs2s decode --split=test"
-        )
-        return
-    try:
-        loss, scores, outputs = measure(session, params, run.test, name=f"test {saved['step']}")
-    except InterruptedWorkError:
-        return
-    if outputs:
-        scores |= task_of(run.cfg.model).details(run.test, outputs)
-    at = Position.of(saved)
-    reports.metrics(step=at.step, epoch=at.last_epoch, split="test", loss=loss, **scores)
-
-
-def measure(session: Session, params: Tree, split: Split, *, name: str) -> tuple[float, dict[str, float], list[str]]:
-    """Compute the loss of a split and, if the configuration requests them, the model's outputs and their scores.
-
-    `name` is unique to this call; see `distributed.barrier`.
-
-    Raises:
-      InterruptedWorkError: a signal arrived meanwhile.
-    """
-    run, cfg, task = session.run, session.run.cfg, task_of(session.run.cfg.model)
-
-    def evaluate(params: Tree, batch: Batch) -> LossSums:
-        request = CompileRequest("loss", batch.src.shape + batch.tgt.shape)
-        session.ahead.wait_for(request, session.interrupts.check)
-        return session.evaluate(params, batch)
-
-    with session.clock.during("validation"):
-        merged = validation.merged(params)
-        found = validation.evaluate(
-            evaluate,
-            merged,
-            cfg.model,
-            session.mesh,
-            split,
-            shapes=run.held_out_shapes,
-            check=session.interrupts.check_together,
-        )
-        if not cfg.training.validate_bleu:
-            return found.loss, {}, []
-        if session.ahead.enabled:
-            programs = session.predictions.of(split)
-            session.ahead.request(programs)
-            session.ahead.finish(programs, session.interrupts.check)
-            distributed.barrier(f"{name} compiled")
-        outputs = task.predict(
-            merged,
-            cfg.model,
-            cfg,
-            session.mesh,
-            split,
-            run.vocabularies,
-            name=name,
-            interrupts=session.interrupts,
-        )
-        return found.loss, task.scores(cfg, split, outputs), outputs
-
-
-def save(
-    session: Session, state: TrainState, position: Position, *, scores: Scores | None = None, scheduled: bool = True
-) -> None:
-    """Save a checkpoint of this position. Raises UserError if a parameter is not finite."""
-    run = session.run
-    with session.clock.during("checkpoint"):
-        if not validation.all_finite(state.params):
-            raise UserError(f"step {position.step}: a parameter is not finite. {divergence_advice(session)}")
-        record = dataclasses.asdict(position) | {
-            "data": run.fingerprint,
-            "held_out": dict(run.held_out),
-            "vocabularies": run_folder.fingerprints(run.vocabularies),
-        }
-        session.place.settle()
-        whole = session.place.to_save(session.mesh, state)
-        checkpoint.save(session.checkpoints, whole, record, scores=scores, scheduled=scheduled)
-        session.save_clock.restart()
 
 
 def check_data(run: Run, saved: dict[str, Any]) -> None:
@@ -275,26 +137,6 @@ def check_data(run: Run, saved: dict[str, Any]) -> None:
             f"the training data of --workdir={run.workdir} have changed since its checkpoint of step {saved['step']}: "
             "restore them, or start over in another workdir"
         )
+    known = saved.get("held_out", {})
     for name, found in run.held_out.items():
-        known = saved.get("held_out", {})
         check_unchanged(name, found, known, where=str(run.workdir), remedy="start over in another workdir")
-
-
-def divergence_advice(session: Session) -> str:
-    """Return advice for a loss that is not finite; waits for a checkpoint that is being written.
-
-    A run keeps its configuration, so another learning rate requires another run. That run may start from the best
-    checkpoint of this one.
-    """
-    with contextlib.suppress(Exception):
-        checkpoint.wait(session.checkpoints)
-    workdir = session.run.workdir  # for an object store, its local copy
-    steps = run_folder.finished(run_folder.checkpoints(session.run.workdir))
-    if not steps:
-        return "Use a lower learning rate or clip in another workdir"
-    metric = session.run.cfg.training.best_metric
-    best = selection.best_of(session.checkpoints.validations, steps, metric) or max(steps)
-    return (
-        f"Use a lower learning rate or clip in another workdir; --config.training.finetune_from={workdir} starts it "
-        f"from the parameters of step {best}"
-    )

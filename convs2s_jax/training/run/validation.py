@@ -15,13 +15,10 @@ from convs2s_jax.data import loader, plan
 from convs2s_jax.data.shapes import Shape, choose_shapes
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.types import Array, Tree
-from convs2s_jax.training import dispatch, gathering, sharding
+from convs2s_jax.training import dispatch
 from convs2s_jax.training.batch import Batch, LossSums
-from convs2s_jax.training.mesh import Parallel, ShardingRule, row_shards
-from convs2s_jax.training.run.compilations import shared
 from convs2s_jax.training.run.config import AnyModel
 from convs2s_jax.training.run.inputs import Split, batch_on
-from convs2s_jax.training.run.programs import loss_of
 
 SHAPES = 3
 """Number of batch shapes for the validation and the test set together. Each is a separate program, which takes longer
@@ -41,21 +38,6 @@ class Evaluation(NamedTuple):
 
     loss: float
     tokens: int
-
-
-@shared
-def evaluator(
-    cfg: AnyModel, mesh: Mesh, rules: tuple[ShardingRule, ...], parallel: Parallel
-) -> Callable[[Tree, Batch], LossSums]:
-    """The jitted loss of one batch, without dropout and smoothing. With pmap parameters are whole and stay so."""
-    loss = loss_of(cfg, shards=row_shards(mesh))
-
-    def sums(params: Tree, batch: Batch) -> LossSums:
-        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            given = params if parallel == "pmap" else gathering.constrained(params, mesh, rules)
-            return loss(given, batch, None)
-
-    return dispatch.jit(sums, out_shardings=sharding.replicated(mesh))
 
 
 def evaluate(

@@ -30,7 +30,7 @@ def saved(tmp_path_factory):
 
 @pytest.fixture
 def folder(saved, tmp_path):
-    return shutil.copytree(saved, tmp_path / "checkpoints")
+    return shutil.copytree(saved.parent, tmp_path, dirs_exist_ok=True) / "checkpoints"
 
 
 @pytest.fixture(params=[FLOCK, CLAIMS])

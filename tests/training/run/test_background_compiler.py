@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.data.shapes import Shape
 from convs2s_jax.training.mesh import MeshConfig, make
 from convs2s_jax.training.run import background_compiler, opening, validation
-from convs2s_jax.training.run.background_compiler import BackgroundCompiler, CompileRequest
+from convs2s_jax.training.run.background_compiler import BackgroundCompiler, ProgramsAhead
 from convs2s_jax.training.run.compilations import CompileCounter, forget
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.processes.interrupts import EndedAtOnceError, InterruptedWorkError
@@ -116,22 +117,24 @@ def test_without_threads_nothing_is_done():
 
 
 def test_predictions_that_cannot_be_planned_are_left_to_the_validation():
-    cfg = SimpleNamespace(model=SimpleNamespace(kind="unknown"), training=SimpleNamespace(validate_bleu=True))
-    assert background_compiler.Predictions(SimpleNamespace(cfg=cfg), None, None).of(object()) == []
+    training = SimpleNamespace(validate_bleu=True, compile_ahead=1)
+    cfg = SimpleNamespace(model=SimpleNamespace(kind="unknown"), training=training)
+    assert ProgramsAhead(SimpleNamespace(cfg=cfg), None, None, None, {}).predictions(object()) == []
 
 
 @contextlib.contextmanager
-def two_gradients(lower, ended):
+def two_gradients(lower):
     """Two threads that compile the gradients of two shapes."""
+    data = SimpleNamespace(batch=SimpleNamespace(accumulate=1))
+    cfg = SimpleNamespace(training=SimpleNamespace(compile_ahead=2), data=data)
     step, mesh = SimpleNamespace(first=SimpleNamespace(lower=lower), add=None), make(MeshConfig(data=1))
-    work = background_compiler.compiler(step, None, {}, mesh, accumulate=False, ended=ended, predictions=None)
-    with BackgroundCompiler(work, threads=2, ended=ended) as both:
-        both.request([CompileRequest("gradients", (4, n, 4, n)) for n in (3, 5)])
-        yield
+    with ProgramsAhead(SimpleNamespace(cfg=cfg, valid=None), mesh, step, None, {}) as both:
+        both.updates([Shape(n, n, 4) for n in (3, 5)])
+        yield both
 
 
 def test_shapes_are_compiled_at_once_and_traced_one_after_another():
-    tracing, most, compiling, ended = [], [], threading.Barrier(3), threading.Event()
+    tracing, most, compiling = [], [], threading.Barrier(3)
 
     def compiled():
         compiling.wait(60)
@@ -144,13 +147,13 @@ def test_shapes_are_compiled_at_once_and_traced_one_after_another():
         tracing.pop()
         return SimpleNamespace(compile=compiled)
 
-    with two_gradients(lower, ended):
+    with two_gradients(lower):
         compiling.wait(60)
     assert most == [1, 1]
 
 
 def test_what_waits_to_be_traced_at_the_end_is_left():
-    begun, go, ended = threading.Event(), threading.Event(), threading.Event()
+    begun, go = threading.Event(), threading.Event()
     traced = []
 
     def lower(*_):
@@ -159,9 +162,9 @@ def test_what_waits_to_be_traced_at_the_end_is_left():
         assert go.wait(60)
         return SimpleNamespace(compile=lambda: SimpleNamespace(output_shardings=None))
 
-    with two_gradients(lower, ended):
+    with two_gradients(lower) as both:
         assert begun.wait(60)
-        threading.Thread(target=lambda: (ended.wait(60), go.set())).start()
+        threading.Thread(target=lambda: (both.ended.wait(60), go.set())).start()
     assert len(traced) == 1
 
 
@@ -213,7 +216,7 @@ def test_updates_and_validations_call_what_was_compiled_ahead_and_parameters_are
         "training__report_every": 1,
         "search__beam_size": 1,
     }
-    made, validating, lower = [], threading.Event(), background_compiler.Predictions.lower
+    made, validating, lower = [], threading.Event(), ProgramsAhead._lower
 
     def counted(module, name):
         """Lists how many programs each call of a function compiles."""
@@ -235,7 +238,7 @@ def test_updates_and_validations_call_what_was_compiled_ahead_and_parameters_are
     forget()
     jax.clear_caches()  # other tests in this process may have compiled these searches
     validating.clear()
-    monkeypatch.setattr(background_compiler.Predictions, "lower", lambda *of: validating.wait(60) and lower(*of))
+    monkeypatch.setattr(ProgramsAhead, "_lower", lambda *of: validating.wait(60) and lower(*of))
 
     def program(*given, **sizes):
         begin = state_program(*given, **sizes)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.reporting.log import read
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.loop import train
+from convs2s_jax.training.run.reports import facts
 from convs2s_jax.translation.translator import load
 from tests import processes, stores, tiny
 from tests.checkpoints import without_updates
@@ -51,7 +51,7 @@ def test_a_run_begins_with_the_best_parameters_of_another(mesh, source, tmp_path
     log = (tmp_path / "run" / "train.log").read_text()
     [[step]] = best(source).steps
     assert f"fine-tuning: parameters of step {step} of {source}" in log
-    assert read(log).origin == f"step {step} of {source}"  # as reports say
+    assert facts.read(tmp_path / "run").origin == f"step {step} of {source}"  # as reports say
     assert "learning the vocabularies" not in log
 
 

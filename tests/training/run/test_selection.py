@@ -7,7 +7,7 @@ import pytest
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.interop.fairseq.exporting import Export, export_checkpoint
 from convs2s_jax.reporting import runs, summary
-from convs2s_jax.training.run import finetuning, run_folder, selection, session
+from convs2s_jax.training.run import finetuning, loop, run_folder, selection
 from convs2s_jax.training.run.checkpoints import checkpoint, position_file, restoring
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.selection import Best, Validation
@@ -56,7 +56,8 @@ def test_values_of_another_metric_are_not_compared():
 
 def test_the_checkpoint_with_the_highest_score_stays_and_is_read(tmp_path):
     scores = {10: (3.0, 20.0), 20: (2.0, 31.0), 30: (1.0, 31.0), 40: (0.5, 30.0), 50: None}
-    with checkpoint.manager(tmp_path, keep=1, metric="bleu") as checkpoints:
+    folder = tmp_path / "checkpoints"
+    with checkpoint.manager(folder, keep=1, metric="bleu") as checkpoints:
         for step, found in scores.items():
             measured = None if found is None else {"loss": found[0], "bleu": found[1]}
             checkpoint.save(checkpoints, state(step), position(step), scores=measured)
@@ -64,19 +65,20 @@ def test_the_checkpoint_with_the_highest_score_stays_and_is_read(tmp_path):
         assert checkpoints.all_steps() == [20, 50]  # of equal ones the first, as patience counts
     for metric, best in (("bleu", 20), ("loss", 20), ("chrf", 20)):  # nobody measured the last: by the loss
         _, read = restoring.restore_params(
-            tmp_path, ABSTRACT.params, step=None, metric=metric, check=ACCEPT, tell=pytest.fail
+            folder, ABSTRACT.params, step=None, metric=metric, check=ACCEPT, tell=pytest.fail
         )
         assert read["step"] == best
 
 
 def test_the_best_by_the_loss_stays_until_another_score_is_measured(tmp_path):
-    save(tmp_path, {10: 1.0, 20: 2.0, 30: 3.0}, keep=1)
+    folder = tmp_path / "checkpoints"
+    save(folder, {10: 1.0, 20: 2.0, 30: 3.0}, keep=1)
     for step, found, left in (
         (40, None, [10, 40]),
         (50, {"loss": 4.0, "bleu": 5.0}, [50]),
         (60, {"loss": 3.0}, [50, 60]),
     ):
-        with checkpoint.manager(tmp_path, keep=1, metric="bleu") as checkpoints:
+        with checkpoint.manager(folder, keep=1, metric="bleu") as checkpoints:
             checkpoint.save(checkpoints, state(step), position(step), scores=found)
             checkpoint.wait(checkpoints)
             assert checkpoints.all_steps() == left
@@ -85,13 +87,13 @@ def test_the_best_by_the_loss_stays_until_another_score_is_measured(tmp_path):
 def test_a_validation_that_was_not_scheduled_counts_while_the_run_ends_there(tmp_path):
     def kept(*saves):
         for step, loss, scheduled in saves:
-            with checkpoint.manager(tmp_path, keep=1) as checkpoints:
+            with checkpoint.manager(tmp_path / "checkpoints", keep=1) as checkpoints:
                 scores = None if loss is None else {"loss": loss}
                 checkpoint.save(checkpoints, state(step), position(step), scores=scores, scheduled=scheduled)
                 checkpoint.wait(checkpoints)
-        with checkpoint.manager(tmp_path, keep=1) as checkpoints:
+        with checkpoint.manager(tmp_path / "checkpoints", keep=1) as checkpoints:
             steps = checkpoints.all_steps()
-            return steps, selection.best_of(checkpoints.validations, steps, "loss")
+            return steps, selection.best_of(checkpoints.known.validations, steps, "loss")
 
     assert kept((10, 2.0, True), (20, 3.0, True), (25, 1.0, False)) == ([10, 25], 25)
     assert kept((27, None, True)) == ([10, 27], 10)  # the run went on
@@ -103,13 +105,13 @@ def test_a_validation_that_was_not_scheduled_counts_while_the_run_ends_there(tmp
 def test_a_run_that_had_ended_between_validations_tests_what_an_undisturbed_one_does(tmp_path, monkeypatch):
     """The losses are given. The best of all is at step 3, which the undisturbed run does not measure."""
     losses = {2: 3.0, 3: 1.0, 4: 2.0, 6: 2.5, 7: 2.75}
-    real = session.measure
+    real = loop.measure
 
     def measured(here, params, split, *, name):
         kind, step = name.split()
         return (losses[int(step)], {}, []) if kind == "valid" else real(here, params, split, name=name)
 
-    monkeypatch.setattr(session, "measure", measured)
+    monkeypatch.setattr(loop, "measure", measured)
     cfg = {"training__validate_every": 2, "training__keep": 1}
     for steps in (3, 7):
         train(tiny.config(**cfg, training__max_steps=steps), tmp_path / "continued")
@@ -143,8 +145,9 @@ def test_a_run_keeps_and_reads_what_is_best_by_its_metric(tmp_path, monkeypatch)
     scores = {"training__validate_bleu": True, "training__best_metric": metric, "training__metrics": ("chrf",)}
     train(tiny.config(**scores, training__validate_every=2, training__keep=1), workdir)
     valid = {line["step"]: line for line in tiny.metrics(workdir) if line["split"] == "valid"}
-    for step, place in run_folder.finished(run_folder.checkpoints(workdir)).items():
-        assert position_file.validation_of(place).scores == {name: valid[step][name] for name in ("loss", metric)}
+    known = checkpoint.known_scores(run_folder.checkpoints(workdir)).validations
+    for step in run_folder.finished(run_folder.checkpoints(workdir)):
+        assert known[step] == Validation({name: valid[step][name] for name in ("loss", metric)})
     best = max(valid, key=lambda step: (valid[step][metric], -step))
     assert best != min(valid, key=lambda step: valid[step]["loss"])
     assert position_file.read(workdir / "checkpoints" / "8")["best"]["metric"] == metric

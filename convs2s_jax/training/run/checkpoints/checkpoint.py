@@ -1,27 +1,32 @@
 """Checkpoints with Orbax. They are written asynchronously and atomically; the last few and the best are kept.
 
-A checkpoint contains `params` and `optimizer` (arrays) and `position` (JSON: the progress of training, the scores of
-its validation, digests of all arrays, checksums of itself; see position_file.py).
+A checkpoint contains `params` and `optimizer` (arrays) and `position` (JSON: the progress of training, digests of all
+arrays, checksums of itself; see position_file.py). It never changes. The scores of validations are in one file of the
+workdir, scores.json.
 """
 
 import contextlib
 import dataclasses
+import json
+import math
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import preservation_policy as policies
 
+from convs2s_jax.core import files
+from convs2s_jax.core.checksums import DamagedError, parsed, seal, unseal
 from convs2s_jax.core.errors import UserError, first_line
 from convs2s_jax.core.guard import NO_ROOM
 from convs2s_jax.training.run.checkpoints import position_file
 from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.processes.interrupts import EndedAtOnceError
-from convs2s_jax.training.run.run_folder import BEFORE, finished
+from convs2s_jax.training.run.run_folder import SCORES, finished
 from convs2s_jax.training.run.selection import LOSS, Scores, Validation, best_of
 from convs2s_jax.training.step import TrainState
 
@@ -29,12 +34,25 @@ LOOK = 0.01
 """Seconds between two checks for the end of a save."""
 
 
-class Checkpoints(ocp.CheckpointManager):
-    """Orbax's manager, with the best checkpoint chosen by the scores in the positions.
+class KnownScores(NamedTuple):
+    """The scores of the checkpoints of a run.
 
     Attributes:
       validations: step -> its validation.
-      unreadable: step -> why its position, and so its scores, cannot be read. Such a checkpoint is never deleted.
+      lost: steps whose scores were in a file that was damaged. Such a checkpoint is never deleted.
+      damage: why the file cannot be read; "" if it can.
+    """
+
+    validations: dict[int, Validation]
+    lost: set[int]
+    damage: str = ""
+
+
+class Checkpoints(ocp.CheckpointManager):
+    """Orbax's manager, with the best checkpoint chosen by the scores in scores.json.
+
+    Attributes:
+      known: the scores of the checkpoints.
       shared: whether each process writes its shards; otherwise the primary one writes everything.
       writing: step of the last save, which may still be in progress.
       failed: why this one of several processes could not write its part of the last save; None if it could.
@@ -44,14 +62,14 @@ class Checkpoints(ocp.CheckpointManager):
 
     def __init__(self, folder: Path, *, keep: int, metric: str, shared: bool) -> None:
         """Read the scores of the checkpoints in `folder`."""
-        self.validations, self.unreadable = validations_of(finished(folder))
+        self.known = known_scores(folder)
         self.shared = shared
         self.writing = 0
         processes = {} if shared else {"active_processes": {0}, "barrier_sync_key_prefix": "alone"}
         if not shared:
             folder.mkdir(exist_ok=True)  # Orbax does not create it for a subset of the processes
         options = ocp.CheckpointManagerOptions(
-            preservation_policy=_LastAndBest(keep, metric, self.validations, self.unreadable),
+            preservation_policy=_LastAndBest(keep, metric, self.known),
             create=shared,
             multiprocessing_options=ocp.options.MultiprocessingOptions(primary_host=0, **processes),
         )
@@ -82,10 +100,6 @@ class Checkpoints(ocp.CheckpointManager):
             self.failed = error if distributed.is_multi_process() else None
             raise
 
-    def metrics(self, step: int) -> None:
-        """Do nothing: the position stores the scores. In earlier versions of this program, Orbax stored them."""
-        del step
-
     def reached_preemption(self, step: int) -> bool:
         """Return False: JAX's preemption service is not used.
 
@@ -101,7 +115,7 @@ class NullCheckpoints(Checkpoints):
 
     def __init__(self) -> None:
         """Create a manager without checkpoints."""
-        self.validations = {}
+        self.known = KnownScores({}, set())
 
     def close(self) -> None:
         """Do nothing."""
@@ -109,18 +123,17 @@ class NullCheckpoints(Checkpoints):
 
 @dataclasses.dataclass
 class _LastAndBest(policies.PreservationPolicy):
-    """Preserves the last `keep` checkpoints, the best of scheduled validations, and those with unreadable scores.
+    """Preserves the last `keep` checkpoints, the best of scheduled validations, and those with lost scores.
 
     Attributes:
       keep: number of latest checkpoints to keep.
       metric: the score by which checkpoints are compared.
-      validations, unreadable: as in `Checkpoints`.
+      known: as in `Checkpoints`.
     """
 
     keep: int
     metric: str
-    validations: dict[int, Validation]
-    unreadable: dict[int, str]
+    known: KnownScores
 
     def should_preserve(
         self, checkpoints: Sequence[policies.PolicyCheckpointInfo], *, context: policies.PreservationContext
@@ -128,36 +141,39 @@ class _LastAndBest(policies.PreservationPolicy):
         """Return for each checkpoint, in the order of their steps, whether it is kept."""
         del context
         steps = [info.step for info in checkpoints]
-        kept = {*steps[-self.keep :], best_of(self.validations, steps, self.metric, goes_on=True), *self.unreadable}
+        best = best_of(self.known.validations, steps, self.metric, goes_on=True)
+        kept = {*steps[-self.keep :], best, *self.known.lost}
         return [step in kept for step in steps]
 
 
-def validations_of(places: Mapping[int, Path]) -> tuple[dict[int, Validation], dict[int, str]]:
-    """Return `validations` and `unreadable`, as in `Checkpoints`, of the checkpoints at these places."""
-    validations: dict[int, Validation] = {}
-    unreadable = {}
-    for step, place in places.items():
-        try:
-            validations[step] = position_file.validation_of(place)
-        except UserError:
-            continue  # of another version, which reading the checkpoint reports
-        except (ValueError, OSError) as error:
-            unreadable[step] = first_line(error)
-    return validations, unreadable
+def known_scores(folder: Path) -> KnownScores:
+    """Return the scores of the checkpoints in a folder.
+
+    Runs of versions before 30 November 2026 have no scores.json; their positions have the scores.
+    """
+    places = finished(folder)
+    try:
+        record = unseal(parsed(files.content(folder.parent / SCORES)))
+        validations = {int(step): Validation(**values) for step, values in record["validations"].items()}
+        return KnownScores(validations, set(record["lost"]))
+    except FileNotFoundError:
+        found = {}
+        for step, place in places.items():
+            with contextlib.suppress(ValueError, OSError, UserError):  # reading the checkpoint reports it
+                record = position_file.read(place)
+                found[step] = Validation(record.get("scores", {}), record.get("scheduled", True))
+        return KnownScores(found, set())
+    except (OSError, DamagedError, AttributeError, KeyError, TypeError, ValueError) as error:
+        return KnownScores({}, set(places), first_line(error))
 
 
 def manager(folder: Path, *, keep: int, metric: str = LOSS, shared: bool = True) -> Checkpoints:
     """Return the manager of a folder: it keeps the last `keep` checkpoints and the one that is best by `metric`.
 
-    The folder is created, and incomplete checkpoints are replaced by their earlier copies. If processes have no
-    `shared` folder, only the primary one writes checkpoints.
+    The folder is created. If processes have no `shared` folder, only the primary one writes checkpoints.
     """
     if not (shared or distributed.is_primary()):
         return NullCheckpoints()
-    if distributed.is_primary():
-        _bring_back(folder)
-    if shared:
-        distributed.barrier("checkpoints are there")
     return Checkpoints(folder, keep=keep, metric=metric, shared=shared)
 
 
@@ -169,13 +185,13 @@ def save(
     scores: Scores | None = None,
     scheduled: bool = True,
 ) -> None:
-    """Start saving in the background; training can continue immediately.
+    """Start saving in the background; training can continue immediately. An existing checkpoint stays as it is.
 
     Args:
       checkpoints: as `manager` returns it.
-      state: its `step` names the checkpoint. An existing one is kept, unless there are now scores for it.
+      state: its `step` names the checkpoint.
       position: the progress of training, as JSON.
-      scores: of the validation, for choosing the best; None if there was none.
+      scores: of the validation, for choosing the best; None if there was none. Values that are not finite are dropped.
       scheduled: whether that validation was scheduled.
 
     Raises:
@@ -185,27 +201,14 @@ def save(
         return
     wait(checkpoints)
     step = int(state.step)
-    again = step in checkpoints.all_steps()
-    if again:
-        if scores is None:
-            return
-        if distributed.is_primary():  # saved before its validation: rewritten with its scores
-            put_aside(Path(checkpoints.directory) / str(step), f"{step}{BEFORE}")
-        if checkpoints.shared:
-            distributed.barrier(f"{step} is {step}{BEFORE}")
-        checkpoints.reload()
-    record = position_file.make(
-        position,
-        step=step,
-        scores=scores or {},
-        scheduled=scheduled,
-        params=state.params,
-        optimizer=state.optimizer,
-    )
-    checkpoints.validations[step] = Validation(record["scores"], scheduled)
-    checkpoints.unreadable.pop(step, None)
     checkpoints.writing = step
     with _writing(checkpoints, step):
+        if scores is not None:
+            finite = {name: value for name, value in scores.items() if math.isfinite(value)}
+            _note(checkpoints, step, Validation(finite, scheduled))
+        if step in checkpoints.all_steps():
+            return
+        record = position_file.make(position, step=step, params=state.params, optimizer=state.optimizer)
         checkpoints.save(
             step,
             args=ocp.args.Composite(
@@ -214,10 +217,17 @@ def save(
                 position=ocp.args.JsonSave(record),
             ),
         )
-    if again:
-        wait(checkpoints)
-        if distributed.is_primary():
-            shutil.rmtree(Path(checkpoints.directory) / f"{step}{BEFORE}", ignore_errors=True)
+
+
+def _note(checkpoints: Checkpoints, step: int, validation: Validation) -> None:
+    """Add a validation to scores.json, before its checkpoint is written: none is without its scores."""
+    known, steps = checkpoints.known, {*checkpoints.all_steps(), step}
+    known.lost.discard(step)
+    known.validations[step] = validation
+    if distributed.is_primary():
+        validations = {str(one): found._asdict() for one, found in known.validations.items() if one in steps}
+        record = {"validations": validations, "lost": sorted(known.lost & steps)}
+        files.replace_file(Path(checkpoints.directory).parent / SCORES, json.dumps(seal(record)))
 
 
 @contextlib.contextmanager
@@ -279,13 +289,3 @@ def put_aside(path: Path, name: str) -> None:
     aside = path.with_name(name)
     shutil.rmtree(aside, ignore_errors=True)
     path.rename(aside)
-
-
-def _bring_back(folder: Path) -> None:
-    """If a run ended while it rewrote a checkpoint, restore the earlier copy."""
-    for aside in folder.glob(f"*{BEFORE}"):
-        whole = folder / aside.name.removesuffix(BEFORE)
-        if whole.is_dir():
-            shutil.rmtree(aside)
-        else:
-            aside.rename(whole)

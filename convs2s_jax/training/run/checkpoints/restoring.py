@@ -6,7 +6,6 @@ Each is verified. A damaged one is skipped, one of another model is an error.
 import asyncio
 import contextlib
 import os
-import re
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -22,17 +21,19 @@ from convs2s_jax.core.errors import Tell, UserError, first_line
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training.run.checkpoints import position_file
-from convs2s_jax.training.run.checkpoints.checkpoint import validations_of
+from convs2s_jax.training.run.checkpoints.checkpoint import known_scores
 from convs2s_jax.training.run.checkpoints.digest import digest
 from convs2s_jax.training.run.locks.lock import may_be_locked
 from convs2s_jax.training.run.processes import distributed
-from convs2s_jax.training.run.run_folder import finished
+from convs2s_jax.training.run.run_folder import SCORES, finished
 from convs2s_jax.training.run.selection import best_of
 from convs2s_jax.training.run.stores import store_copy
 from convs2s_jax.training.step import TrainState
 
 
 class _Finishing(asyncio.SelectorEventLoop):
+    """If an array cannot be read, Orbax closes its event loop at once, and each other read prints a traceback."""
+
     def close(self) -> None:
         """Close the loop once its tasks have ended, however they end."""
         if not self.is_closed() and not self.is_running():
@@ -62,61 +63,38 @@ def finishing() -> Iterator[None]:
             asyncio.set_event_loop_policy(before)
 
 
-SETTLED = 1.0
-"""Seconds for which a checkpoint that could not be read must stay unchanged to count as damaged."""
-LOOKS = 20
-"""How often it is checked in these seconds. Checks are counted, so that a process that is stopped misses only one."""
-LISTINGS = 200
-"""How often the folder is listed before reading fails."""
-
-Entries = dict[str, tuple[int, int]]
-"""The folders and files of a checkpoint: path -> (size, time of the last change)."""
-
-
-class ReplacedError(Exception):
-    """A checkpoint was removed or replaced while it was read."""
-
-
-def entries(place: Path) -> Entries:
-    """The folders and files of a checkpoint as they are now; none if it is gone."""
-    found = {}
-    for folder, _, names in os.walk(place):
-        for path in (folder, *(os.path.join(folder, name) for name in names)):
-            try:
-                status = os.lstat(path)
-            except OSError:
-                continue  # removed just now
-            found[path] = (status.st_size, status.st_mtime_ns)
-    return found
-
-
-def is_replaced(place: Path, before: Entries) -> bool:
-    """Whether a checkpoint that could not be read has changed or is gone.
-
-    If its workdir has a lock, it is watched for `SETTLED` seconds, since its removal may be in progress.
-    """
-    looks = LOOKS if may_be_locked(place.parents[1]) else 0
-    while (now := entries(place)) == before and now and looks:
-        looks -= 1
-        time.sleep(SETTLED / LOOKS)
-    return now != before or not now
-
-
 T = TypeVar("T")
 
 NOT_DAMAGE = (UserError, MemoryError, jax.errors.JaxRuntimeError)
 """Errors in reading that say nothing about the checkpoint, such as memory that runs out."""
+SETTLED = 1.0
+"""Seconds for which a checkpoint that could not be read must stay unchanged to count as damaged."""
+CHECKS = 20
+"""How often it is checked in these seconds. They are counted, so that a process that is stopped misses only one."""
+LISTINGS = 200
+"""How often the folder is listed before reading fails."""
 
-RENAMED: tuple[tuple[str, str], ...] = (
-    ("conv/taps/w", "conv/depthwise/w"),
-    ("conv/taps/scores", "conv/taps"),
-    ("conv/taps/maker", "conv/maker"),
-    ("convolution/taps/scores", "convolution/kernel/scores"),
-    ("convolution/taps/maker", "convolution/kernel/maker"),
-)
-"""Parts of parameter paths: the current name, and the name in checkpoints from before 23 November 2026.
 
-The old names are tried when the paths in a checkpoint are not those of the model."""
+class RemovedError(Exception):
+    """A checkpoint was removed while it was read."""
+
+
+def is_removed(place: Path) -> bool:
+    """Whether a checkpoint that could not be read is gone, or is just being removed.
+
+    If its workdir has a lock, its files are counted for `SETTLED` seconds.
+    """
+    count = _count(place)
+    for _ in range(CHECKS if count and may_be_locked(place.parents[1]) else 0):
+        if _count(place) != count:
+            return True
+        time.sleep(SETTLED / CHECKS)
+    return _count(place) == 0
+
+
+def _count(place: Path) -> int:
+    """Number of folders and files in a checkpoint."""
+    return sum(1 + len(names) for _, _, names in os.walk(place))
 
 
 class Restored(NamedTuple):
@@ -226,8 +204,8 @@ def restore_items(
         if step is not None and step not in places:
             raise UserError(f"{folder} has no checkpoint of step {step}; it has {', '.join(map(str, places))}")
         asked = places if step is None else {step: places[step]}
-        with contextlib.suppress(ReplacedError):
-            found = _first_intact(asked, items, metric, check, tell_once)
+        with contextlib.suppress(RemovedError):
+            found = _first_intact(folder, asked, items, metric, check, tell_once)
             if found is None:
                 raise UserError(f"{folder}: none of the checkpoints {list(asked)} could be read")
             arrays, position = found
@@ -239,6 +217,7 @@ def restore_items(
 
 
 def _first_intact(
+    folder: Path,
     places: Mapping[int, Path],
     items: Mapping[str, Tree],
     metric: str,
@@ -248,24 +227,18 @@ def _first_intact(
     """Items of the best checkpoint, or of the newest of the others that is intact; None if none is.
 
     Raises:
-      ReplacedError: a checkpoint could not be read because it has just been replaced or removed.
+      RemovedError: a checkpoint could not be read because it has just been removed.
     """
-    before = {step: entries(place) for step, place in places.items()}
-    validations, unreadable = validations_of(places)
-    for step, why in sorted(unreadable.items(), reverse=True):
-        if is_replaced(places[step], before[step]):
-            raise ReplacedError
-        tell(
-            f"the checkpoint of step {step} is damaged ({why}): its scores are unknown, so it does not count "
-            "as the best"
-        )
-    best = best_of(validations, places, metric)
+    known = known_scores(folder)
+    if known.damage and len(places) > 1:
+        tell(f"{folder.parent / SCORES} is damaged ({known.damage}): the newest checkpoint is used, not the best")
+    best = best_of(known.validations, places, metric)
     for step in sorted(places, key=lambda step: (step == best, step), reverse=True):
         found, why = _attempt(lambda: _items(places[step], items, check))  # noqa: B023
         if found is not None:
             return found
-        if not distributed.true_on_all(not is_replaced(places[step], before[step])):
-            raise ReplacedError
+        if not distributed.true_on_all(not is_removed(places[step])):
+            raise RemovedError
         tell(f"the checkpoint of step {step} is damaged ({why})")
     return None
 
@@ -335,8 +308,6 @@ def _arrays(place: Path, item: str, abstract: Tree, position: dict[str, Any]) ->
     leaves, structure = jax.tree.flatten_with_path(abstract)
     names = [path_of(path) for path, _ in leaves]
     if set(names) != set(expected):
-        names = [_old_name(name) for name in names]
-    if set(names) != set(expected):
         odd = sorted(set(names) ^ set(expected))
         raise UserError(f"{place} belongs to another model: {', '.join(odd[:5])} are not in both")
     # not through the manager: it would wait for all processes even if one has failed to read its shards
@@ -376,13 +347,6 @@ def _read_arrays(folder: Path, placed: dict[str, jax.ShapeDtypeStruct]) -> Tree:
 def _in_dtype_of(array: jax.Array, like: Any) -> jax.Array:
     """Convert what was saved with another JAX_ENABLE_X64."""
     return array if array.dtype == like.dtype else array.astype(like.dtype)
-
-
-def _old_name(name: str) -> str:
-    """The former path of a parameter or of an optimiser's state for it."""
-    for new, old in RENAMED:
-        name = re.sub(rf"(^|/){new}(/|$)", rf"\1{old}\2", name)
-    return name
 
 
 def _placed(leaf: Any) -> jax.ShapeDtypeStruct:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from convs2s_jax.core.checksums import FIELD, DamagedError, parsed, seal, unseal
+from convs2s_jax.core.checksums import DamagedError, parsed, seal, unseal
 from convs2s_jax.core.errors import counted
 from convs2s_jax.core.files import content, replace_file
 
@@ -72,10 +72,8 @@ def keep_up_to(workdir: Path, step: int, *, validated: bool = True) -> list[str]
 
 
 def _record(text: bytes) -> dict[str, Any]:
-    """The record of a line; that of an earlier version has no checksum. Raises DamagedError if it is damaged."""
-    record = parsed(text)
-    if isinstance(record, dict) and FIELD in record:
-        record = unseal(record)
-    if not (isinstance(record, dict) and isinstance(record.get("step"), int) and isinstance(record.get("split"), str)):
+    """The record of a line. Raises DamagedError if it is damaged."""
+    record = unseal(parsed(text))
+    if not (isinstance(record.get("step"), int) and isinstance(record.get("split"), str)):
         raise DamagedError("it is not a report")
     return record

@@ -1,6 +1,7 @@
 """The reports of a run: metrics.jsonl, TensorBoard events, a log and a progress bar."""
 
 import contextlib
+import dataclasses
 import importlib
 import logging
 import math
@@ -18,7 +19,8 @@ from convs2s_jax.core.errors import UserError, first_line, one_line
 from convs2s_jax.core.files import open_to_append
 from convs2s_jax.core.guard import Expendable, located
 from convs2s_jax.training.run.processes.interrupts import EndedAtOnceError
-from convs2s_jax.training.run.reports import metrics_file
+from convs2s_jax.training.run.reports import facts, metrics_file
+from convs2s_jax.training.run.reports.facts import Facts, RateChange
 from convs2s_jax.training.run.reports.trackers import Trackers
 from convs2s_jax.training.run.run_folder import LOG
 
@@ -89,7 +91,7 @@ def _has_width(stream: TextIO) -> bool:
 
 
 def _stamped(sentence: str) -> str:
-    return f"{time.strftime('%Y-%m-%d %H:%M:%S')} {sentence}\n"
+    return f"{facts.now()} {sentence}\n"
 
 
 class Reports:
@@ -106,6 +108,7 @@ class Reports:
         step: int,
         validated: bool = True,
         told: Sequence[str] = (),
+        found: Facts | None = None,
         trackers: Sequence[str] = (),
         address: str = "",
         config: Mapping[str, Any] = MappingProxyType({}),
@@ -117,6 +120,7 @@ class Reports:
           step: updates done.
           validated: whether the validation of this step is done; see `metrics_file.keep_up_to`.
           told: lines for the log that the user has already been shown.
+          found: the facts of this start.
           trackers: names of trackers that also receive the metrics.
           address: of a workdir in an object store, for the trackers; "" for a folder.
           config: the configuration as nested dictionaries, for the trackers.
@@ -133,6 +137,8 @@ class Reports:
         self._at = f"step {step}"
         for sentence in damaged:
             self.tell(sentence)
+        self._facts = facts.after_earlier_starts(workdir, found or Facts())
+        self._record()
         self._trackers = Trackers(trackers, workdir, address or str(workdir.absolute()), config, self.tell, step=step)
 
     def __enter__(self) -> "Reports":
@@ -151,10 +157,27 @@ class Reports:
             if isinstance(error, Exception):  # whoever catches it tells the user
                 why = one_line(str(error)) if isinstance(error, UserError) else first_line(error)
                 files.callback(self._logged, _stamped(f"stopped at {self._at}: {why}"))
+                files.callback(self._record, ended=facts.now(), stopped=self._at, why=why.rstrip("."))
 
     def tell(self, sentence: str) -> None:
         """Show a sentence to the user and write it to the log."""
         self._logged(show(sentence))
+
+    def rate(self, sentence: str, before: float, after: float) -> None:
+        """Tell of a change of the learning rate. A continued run may repeat one."""
+        self.tell(sentence)
+        changes = dict.fromkeys([*self._facts.rates, RateChange(sentence, before, after)])
+        self._record(rates=tuple(changes))
+
+    def end(self, where: str, why: str, *, time: str) -> None:
+        """Tell where and why training ended, and how its time was spent."""
+        self.tell(f"time: {time}")
+        self.tell(f"stopped at {where}: {why}")
+        self._record(ended=facts.now(), stopped=where, why=why, time=time)
+
+    def _record(self, **new: Any) -> None:
+        self._facts = dataclasses.replace(self._facts, **new)
+        facts.write(self._workdir, self._facts)
 
     def _logged(self, line: str) -> None:
         """Write a line to the log, after one about standard error if that was lost."""
@@ -221,6 +244,12 @@ class Silence(Reports):
         pass
 
     def tell(self, sentence: str) -> None:
+        """Do nothing."""
+
+    def rate(self, sentence: str, before: float, after: float) -> None:
+        """Do nothing."""
+
+    def end(self, where: str, why: str, *, time: str) -> None:
         """Do nothing."""
 
     def has(self, **_: object) -> bool:

@@ -20,7 +20,7 @@ from convs2s_jax.core.checksums import DamagedError, parsed
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run.processes.interrupts import EndedAtOnceError
 from convs2s_jax.training.run.reports import metrics_file, trackers
-from convs2s_jax.training.run.run_folder import BEFORE, DAMAGED, LOG
+from convs2s_jax.training.run.run_folder import DAMAGED, FACTS, LOG, SCORES
 from convs2s_jax.training.run.stores import written_back
 from convs2s_jax.training.run.stores.stored_programs import FOLDER, StoredPrograms
 
@@ -29,7 +29,9 @@ PERIOD = 5.0
 PATIENCE = 600.0
 """Seconds for which writing back is retried before a run fails."""
 CHECKPOINTS, MARK = "checkpoints", "position/metadata"
-READ_BACK = ("config.json", metrics_file.NAME, metrics_file.DAMAGED, LOG, trackers.DATABASE, trackers.RUN_ID)
+READ_BACK = (
+    *("config.json", SCORES, metrics_file.NAME, metrics_file.DAMAGED, LOG, FACTS, trackers.DATABASE, trackers.RUN_ID),
+)
 """Files that a continued run needs, besides vocabularies and checkpoints."""
 LOCAL = ("cache", CHECKPOINTS, FOLDER)
 """Folders that are not written back with the other files: tokenised text stays local, checkpoints have an order, and
@@ -177,10 +179,9 @@ class Mirror:
                     content, address = written_back.content(self._folder / name), stores.join(self._address, name)
                     stores.write(address, content) if content else stores.delete(address)
                     self._sent[name] = now[name]
-            written = [self._push_checkpoint(step, steps[step]) for step in steps if not step.endswith(BEFORE)]
+            written = [self._push_checkpoint(step, steps[step]) for step in steps]
             if written and all(written):
-                there = {*steps, *(step.removesuffix(BEFORE) for step in steps)}
-                for step in [step for step in self._known if step not in there and not step.endswith(DAMAGED)]:
+                for step in [step for step in self._known if step not in steps and not step.endswith(DAMAGED)]:
                     self._delete(step)
 
     def _push_checkpoint(self, step: str, position: bytes) -> bool:
@@ -251,7 +252,7 @@ def _checkpoints(folder: Path) -> dict[str, bytes]:
     found = {}
     with contextlib.suppress(FileNotFoundError):
         for place in sorted((folder / CHECKPOINTS).iterdir()):
-            if place.name.removesuffix(BEFORE).removesuffix(DAMAGED).isdigit():
+            if place.name.removesuffix(DAMAGED).isdigit():
                 position = position_of(place)
                 if position is not None or place.name.endswith(DAMAGED):
                     found[place.name] = position or b""

@@ -11,7 +11,7 @@ from convs2s_jax.core import files, local_copies, stores
 from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.core.places import scheme_of
 from convs2s_jax.training.run.reports import metrics_file
-from convs2s_jax.training.run.run_folder import DAMAGED, LOG
+from convs2s_jax.training.run.run_folder import DAMAGED, FACTS, LOG, SCORES
 from convs2s_jax.training.run.stores import mirror
 
 ORIGIN = ".origin"
@@ -35,7 +35,7 @@ def opened(workdir: Path | str, *, flag: str = "--workdir", reports: bool = Fals
         return
     address = str(workdir).rstrip("/")
     beginnings = ("vocab/", "samples/") if reports else ("vocab/",)
-    files_read = ("config.json", metrics_file.NAME, LOG) if reports else ("config.json",)
+    files_read = ("config.json", SCORES, *((metrics_file.NAME, LOG, FACTS) if reports else ()))
 
     def wanted(name: str) -> bool:
         return name in files_read or name.startswith(beginnings)
@@ -73,6 +73,8 @@ def refresh(workdir: Path) -> None:
             if mirror.MARK in names and not step.endswith(DAMAGED)
             if (position := mirror.read_position(address, step)) is not None
         }
+        with contextlib.suppress(FileNotFoundError):
+            local_copies.fetch(address, workdir, SCORES)
         local = workdir / mirror.CHECKPOINTS
         for place in local.iterdir() if local.is_dir() else ():
             if there.get(place.name) != mirror.position_of(place):

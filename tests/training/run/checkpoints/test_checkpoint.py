@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import json
 import math
 import os
 import re
@@ -19,6 +20,7 @@ import orbax.checkpoint as ocp
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from convs2s_jax.core.checksums import seal
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.checkpoints import checkpoint, digest, restoring
@@ -26,52 +28,75 @@ from convs2s_jax.training.run.processes.interrupts import EndedAtOnceError
 from convs2s_jax.training.run.selection import best_of
 from convs2s_jax.training.step import TrainState
 from tests import tiny
-from tests.checkpoints import ABSTRACT, ACCEPT, assert_bitwise, largest, position, restore, save, state
-from tests.helpers import drills_but
+from tests.checkpoints import ABSTRACT, ACCEPT, assert_bitwise, position, restore, save, state
 
 
 def test_last_and_best_are_kept_also_by_a_later_run(tmp_path):
-    assert save(tmp_path, {10: 1.0, 20: 3.0, 30: None, 40: 2.0}, keep=2) == [10, 30, 40]
-    assert save(tmp_path, {50: None}, keep=2) == [10, 40, 50]
-    assert save(tmp_path, {60: 0.5, 70: None, 80: 4.0}, keep=2) == [60, 70, 80]
+    folder = tmp_path / "checkpoints"
+    assert save(folder, {10: 1.0, 20: 3.0, 30: None, 40: 2.0}, keep=2) == [10, 30, 40]
+    assert save(folder, {50: None}, keep=2) == [10, 40, 50]
+    assert save(folder, {60: 0.5, 70: None, 80: 4.0}, keep=2) == [60, 70, 80]
 
 
-@pytest.mark.parametrize("loss", drills_but([math.nan, math.inf], kept=[math.nan]))
-def test_a_loss_that_is_not_finite_is_never_the_best(tmp_path, loss):
-    assert save(tmp_path / "a", {10: loss, 20: 5.0, 30: None, 40: None}, keep=1) == [20, 40]
-    assert save(tmp_path / "b", {10: 5.0, 20: loss, 30: None, 40: None}, keep=1) == [10, 40]
-    assert save(tmp_path / "c", {10: loss, 20: None, 30: None}, keep=1) == [30]
+def test_a_loss_that_is_not_finite_is_never_the_best(tmp_path):
+    assert save(tmp_path / "a" / "checkpoints", {10: math.nan, 20: 5.0, 30: None, 40: None}, keep=1) == [20, 40]
+    assert save(tmp_path / "b" / "checkpoints", {10: 5.0, 20: math.inf, 30: None, 40: None}, keep=1) == [10, 40]
 
 
-def test_a_step_that_is_there_already_is_not_written_again(folder):
-    before = largest(folder, 30).read_bytes()
-    save(folder, {30: None})
-    assert largest(folder, 30).read_bytes() == before
+def test_a_step_saved_before_its_validation_gets_its_scores_and_stays_as_it_is(folder):
+    def content():
+        return {path: path.read_bytes() for path in (folder / "40").rglob("*") if path.is_file()}
 
-
-def test_a_step_saved_before_its_validation_is_written_again_with_its_loss(folder):
     save(folder, {40: None})
+    before = content()
     save(folder, {40: 0.5})
+    assert content() == before
     with checkpoint.manager(folder, keep=3) as checkpoints:
-        assert best_of(checkpoints.validations, checkpoints.all_steps(), "loss") == 40
-    (found, _), _, _ = restore(folder)
-    assert_bitwise(found, state(40))
+        assert best_of(checkpoints.known.validations, checkpoints.all_steps(), "loss") == 40
 
 
-@pytest.mark.parametrize("axes", [("d", None), (None, "d")])
-def test_arrays_laid_out_over_eight_devices_have_the_same_digest_and_come_back_so(tmp_path, axes):
+def test_checkpoints_whose_scores_are_damaged_are_kept_and_the_newest_is_used(folder):
+    path = folder.with_name(run_folder.SCORES)
+    path.write_text(path.read_text().replace("2.0", "0.5"))
+    told = []
+    params, where = restoring.restore_params(
+        folder, ABSTRACT.params, step=None, metric="loss", check=ACCEPT, tell=told.append
+    )
+    assert_bitwise(params, state(where["step"]).params)
+    assert where["step"] == 30
+    assert told == [
+        f"{path} is damaged (its checksum does not match its content): the newest checkpoint is used, not the best"
+    ]
+    assert save(folder, {40: 5.0}, keep=1) == [10, 20, 30, 40]
+    assert save(folder, {50: 4.0}, keep=1) == [10, 20, 30, 50]  # also by later starts
+
+
+def test_the_scores_of_a_run_of_the_version_before_are_in_its_positions(folder):
+    for step, loss in ((10, 1.0), (20, 3.0)):
+        path = folder / str(step) / "position" / "metadata"
+        record = json.loads(path.read_text())
+        content = {name: value for name, value in record.items() if name != "digests"} | {"scores": {"loss": loss}}
+        digests = {name: value for name, value in record["digests"].items() if name != "checksum"}
+        digests["position"] = digest.digest_of_record(content)
+        path.write_text(json.dumps({**content, "digests": seal(digests)}))
+    folder.with_name(run_folder.SCORES).unlink()
+    assert save(folder, {40: 2.0}, keep=1) == [10, 40]
+
+
+def test_arrays_laid_out_over_eight_devices_have_the_same_digest_and_come_back_so(tmp_path):
     assert len(jax.devices()) == 8
-    layout = NamedSharding(Mesh(np.array(jax.devices()), ("d",)), PartitionSpec(*axes))
+    layout = NamedSharding(Mesh(np.array(jax.devices()), ("d",)), PartitionSpec(None, "d"))
     one = {"w": jnp.asarray(np.random.default_rng(0).normal(size=(16, 24)), jnp.float32)}
     spread = jax.device_put(one, layout)
     assert digest.digest(spread) == digest.digest(one)
 
-    with checkpoint.manager(tmp_path, keep=1) as checkpoints:
+    folder = tmp_path / "checkpoints"
+    with checkpoint.manager(folder, keep=1) as checkpoints:
         checkpoint.save(checkpoints, TrainState(params=one, optimizer=one, step=jnp.int32(1)), {})
         checkpoint.wait(checkpoints)
         target = {"w": jax.ShapeDtypeStruct((16, 24), jnp.float32, sharding=layout)}
         abstract = TrainState(params=target, optimizer=target, step=ABSTRACT.step)
-    found = restoring.restore(tmp_path, abstract, check=ACCEPT, tell=pytest.fail)
+    found = restoring.restore(folder, abstract, check=ACCEPT, tell=pytest.fail)
     assert found[0].params["w"].sharding.is_equivalent_to(layout, 2)
     assert_bitwise(found[0].params, one)
 
@@ -156,15 +181,11 @@ def failing(folder, error):
     return Manager()
 
 
-@pytest.mark.parametrize("nested", [False, True])
-def test_a_full_disk_is_named_wherever_a_library_puts_it(tmp_path, monkeypatch, nested):
+def test_a_full_disk_is_named_wherever_a_library_puts_it(tmp_path, monkeypatch):
     """Also where the other processes of a training have waited for this one in vain, which looks like a loss."""
     monkeypatch.setattr(checkpoint.distributed, "is_loss", lambda _: True)
-    error = RuntimeError("a path " * 60 + "\nNo space left on device")
-    if nested:
-        outer = ValueError("not written")
-        outer.__cause__ = error
-        error = outer
+    error = ValueError("not written")
+    error.__cause__ = RuntimeError("a path " * 60 + "\nNo space left on device")
     sentence = (
         r"step 3 could not be written \(No space left on device\); no earlier one exists\. Free disk space and run"
     )

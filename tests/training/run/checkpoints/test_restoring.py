@@ -1,7 +1,14 @@
-"""Checkpoints as they are read: what was saved comes back bit by bit, and what is damaged is never used."""
+"""Checkpoints as they are read: what was saved comes back bit by bit, and what is damaged is never used.
 
-import json
+Beside a training that replaces them: a whole one, or the next.
+"""
+
+import itertools
 import shutil
+import subprocess
+import sys
+import threading
+import time
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +17,11 @@ import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run.checkpoints import checkpoint, digest, position_file, restoring
+from convs2s_jax.training.run.locks.lock import locked
+from convs2s_jax.translation.translator import load
+from tests import processes, tiny
 from tests.checkpoints import ABSTRACT, ACCEPT, assert_bitwise, largest, position, restore, save, state
+from tests.locks import StoppedClock
 
 
 def test_newest_comes_back_bit_by_bit(folder):
@@ -20,18 +31,6 @@ def test_newest_comes_back_bit_by_bit(folder):
     assert {name: where[name] for name in position(30)} == position(30)
     assert where["step"] == 30
     assert told == []
-
-
-@pytest.mark.parametrize("new_is_whole", [False, True])
-def test_a_run_that_ends_while_a_checkpoint_is_written_again_has_one_of_the_two(folder, new_is_whole):
-    (folder / "30").rename(folder / f"30{checkpoint.BEFORE}")
-    if new_is_whole:
-        shutil.copytree(folder / f"30{checkpoint.BEFORE}", folder / "30")
-    found, left, told = restore(folder)
-    assert_bitwise(found[0], state(30))
-    assert left == [10, 20, 30]
-    assert told == []
-    assert not any(folder.glob(f"*{checkpoint.BEFORE}"))
 
 
 def test_an_empty_folder_has_nothing_to_restore(tmp_path):
@@ -100,22 +99,7 @@ def test_where_all_are_damaged_none_is_deleted(folder):
     assert all((folder / str(step)).is_dir() for step in (10, 20, 30))
 
 
-def best_of(folder):
-    """(step that decoding reads, sentences told)."""
-    told = []
-    _, where = restoring.restore_params(
-        folder, ABSTRACT.params, step=None, metric="loss", check=ACCEPT, tell=told.append
-    )
-    return where["step"], told
-
-
-def test_the_best_is_chosen_by_the_losses_in_the_positions(folder):
-    (folder / "30" / "metrics").mkdir()
-    (folder / "30" / "metrics" / "metrics").write_text('{"loss": 0.0}', encoding="utf-8")  # as earlier versions had it
-    assert best_of(folder) == (20, [])
-
-
-@pytest.mark.parametrize("text", ['"params"', '"optimizer"', '"w"', '"checksum"', '"digests"', '"loss"'])
+@pytest.mark.parametrize("text", ['"params"', '"optimizer"', '"w"', '"checksum"', '"digests"'])
 def test_a_damaged_name_in_the_position_is_a_damaged_checkpoint(folder, text):
     for step in (20, 30):
         path = folder / str(step) / "position" / "metadata"
@@ -129,56 +113,6 @@ def test_a_damaged_name_in_the_position_is_a_damaged_checkpoint(folder, text):
         f"the checkpoint of step {step} is damaged (position is not what was saved); trying the previous one"
         for step in (30, 20)
     ]
-
-
-def test_a_best_checkpoint_whose_loss_cannot_be_read_is_named_and_kept(folder):
-    path = folder / "20" / "position" / "metadata"
-    path.write_bytes(path.read_bytes()[:100])
-    step, told = best_of(folder)
-    assert step == 30  # the best of the others
-    assert len(told) == 1
-    assert told[0].startswith("the checkpoint of step 20 is damaged (")
-    assert told[0].endswith("): its scores are unknown, so it does not count as the best")
-    assert save(folder, {40: 5.0, 50: 4.0}, keep=1) == [20, 30, 50]
-
-
-def test_a_position_that_is_nested_too_deeply_to_be_read_is_damaged(folder):
-    (folder / "20" / "position" / "metadata").write_text("[" * 100_000)
-    validations, unreadable = checkpoint.validations_of({20: folder / "20", 30: folder / "30"})
-    assert (list(validations), unreadable) == ([30], {20: "it is not JSON"})
-
-
-def of_an_earlier_version(folder):
-    """Checkpoints as they were written when Orbax kept the loss in a file of its own and digests had no checksum."""
-    for path in folder.glob("*/position/metadata"):
-        record = json.loads(path.read_text(encoding="utf-8"))
-        loss, digests = record.pop("loss"), record.pop("digests")
-        record.pop("scores")
-        del digests["checksum"]
-        digests["position"] = digest.digest_of_record(record)
-        path.write_text(json.dumps({**record, "digests": digests}), encoding="utf-8")
-        metrics = path.parents[1] / "metrics" / "metrics"
-        metrics.parent.mkdir()
-        metrics.write_text(json.dumps({"loss": loss}), encoding="utf-8")
-
-
-def test_checkpoints_of_earlier_versions_have_their_loss_in_a_file(folder):
-    of_an_earlier_version(folder)
-    assert best_of(folder) == (20, [])
-    assert_bitwise(restore(folder)[0][0], state(30))
-    shutil.rmtree(folder / "20" / "metrics")
-    assert best_of(folder) == (30, [])
-
-
-@pytest.mark.parametrize("text", ["", '{"los', '{"lost": 1.0}', "3"])
-def test_a_damaged_loss_of_an_earlier_version_is_named(folder, text):
-    of_an_earlier_version(folder)
-    (folder / "20" / "metrics" / "metrics").write_text(text, encoding="utf-8")
-    step, told = best_of(folder)
-    assert step == 30
-    assert len(told) == 1
-    assert told[0].startswith("the checkpoint of step 20 is damaged (")
-    assert restore(folder)[1:] == ([10, 20, 30], [])
 
 
 def test_another_model_is_named_by_its_paths(folder):
@@ -284,3 +218,135 @@ def test_a_checkpoint_is_read_in_other_bits_and_continued_in_its_own(folder, tmp
     ):
         with pytest.raises(UserError, match=r"30/params was saved in float64: set JAX_ENABLE_X64=1 to read it$"):
             read()
+
+
+def read(folder, step=None, tell=pytest.fail, items=("params", "optimizer")):
+    """Items of the best checkpoint, compared with what was saved; its step."""
+    abstract = {"params": ABSTRACT.params, "optimizer": ABSTRACT.optimizer}
+    asked = {item: abstract[item] for item in items}
+    found, where = restoring.restore_items(folder, asked, step=step, metric="loss", check=ACCEPT, tell=tell)
+    saved = state(where["step"])
+    assert_bitwise(found, {item: getattr(saved, item) for item in items})
+    return where["step"]
+
+
+def meanwhile(monkeypatch, module, name, action):
+    """Call `action` once, when a function is first called."""
+    real, first = getattr(module, name), [True]
+
+    def called(*args, **options):
+        if first.pop() if first else False:
+            action()
+        return real(*args, **options)
+
+    monkeypatch.setattr(module, name, called)
+
+
+def removed(folder):
+    """The training removes its best checkpoint, as it has a better one."""
+    shutil.rmtree(folder / "20")
+
+
+def removed_slowly(folder):
+    def rest():
+        time.sleep(0.2)
+        shutil.rmtree(folder / "20")
+
+    shutil.rmtree(folder / "20" / "optimizer")
+    threading.Thread(target=rest).start()
+
+
+@pytest.mark.parametrize("action", [removed, removed_slowly])
+@pytest.mark.parametrize("when", [(position_file, "read"), (restoring, "_read_arrays")], ids=["position", "arrays"])
+def test_a_checkpoint_that_goes_while_it_is_read_is_not_damaged(folder, monkeypatch, action, when):
+    with locked(folder.parent):
+        meanwhile(monkeypatch, *when, lambda: action(folder))
+        assert read(folder) == 30
+
+
+def test_a_step_that_is_asked_for_and_goes_is_missing_not_damaged(folder, monkeypatch):
+    meanwhile(monkeypatch, restoring, "_read_arrays", lambda: removed(folder))
+    with pytest.raises(UserError, match=r"has no checkpoint of step 20; it has 10, 30$"):
+        read(folder, step=20)
+
+
+def test_what_stays_as_it_is_is_damaged_also_beside_a_training(folder, monkeypatch):
+    monkeypatch.setattr(restoring, "SETTLED", 0.2)
+    shutil.rmtree(folder / "20" / "params")  # a removal that a kill has cut short
+    told = []
+    with locked(folder.parent):
+        assert read(folder, tell=told.append) == 30
+    assert len(told) == 1
+    assert told[0].startswith("the checkpoint of step 20 is damaged (")
+
+
+def test_a_process_that_is_stopped_meanwhile_does_not_miss_the_removal(folder, monkeypatch):
+    """Each of its short waits takes as long as the whole watch; what was read begins to go in the third."""
+    clock = StoppedClock(restoring.SETTLED, {3: lambda: removed(folder)})
+    monkeypatch.setattr(restoring, "time", clock)
+    with locked(folder.parent):
+        assert restoring.is_removed(folder / "20")
+    assert clock.slept == 3
+
+
+def test_checkpoints_that_are_replaced_without_an_end_are_given_up_in_a_sentence(folder, monkeypatch):
+    real = restoring._read_arrays
+    monkeypatch.setattr(restoring, "_read_arrays", lambda place, placed: real(place.with_name("none"), placed))
+    monkeypatch.setattr(restoring, "is_removed", lambda _: True)
+    monkeypatch.setattr(restoring, "LISTINGS", 3)
+    with pytest.raises(UserError, match=r"faster than they can be read; decode from a copy of the workdir, or train"):
+        read(folder)
+
+
+@pytest.mark.drill
+def test_reading_beside_a_fast_rotation_always_finds_a_whole_checkpoint(tmp_path, tally):
+    folder, stop = tmp_path / "checkpoints", threading.Event()
+    save(folder, {1: None}, keep=1)
+
+    def rotate():
+        with locked(tmp_path), checkpoint.manager(folder, keep=1) as checkpoints:
+            for step in itertools.count(2):
+                if stop.is_set():
+                    return
+                checkpoint.save(checkpoints, state(step), position(step), scores={"loss": 1 / step})
+                checkpoint.wait(checkpoints)
+
+    thread, tries, losses, steps = threading.Thread(target=rotate), 300, [], set()
+    thread.start()
+    try:
+        for i in range(tries):
+            try:
+                steps.add(read(folder, tell=losses.append, items=("params", "optimizer")[: 1 + i % 2]))
+            except Exception as error:
+                losses.append(repr(error))
+    finally:
+        stop.set()
+        thread.join()
+    print(losses, len(steps))  # noqa: T201
+    assert len(steps) > 20
+    tally(tries=tries, losses=len(losses))
+
+
+@pytest.mark.drill
+def test_decoding_beside_a_real_training_that_keeps_one_checkpoint(tmp_path, tally):
+    options = {"training__max_steps": 100_000, "training__save_every": 1, "training__keep": 1}
+    options |= {"training__validate_every": 100_000}  # no best one stays
+    config, workdir = tiny.config_file(tmp_path, **options), tmp_path / "run"
+    steps, tries, losses = [], 60, []
+    with processes.launched(config, workdir, 1, [[]], [{}]) as training:
+        processes.wait_for_step(training, workdir, 1)
+        for _ in range(tries):
+            try:
+                steps.append(load(workdir, tell=losses.append).steps[0][0])
+            except Exception as error:
+                losses.append(repr(error))
+        command = [sys.executable, "decode.py", f"--workdir={workdir}", "--input=-"]
+        for _ in range(5):
+            ended = subprocess.run(command, input="One\n", cwd=tiny.ROOT, capture_output=True, text=True, check=False)
+            if ended.returncode or "damaged" in ended.stderr or "Traceback" in ended.stderr:
+                losses.append(ended.stderr)
+        assert training[0].popen.poll() is None, training[0].told
+    print(losses, steps)  # noqa: T201
+    assert len(set(steps)) > 10
+    assert steps == sorted(steps)
+    tally(tries=tries + 5, losses=len(losses))

@@ -12,10 +12,9 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.guard import Expendable
-from convs2s_jax.reporting import log
 from convs2s_jax.training.run.processes.interrupts import StoppedBeforeUpdateError
-from convs2s_jax.training.run.reports import metrics_file
-from convs2s_jax.training.run.reports.reports import Reports, perplexity
+from convs2s_jax.training.run.reports import facts, metrics_file
+from convs2s_jax.training.run.reports.reports import Reports
 from tests import tiny
 
 
@@ -106,12 +105,6 @@ def test_a_huge_loss_has_no_perplexity_and_no_overflow(tmp_path, loss):
     assert line["loss"] == (loss if math.isfinite(loss) else None)
 
 
-def test_perplexity_is_the_exponential_as_far_as_floats_go():
-    assert [perplexity(loss) for loss in (0.0, 1.0, 699.0)] == [1.0, math.e, math.exp(699.0)]
-    assert perplexity(710.0) == perplexity(math.inf) == math.inf
-    assert math.isnan(perplexity(math.nan))
-
-
 def test_lines_beyond_the_resumed_step_are_dropped(tmp_path):
     with Reports(tmp_path, step=0) as reports:
         for step in (10, 20, 30, 40):
@@ -190,13 +183,6 @@ def test_what_is_no_report_is_not_read_as_one(tmp_path, text):
         assert not reports.has(split="test", step=3)
 
 
-def test_lines_of_earlier_versions_have_no_checksum(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text('{"step": 5, "epoch": 1, "split": "test", "loss": 1.0}\n', encoding="utf-8")
-    with Reports(tmp_path, step=9) as reports:
-        assert reports.has(split="test", step=5)
-    assert not (tmp_path / "metrics.jsonl.damaged").exists()
-
-
 def test_what_is_told_goes_to_the_user_and_the_log(tmp_path, capsys):
     for sentence in ("größer", "again"):
         with Reports(tmp_path, step=0) as reports:
@@ -257,7 +243,7 @@ def test_a_report_knows_why_a_run_ended_before_its_first_update_and_the_way_out(
     why = f"the loss is nan{' and so on' * 40}: the way out"
     with pytest.raises(UserError), Reports(tmp_path, step=0):
         raise UserError(why)
-    found = log.read((tmp_path / "train.log").read_text())
+    found = facts.read(tmp_path)
     assert (found.stopped, found.why) == ("step 0", why)
 
 
@@ -272,8 +258,6 @@ def test_the_error_that_ends_a_training_is_in_its_log(tmp_path, capsys):
     for step, error in enumerate((UserError("the disk is full"), StoppedBeforeUpdateError(), KeyboardInterrupt()), 7):
         with pytest.raises(type(error)):
             ended(step, error)
-    text = (tmp_path / "train.log").read_text()
-    [line] = text.splitlines()
+    [line] = (tmp_path / "train.log").read_text().splitlines()
     assert line.split(maxsplit=2)[2] == "stopped at step 7, epoch 2: the disk is full"
-    assert (log.read(text).stopped, log.read(text).why) == ("step 7, epoch 2", "the disk is full")
     assert "full" not in capsys.readouterr().err

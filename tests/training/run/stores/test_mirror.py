@@ -25,7 +25,7 @@ RUN = "gs://bucket/run"
 def copy(saved, tmp_path):
     """A local copy with checkpoints 10, 20 (the best) and 30, and other files; nothing is in the store yet."""
     folder = tmp_path / "copy"
-    shutil.copytree(saved, folder / "checkpoints")
+    shutil.copytree(saved.parent, folder)
     for name, text in {
         "config.json": "{}",
         "metrics.jsonl": "1\n2\ntorn",
@@ -168,33 +168,6 @@ def test_a_checkpoint_that_is_cut_off_does_not_count(bucket, copy, tmp_path, mon
         if path.is_file()
     ]
     assert sorted(found) == sorted(here)  # nothing is left of the first try
-
-
-def test_a_loss_that_comes_later_replaces_one_object(bucket, copy, requests):  # noqa: F811
-    mine = mirrored(copy)
-    mine.push()
-    requests.clear()
-    with checkpoint.manager(copy / "checkpoints", keep=9) as checkpoints:
-        checkpoint.save(checkpoints, state(30), position(30), scores={"loss": 0.5})
-        checkpoint.wait(checkpoints)
-    mine.push()
-    assert requests == [("write", f"{RUN}/checkpoints/30/{mirror.MARK}")]
-    with store_copy.opened(RUN) as folder:
-        assert (
-            restoring.restore_items(folder / "checkpoints", {}, step=None, metric="loss", check=ACCEPT, tell=print)[1][
-                "step"
-            ]
-            == 30
-        )
-
-
-def test_a_checkpoint_that_is_put_aside_to_be_written_again_stays(bucket, copy, requests):  # noqa: F811
-    mine = mirrored(copy)
-    mine.push()
-    requests.clear()
-    checkpoint.put_aside(copy / "checkpoints" / "30", "30.before")
-    mine.push()
-    assert requests == []
 
 
 def test_a_damaged_checkpoint_goes_aside_in_the_store_too(bucket, copy, tmp_path):  # noqa: F811
