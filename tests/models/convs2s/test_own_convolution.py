@@ -14,7 +14,7 @@ from convs2s_jax.core.config import record
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.models.convs2s.convolutions import CONVOLUTIONS, EveryLayerAlike, register_convolution
 from convs2s_jax.training import sharding_table
-from convs2s_jax.training.run.validation import evaluator
+from convs2s_jax.training.run.programs import evaluator
 from convs2s_jax.training.sharding import replicated
 from tests.examples.test_examples import example
 from tests.helpers import array, close, drills_but
