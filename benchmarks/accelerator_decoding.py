@@ -16,7 +16,7 @@ import numpy as np
 from accelerator_tools import FIRST, Found, digits, held, memory, preset, spread, timed
 from machine import decoder_flops, encoder_flops
 
-from convs2s_jax.models import encoder_decoder, quantizing
+from convs2s_jax.models import conversion, encoder_decoder
 from convs2s_jax.search.batching import Batching, batches
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.translate import translate
@@ -47,8 +47,8 @@ def decoding(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: flo
     cfg, vocabulary = preset(sizes["decode"], arguments.dtype).model, sizes["vocabulary"]
     params = encoder_decoder.init(jax.random.key(1), cfg, source_vocabulary=vocabulary, target_vocabulary=vocabulary)
     itemsize = jnp.dtype(arguments.dtype).itemsize
-    floats = jax.block_until_ready(jax.jit(encoder_decoder.precompute, static_argnums=1)(params, cfg))
-    integers = jax.block_until_ready(jax.jit(quantizing.quantize_kernels)(floats))
+    floats = jax.block_until_ready(jax.jit(conversion.precompute, static_argnums=1)(params, cfg))
+    integers = jax.block_until_ready(jax.jit(conversion.quantize_kernels)(floats))
     search = SearchConfig(beam_size=5, max_length_a=1.1, max_length_b=0, stop="fairseq")
     drawn = np.random.default_rng(1)
     lengths = source_lengths(sizes, arguments.data)

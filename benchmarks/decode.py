@@ -26,7 +26,7 @@ from convs2s_jax.commands.shared import read_config
 from convs2s_jax.data import parallel_text, vocabulary
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics.scoring import score
-from convs2s_jax.models import encoder_decoder, quantizing
+from convs2s_jax.models import conversion, encoder_decoder
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.search.batching import Batching
 from convs2s_jax.search.config import SearchConfig
@@ -98,8 +98,8 @@ def fresh(shape: str, arguments: argparse.Namespace) -> tuple[Model, list[np.nda
         jax.random.key(1), model, source_vocabulary=made.src.size, target_vocabulary=made.tgt.size
     )
     before = time.perf_counter()
-    params = jax.block_until_ready(jax.jit(encoder_decoder.precompute, static_argnums=1)(params, model))
-    params = jax.jit(quantizing.quantize_kernels)(params) if arguments.int8 else params
+    params = jax.block_until_ready(jax.jit(conversion.precompute, static_argnums=1)(params, model))
+    params = jax.jit(conversion.quantize_kernels)(params) if arguments.int8 else params
     print(f"\n{shape}: precomputed in {time.perf_counter() - before:.2f} s, compiled", flush=True)
     return Model(shape, params, model, made.tgt.size, learned(arguments, cfg, made)), sources
 

@@ -29,7 +29,7 @@ from updates import compiled
 from convs2s_jax.commands.shared import read_config
 from convs2s_jax.data import parallel_text
 from convs2s_jax.metrics.scoring import score
-from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models import conversion
 from convs2s_jax.search.translate import translate
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.prepare import Run, prepare
@@ -173,7 +173,7 @@ def lines(workdir: Path, split: str) -> list[dict]:
 def scores_of(workdir: Path, arguments: argparse.Namespace) -> dict[str, float | str]:
     """Return the scores of a run: the best checkpoint by validation loss, beam search on the test set."""
     trained = load(workdir, tell=print)
-    split = partial(encoder_decoder.split, cfg=trained.cfg.model)  # as trained: direction and length of each kernel
+    split = partial(conversion.split, cfg=trained.cfg.model)  # as trained: direction and length of each kernel
     count = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(split, trained.params)))
     trained = precomputed(trained)
     text = parallel_text.read(dataclasses.replace(trained.cfg.data, dir=arguments.data), "test")

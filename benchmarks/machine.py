@@ -14,8 +14,8 @@ import jax
 
 from convs2s_jax.core.guard import guard
 from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.models.convs2s.layers import layer_channels
-from convs2s_jax.models.light.layers import LightConfig
+from convs2s_jax.models.convs2s import layer_channels
+from convs2s_jax.models.light import LightConfig
 
 SIDE = 2048
 

@@ -30,7 +30,7 @@ from updates import MULTI30K, compiled
 from convs2s_jax.commands.shared import read_config
 from convs2s_jax.core.platforms import keep_freed_memory
 from convs2s_jax.data import parallel_text
-from convs2s_jax.models import encoder_decoder, quantizing
+from convs2s_jax.models import conversion, encoder_decoder
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.translate import translate
 from convs2s_jax.training.run.config import Config
@@ -205,9 +205,9 @@ def decoding(cfg: Config, run: Run, test: Sequence[Sequence[int]], case: Case) -
     work = case.work
     sizes = {"source_vocabulary": run.vocabularies.src.size, "target_vocabulary": run.vocabularies.tgt.size}
     params = encoder_decoder.init(jax.random.key(1), cfg.model, **sizes)
-    params = jax.jit(encoder_decoder.precompute, static_argnums=1)(params, cfg.model)
+    params = jax.jit(conversion.precompute, static_argnums=1)(params, cfg.model)
     if case.int8:
-        params = jax.jit(quantizing.quantize_kernels)(params)
+        params = jax.jit(conversion.quantize_kernels)(params)
     last = work["symbols"] - 1
     search = SearchConfig(beam_size=work["beam"], max_length_a=0.0, max_length_b=last, min_length=last, stop="fairseq")
     sources = [np.asarray(ids) for ids in test[: work["count"]]]

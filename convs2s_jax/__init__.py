@@ -10,19 +10,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from convs2s_jax.core.config import build, to_dict
     from convs2s_jax.core.errors import UserError
-    from convs2s_jax.models.average import average
-    from convs2s_jax.models.classifier.model import ClassifierConfig
-    from convs2s_jax.models.classifier.model import init as init_classifier
-    from convs2s_jax.models.classifier.model import logits as classifier_logits
-    from convs2s_jax.models.classifier.model import split as split_classifier
-    from convs2s_jax.models.config import ModelConfig
-    from convs2s_jax.models.convs2s.convolutions import register_convolution
-    from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
-    from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
-    from convs2s_jax.models.encoder_decoder import cast, decode, decoder_inputs, encode, init, init_cache, precompute
-    from convs2s_jax.models.encoder_decoder import split as split_kernels
-    from convs2s_jax.models.layer_attention import layer_attention
-    from convs2s_jax.models.receptive_field import receptive_fields
+    from convs2s_jax.models.classifier import ClassifierConfig
+    from convs2s_jax.models.classifier import init as init_classifier
+    from convs2s_jax.models.classifier import logits as classifier_logits
+    from convs2s_jax.models.classifier import split as split_classifier
+    from convs2s_jax.models.config import ModelConfig, receptive_fields, register_decoder, register_encoder
+    from convs2s_jax.models.conversion import average, cast, precompute
+    from convs2s_jax.models.conversion import split as split_kernels
+    from convs2s_jax.models.convolutions import register_convolution
+    from convs2s_jax.models.convs2s import ConvDecoderConfig, ConvEncoderConfig
+    from convs2s_jax.models.encoder_decoder import decode, decoder_inputs, encode, init, init_cache, layer_attention
     from convs2s_jax.nn.weight_norm import merge as merge_kernels
     from convs2s_jax.search.batching import Batching
     from convs2s_jax.search.beam import beam_search
@@ -77,6 +74,8 @@ __all__ = [
     "precompute",
     "receptive_fields",
     "register_convolution",
+    "register_decoder",
+    "register_encoder",
     "request",
     "row_shards",
     "score",
@@ -92,21 +91,21 @@ __all__ = [
 _PLACES = {
     "Batch": "training.batch.Batch",
     "Batching": "search.batching.Batching",
-    "ClassifierConfig": "models.classifier.model.ClassifierConfig",
-    "ConvDecoderConfig": "models.convs2s.decoder.ConvDecoderConfig",
-    "ConvEncoderConfig": "models.convs2s.encoder.ConvEncoderConfig",
+    "ClassifierConfig": "models.classifier.ClassifierConfig",
+    "ConvDecoderConfig": "models.convs2s.ConvDecoderConfig",
+    "ConvEncoderConfig": "models.convs2s.ConvEncoderConfig",
     "LossSums": "training.batch.LossSums",
     "MeshConfig": "training.mesh.MeshConfig",
     "ModelConfig": "models.config.ModelConfig",
     "SearchConfig": "search.config.SearchConfig",
     "TrainState": "training.step.TrainState",
     "UserError": "core.errors.UserError",
-    "average": "models.average.average",
+    "average": "models.conversion.average",
     "batch_sharding": "training.sharding.batch_sharding",
     "beam_search": "search.beam.beam_search",
     "build": "core.config.build",
-    "cast": "models.encoder_decoder.cast",
-    "classifier_logits": "models.classifier.model.logits",
+    "cast": "models.conversion.cast",
+    "classifier_logits": "models.classifier.logits",
     "compile_steps": "training.parallel.compile_steps",
     "decode": "models.encoder_decoder.decode",
     "decoder_inputs": "models.encoder_decoder.decoder_inputs",
@@ -114,24 +113,26 @@ _PLACES = {
     "force": "search.generate.force",
     "init": "models.encoder_decoder.init",
     "init_cache": "models.encoder_decoder.init_cache",
-    "init_classifier": "models.classifier.model.init",
+    "init_classifier": "models.classifier.init",
     "init_state": "training.step.init_state",
-    "layer_attention": "models.layer_attention.layer_attention",
+    "layer_attention": "models.encoder_decoder.layer_attention",
     "load": "translation.translator.load",
     "load_classifier": "translation.classifier.load",
     "loss": "training.loss.loss",
     "make_mesh": "training.mesh.make",
     "merge_kernels": "nn.weight_norm.merge",
     "search_options": "search.options.search_options",
-    "precompute": "models.encoder_decoder.precompute",
-    "receptive_fields": "models.receptive_field.receptive_fields",
-    "register_convolution": "models.convs2s.convolutions.register_convolution",
+    "precompute": "models.conversion.precompute",
+    "receptive_fields": "models.config.receptive_fields",
+    "register_convolution": "models.convolutions.register_convolution",
+    "register_decoder": "models.config.register_decoder",
+    "register_encoder": "models.config.register_encoder",
     "request": "search.request.request",
     "row_shards": "training.mesh.row_shards",
     "score": "search.translate.score",
     "shardings": "training.sharding.shardings",
-    "split_classifier": "models.classifier.model.split",
-    "split_kernels": "models.encoder_decoder.split",
+    "split_classifier": "models.classifier.split",
+    "split_kernels": "models.conversion.split",
     "to_dict": "core.config.to_dict",
     "translate": "search.translate.translate",
     "update": "training.step.update",

@@ -19,8 +19,8 @@ import optax
 
 import convs2s_jax as convs2s
 from convs2s_jax.core.config import check, record
-from convs2s_jax.models.convs2s.convolutions import EveryLayerAlike
-from convs2s_jax.models.convs2s.layers import ConvLayer
+from convs2s_jax.models.convolutions import EveryLayerAlike
+from convs2s_jax.models.convs2s import ConvLayer
 from convs2s_jax.nn import affine, convolution, struct
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.convolution import DenseForm

@@ -32,7 +32,6 @@ import pytest  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
 from convs2s_jax.core import config  # noqa: E402
-from convs2s_jax.models.convs2s import convolutions  # noqa: E402
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -68,12 +67,8 @@ SHARED = Path(__file__).parents[2] / "shared"
 
 @pytest.fixture
 def own_kinds(monkeypatch):
-    """Convolutions that a test registers are gone after it."""
-    before = dict(convolutions.CONVOLUTIONS)
+    """Kinds that a test registers are gone after it."""
     monkeypatch.setattr(config, "_ADDED", {})
-    yield
-    convolutions.CONVOLUTIONS.clear()
-    convolutions.CONVOLUTIONS.update(before)
 
 
 @pytest.fixture(scope="session")

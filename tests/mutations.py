@@ -65,7 +65,7 @@ nn/recurrent_attention.py  nn/test_recurrent_attention.py -k loop
 - jnp.tanh(add_broadcast(keys, query[:, None]))
 + add_broadcast(keys, query[:, None])
 masks: convolutions of the encoder read padding
-models/convs2s/encoder.py  models/test_encoder_laws.py -k padding_on_either_side
+models/convs2s.py  models/test_encoder_laws.py -k padding_on_either_side
 - dropout(zero_padding(outputs[-1], mask), rate, k)
 + dropout(outputs[-1], rate, k)
 masks: padding trains a row of the table
@@ -77,19 +77,19 @@ nn/pooling.py  models/classifier/test_classifier.py -k padding
 - jnp.where(mask[:, :, None], x, least)
 + x
 scaling: residuals without sqrt(.5)
-models/convs2s/layers.py  models/convs2s/test_layers.py -k halves
+models/convs2s.py  models/convs2s/test_layers.py -k halves
 - shard_channels((x + r) * SQRT_HALF)
 + shard_channels(x + r)
 scaling: values without embeddings
-models/convs2s/encoder.py  interop/test_golden.py
+models/convs2s.py  interop/test_golden.py
 - values=(z + e) * SQRT_HALF
 + values=z * SQRT_HALF
 scaling: gradient of the encoder divided by n, not 2 n
-models/convs2s/decoder.py  interop/test_golden.py
+models/convs2s.py  interop/test_golden.py
 - 1.0 / (2 * count) if count
 + 1.0 / count if count
 scaling: light models do not multiply embeddings by sqrt(E)
-models/light/layers.py  interop/test_light_golden.py -k outputs_and_gradients
+models/light.py  interop/test_light_golden.py -k outputs_and_gradients
 - embedding.rows(params.table, tokens) * E**0.5
 + embedding.rows(params.table, tokens)
 convolution: the history is one step old
@@ -129,7 +129,7 @@ nn/weight_norm.py  nn/test_weight_norm.py -k direction_v
 - jnp.sqrt(jnp.sum(jnp.square(v), axis=axes, keepdims=True))
 + jnp.sum(jnp.square(v), axis=axes, keepdims=True)
 weight norm: averages of directions
-models/average.py  models/test_average.py
+models/conversion.py  models/test_average.py
 - [weight_norm.merge(tree) for tree in trees]
 + list(trees)
 dropout: what is kept is not enlarged

@@ -1,7 +1,7 @@
 """The whole model as a Flax module, in Linen and NNX, built on the pure functions of `models.encoder_decoder`.
 
 Parameters are the records of the pure functions, with kernels split into direction and length
-(`encoder_decoder.split`), as in the training loop.
+(`conversion.split`), as in the training loop.
 """
 
 from typing import Any
@@ -9,11 +9,11 @@ from typing import Any
 import jax
 from flax import linen, nnx
 
-from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models import conversion, encoder_decoder
 from convs2s_jax.models.checks import check_pairs
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
-from convs2s_jax.models.memory import Memory
+from convs2s_jax.models.kinds import Memory
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.types import Array, Key, Tree
 
@@ -122,12 +122,12 @@ class NNXModel(nnx.Module):
 
 def _init(key: Key, cfg: ModelConfig, source: int, target: int) -> Params:
     params = encoder_decoder.init(key, cfg, source_vocabulary=source, target_vocabulary=target)
-    return encoder_decoder.split(params, cfg)
+    return conversion.split(params, cfg)
 
 
 def _computed(params: Params, cfg: ModelConfig) -> Params:
     """Merge kernels and cast to the dtype of the computation."""
-    return encoder_decoder.cast(weight_norm.merge(params), cfg)
+    return conversion.cast(weight_norm.merge(params), cfg)
 
 
 def _logits(params: Params, cfg: ModelConfig, src: Array, tgt: Array, key: Key | None) -> Array:

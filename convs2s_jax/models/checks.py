@@ -6,8 +6,6 @@ They only use types, shapes and dtypes, so they cost nothing in a compiled funct
 import functools
 import math
 import numbers
-import types
-import typing
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -16,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from convs2s_jax.core.tokens import SPECIAL
+from convs2s_jax.models.kinds import Memory
 from convs2s_jax.nn.embedding import Embedding
 from convs2s_jax.nn.quantized import is_quantized
 from convs2s_jax.nn.sharded_params import any_sharded, is_sharded
@@ -57,31 +56,9 @@ def check_static(name: str, value: Any) -> None:
         )
 
 
-def check_record(name: str, value: Any, factory: Any, kind: str) -> None:
-    """Reject parameters or a cache of another kind than the config's, of a type that `factory` does not return.
-
-    The type is the return annotation of `factory`. If it is `Any` or missing, every type is accepted.
-
-    Raises:
-      TypeError: another type, or an annotation that is a string or lists several types, which cannot be compared.
-    """
-    annotated = getattr(factory, "__annotations__", {}).get("return", Any)
-    if annotated is Any:
-        return
-    record = types.NoneType if annotated is None else typing.get_origin(annotated) or annotated
-    if not isinstance(record, type) or record is types.UnionType:
-        raise TypeError(
-            f"`{factory.__name__}` of the kind '{kind}' is annotated to return {annotated!r}: use a single class, "
-            "without quotes and without `from __future__ import annotations`, or omit the annotation"
-        )
-    if not isinstance(value, record):
-        raise TypeError(
-            f"{name} is a {type(value).__name__}: the kind '{kind}' of cfg uses a {record.__name__}; pass what "
-            f"`{factory.__name__}` returns for this cfg"
-        )
-
-
-def check_shapes(name: str, params: Any, init: Callable[..., Any], cfg: Hashable, dim: int) -> None:
+def check_shapes(
+    name: str, params: Any, init: Callable[..., Any], cfg: Hashable, dim: int, *, precomputed: bool = False
+) -> None:
     """Reject parameters whose sizes are not those that the `init` of their kind returns for this config.
 
     An array may have more axes, as kernels in groups of channels have on a mesh with `tensor`. Shards are not checked,
@@ -93,11 +70,12 @@ def check_shapes(name: str, params: Any, init: Callable[..., Any], cfg: Hashable
       init: the `init` of this kind.
       cfg: config of this kind.
       dim: embedding size E of the whole model.
+      precomputed: whether the parameters may have arrays besides those that `init` returns.
     """
     if not (any_sharded(params) or jax.sharding.get_abstract_mesh().manual_axes):
         found = jax.tree_util.tree_leaves_with_path(params, is_leaf=is_quantized)
         vocabulary = len(params.embedding.table) if found else 0
-        _check_shapes(name, tuple((path, leaf.shape) for path, leaf in found), init, cfg, vocabulary, dim)
+        _check_shapes(name, tuple((path, leaf.shape) for path, leaf in found), init, cfg, vocabulary, dim, precomputed)
 
 
 @functools.lru_cache
@@ -108,12 +86,13 @@ def _check_shapes(
     cfg: Hashable,
     vocabulary: int,
     dim: int,
+    precomputed: bool,
 ) -> None:
     """Compare paths and sizes with those that `init` returns. What was accepted is remembered, errors are not."""
-    made = jax.eval_shape(lambda: init(jax.random.key(0), cfg, vocabulary=vocabulary, dim=dim, rate=0.0))
+    made = jax.eval_shape(lambda: init(jax.random.key(0), cfg, vocabulary, dim, 0.0))
     expected = {path: leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(made)}
     given = dict(found)
-    for path in (*expected, *given):
+    for path in expected if precomputed else (*expected, *given):
         if path in expected and path in given and _fits(given[path], expected[path]):
             continue
         has, needs = (f"shape {of[path]}" if path in of else "no array" for of in (given, expected))
@@ -157,13 +136,6 @@ def check_vocabulary(name: str, entries: Any) -> None:
         )
 
 
-def check_labels(labels: Any) -> None:
-    """Reject anything but an integer above 0."""
-    check_static("labels", labels)
-    if not isinstance(labels, numbers.Integral) or labels < 1:
-        raise ValueError(f"labels is {labels!r}: expected the number of labels, an integer above 0")
-
-
 def check_pairs(src: Any, tgt: Any) -> None:
     """Reject anything but token arrays with the same number of rows on both sides."""
     check_tokens("src", src)
@@ -173,28 +145,30 @@ def check_pairs(src: Any, tgt: Any) -> None:
 
 
 def check_memory(memory: Any, rows: int) -> None:
-    """Reject anything but a memory, and a number of rows that is not a multiple of its sentences.
-
-    Args:
-      memory: as an encoder returns it, or prepared. Both have a mask [B, S].
-      rows: N, of a cache or of tokens.
-    """
+    """Reject anything but a memory, and a number of rows N that is not a multiple of its sentences."""
     check_static("rows", rows)
-    mask = getattr(memory, "mask", None)
-    if mask is None:
+    if not isinstance(memory, Memory):
         raise TypeError(f"memory is a {type(memory).__name__}: expected what `encode` or `prepare` returns")
-    if rows < 1 or rows % len(mask):
-        raise ValueError(f"{rows} rows for a memory of {len(mask)} sentences: use a multiple, W rows per sentence")
+    if rows < 1 or rows % len(memory.mask):
+        raise ValueError(
+            f"{rows} rows for a memory of {len(memory.mask)} sentences: use a multiple, W rows per sentence"
+        )
 
 
-def check_cache(cache: Tree, rows: int) -> None:
-    """Reject a cache whose number of rows differs from that of the tokens."""
+def check_cache(cache: Tree, expected: Callable[[], Tree], rows: int) -> None:
+    """Reject a cache that has other arrays than `expected` returns, the `init_cache` of the model for these rows."""
     found = {leaf.shape[:1] for leaf in jax.tree.leaves(cache)}
     if found - {(rows,)}:
         (count, *_), *_ = found - {(rows,)}
         raise ValueError(
             f"tokens have {rows} rows and the cache has {count}: call `init_cache` with the rows of the tokens"
         )
+    if _shapes(cache) != _shapes(jax.eval_shape(expected)):
+        raise ValueError("cache does not belong to this model: pass what `init_cache` returns for these params and cfg")
+
+
+def _shapes(tree: Tree) -> Tree:
+    return jax.tree.structure(tree), [leaf.shape for leaf in jax.tree.leaves(tree)]
 
 
 def check_features(features: Array, channels: int) -> None:
@@ -204,3 +178,10 @@ def check_features(features: Array, channels: int) -> None:
             f"features have shape {features.shape} and the softmax layer reads {channels} channels: pass what "
             "`advance` returns"
         )
+
+
+def check_labels(labels: Any) -> None:
+    """Reject anything but an integer above 0."""
+    check_static("labels", labels)
+    if not isinstance(labels, numbers.Integral) or labels < 1:
+        raise ValueError(f"labels is {labels!r}: expected the number of labels, an integer above 0")

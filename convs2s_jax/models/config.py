@@ -1,13 +1,43 @@
-"""Configuration of an encoder-decoder, and checks of which encoders and decoders can be combined."""
+"""Configuration of an encoder-decoder: which kinds there are, and which of them can be combined."""
 
-from typing import Literal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-from convs2s_jax.core.config import check, record
-from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
-from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
+from convs2s_jax.core.config import add_kind, check, record
+from convs2s_jax.models.checks import check_config
+from convs2s_jax.models.convs2s import ConvDecoderConfig, ConvEncoderConfig
 from convs2s_jax.models.execution import ExecutionConfig, MatmulPrecision
-from convs2s_jax.models.protocols import check_rate
-from convs2s_jax.models.table import AnyDecoder, AnyEncoder
+from convs2s_jax.models.kinds import (
+    CacheT,
+    DecoderConfig,
+    DecoderFunctions,
+    EncoderConfig,
+    EncoderFunctions,
+    Init,
+    Memory,
+    NoEncoderConfig,
+    Options,
+    ParamsT,
+    check_rate,
+    same_memory,
+)
+from convs2s_jax.models.light import LightDecoderConfig, LightEncoderConfig
+from convs2s_jax.models.recurrent import RecurrentDecoderConfig, RecurrentEncoderConfig
+from convs2s_jax.models.slicenet import SliceNetDecoderConfig, SliceNetEncoderConfig
+from convs2s_jax.nn.types import Array
+
+EncoderConfigT = TypeVar("EncoderConfigT", bound=EncoderConfig)
+DecoderConfigT = TypeVar("DecoderConfigT", bound=DecoderConfig)
+
+if TYPE_CHECKING:  # type checkers do not know which kinds are registered
+    AnyEncoder = EncoderConfig
+    AnyDecoder = DecoderConfig
+else:
+    AnyEncoder = (
+        ConvEncoderConfig | LightEncoderConfig | RecurrentEncoderConfig | SliceNetEncoderConfig | NoEncoderConfig
+    )
+    AnyDecoder = ConvDecoderConfig | LightDecoderConfig | RecurrentDecoderConfig | SliceNetDecoderConfig
+"""The config of any kind of encoder or decoder: unions discriminated by `kind`. The first member is the default."""
 
 
 @record
@@ -85,3 +115,81 @@ class ModelConfig:
     def attends(self) -> bool:
         """Whether the decoder returns attention weights over the source tokens."""
         return self.decoder.returns_attention
+
+
+def register_encoder(
+    config: type[EncoderConfigT],
+    *,
+    init: Init[EncoderConfigT, ParamsT],
+    encode: Callable[[ParamsT, EncoderConfigT, Array, Options], Memory],
+) -> None:
+    """Register a kind of encoder for the rest of the process, so that `ModelConfig(encoder=config())` uses it.
+
+    Dictionaries with its kind, such as those in a `config.json`, can be read too, in processes that have registered it.
+    On a mesh, parameters that are not listed in `training.sharding.RULES` need a rule in `MeshConfig.rules`.
+
+    Args:
+      config: a `record` that inherits from `EncoderConfig`, with a field `kind` whose default is the name of the kind.
+        Defining the class and functions again, under the same name, replaces what was registered.
+      init, encode: as in `EncoderFunctions`.
+
+    Raises:
+      ValueError: the kind is taken, or the class is not a record of a kind of encoder.
+    """
+    _add(AnyEncoder, EncoderConfig, config)
+    config.functions = EncoderFunctions(init, encode)
+
+
+def register_decoder(
+    config: type[DecoderConfigT],
+    *,
+    init: Init[DecoderConfigT, ParamsT],
+    init_cache: Callable[[ParamsT, DecoderConfigT, Memory, int], CacheT],
+    advance: Callable[
+        [ParamsT, DecoderConfigT, Memory, CacheT, Array, Options], tuple[Array, tuple[Array, ...], CacheT]
+    ],
+    prepare: Callable[[ParamsT, DecoderConfigT, Memory], Memory] = same_memory,
+) -> None:
+    """Register a kind of decoder, as `register_encoder` does for encoders.
+
+    Args:
+      config: a `record` that inherits from `DecoderConfig`, with a field `kind` whose default is the name of the kind.
+      init, init_cache, advance, prepare: as in `DecoderFunctions`.
+
+    Raises:
+      ValueError: the kind is taken, or the class is not a record of a kind of decoder.
+    """
+    _add(AnyDecoder, DecoderConfig, config)
+    config.functions = DecoderFunctions(init, init_cache, advance, prepare)
+
+
+def _add(union: Any, base: type, config: type) -> None:
+    if not issubclass(config, base):
+        raise ValueError(
+            f"{config.__name__} is not a {base.__name__}: inherit from `{base.__module__}.{base.__name__}`"
+        )
+    add_kind(union, config)
+
+
+class ReceptiveFields(NamedTuple):
+    """Tokens that a position sees after each layer, from bottom to top. The last entry is for the whole stack.
+
+    Attributes:
+      encoder: source tokens, around the position and including it; None for a recurrent encoder, which sees all; empty
+        without an encoder.
+      decoder: target tokens, the position's own and those before it; None for a recurrent decoder. Attention sees the
+        whole source.
+    """
+
+    encoder: tuple[int, ...] | None
+    decoder: tuple[int, ...] | None
+
+
+def receptive_fields(cfg: ModelConfig) -> ReceptiveFields:
+    """Return the receptive fields of both sides: 1 + sum of (K - 1) r over the layers up to each, width K, dilation r.
+
+    Six blocks of width 5 see 25 tokens (section 3.2). Residual connections and padding do not change them. Near the
+    edges of a sentence, fewer tokens exist.
+    """
+    check_config(cfg, ModelConfig)
+    return ReceptiveFields(encoder=cfg.encoder.receptive_fields, decoder=cfg.decoder.receptive_fields)

@@ -1,42 +1,31 @@
-"""Encoder-decoder model functions: parameters, encoding, and decoding token by token or all at once."""
+"""The functions of an encoder-decoder: initial parameters, encoding, and decoding token by token or all at once."""
 
 import dataclasses
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from convs2s_jax.core.tokens import EOS, PAD
-from convs2s_jax.models import output
 from convs2s_jax.models.checks import (
     check_cache,
     check_config,
     check_features,
     check_memory,
+    check_pairs,
     check_params,
-    check_record,
     check_shapes,
     check_tokens,
     check_vocabulary,
 )
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.execution import matmul_precision_context
-from convs2s_jax.models.memory import Memory
-from convs2s_jax.models.protocols import DecoderSteps
-from convs2s_jax.models.table import DECODERS, ENCODERS, FAST_DECODERS
-from convs2s_jax.nn import draws, struct, weight_norm
+from convs2s_jax.models.kinds import Memory, Options
+from convs2s_jax.nn import draws, output, struct
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.dropout import typed
-from convs2s_jax.nn.embedding import Embedding
-from convs2s_jax.nn.layer_norm import LayerNorm
-from convs2s_jax.nn.quantized import Quantized
-from convs2s_jax.nn.sharded_params import ShardedParam, any_sharded, gather, gathered_by_layer, is_sharded
-from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Array, Key, Tree, accumulation_dtype
-
-T = TypeVar("T")
-_HALVES = (jnp.bfloat16, jnp.float16)
 
 
 @struct.dataclass
@@ -84,10 +73,9 @@ def init(key: Key, cfg: ModelConfig, *, source_vocabulary: int, target_vocabular
 def _init(key: Key, cfg: ModelConfig, source_vocabulary: int, target_vocabulary: int) -> Params:
     encoder_key, decoder_key = jax.random.split(key)
     dim, rate = cfg.embedding_dim, cfg.dropout
-    encoder, decoder = ENCODERS[cfg.encoder.kind], DECODERS[cfg.decoder.kind]
     params = Params(
-        encoder=encoder.init(encoder_key, cfg.encoder, vocabulary=source_vocabulary, dim=dim, rate=rate),
-        decoder=decoder.init(decoder_key, cfg.decoder, vocabulary=target_vocabulary, dim=dim, rate=rate),
+        encoder=cfg.encoder.functions.init(encoder_key, cfg.encoder, source_vocabulary, dim, rate),
+        decoder=cfg.decoder.functions.init(decoder_key, cfg.decoder, target_vocabulary, dim, rate),
     )
     return with_encoder_table(params, None) if cfg.share_embeddings else params
 
@@ -119,118 +107,11 @@ def with_shared_table(params: Params, cfg: ModelConfig) -> Params:
     return with_encoder_table(params, params.decoder.embedding.table) if cfg.share_embeddings else params
 
 
-def split(params: Params, cfg: ModelConfig) -> Params:
-    """Split kernels into direction and length for training (`nn.weight_norm`), in kinds that use it."""
-    check_params(params, Params)
+def check_decoder(params: Params, cfg: ModelConfig) -> None:
+    """Reject parameters of another decoder than that of cfg."""
     check_config(cfg, ModelConfig)
-    if isinstance(params, PrecomputedParams):
-        raise ValueError("params are precomputed for decoding: split those that `precompute` was called with")
-    encoder, decoder = params.encoder, params.decoder
-    return Params(
-        encoder=weight_norm.split(encoder) if cfg.encoder.normalised else encoder,
-        decoder=weight_norm.split(decoder) if cfg.decoder.normalised else decoder,
-    )
-
-
-def cast(params: T, cfg: Any) -> T:
-    """Cast parameters to the dtype of the computation, and gather sharded ones (`nn.sharded_params`) unless layers do.
-
-    If `cfg.dtype` is float32, float64 stays as it is.
-
-    Args:
-      params: parameters of any model.
-      cfg: its config; only `dtype` is read.
-    """
-    if cfg.dtype == "float32":
-        params = jax.tree.map(lambda x: x.astype(jnp.float32) if x.dtype in _HALVES else x, params, is_leaf=is_sharded)
-    else:
-        params = in_dtype(params, cfg.dtype)
-    return gather_before_layers(params, cfg) if any_sharded(params) else params
-
-
-def in_dtype(params: T, dtype: DTypeLike) -> T:
-    """Cast parameters to a dtype, including sharded ones, without gathering them.
-
-    Embeddings stay in float32, since their gradients add up row by row. So do the parameters of layer normalisation.
-    """
-
-    def convert(x: Any) -> Any:
-        return x if isinstance(x, Embedding | LayerNorm) else x.astype(dtype)
-
-    converted: T = jax.tree.map(
-        convert, params, is_leaf=lambda x: isinstance(x, Embedding | LayerNorm | ShardedParam | Quantized)
-    )
-    return converted
-
-
-def gather_before_layers(params: T, cfg: Any) -> T:
-    """Gather sharded parameters, except those in `blocks` that are not `early`: layers gather them.
-
-    Embedding tables are sent in the dtype of the computation.
-    """
-
-    def table(x: Any) -> Any:
-        if not is_sharded(x):
-            return x
-        return gather(x if cfg.dtype == "float32" else x.astype(cfg.dtype)).astype(x.dtype)
-
-    def convert(path: tuple[Any, ...], x: Any) -> Any:
-        name = path_of(path)
-        if isinstance(x, Embedding):
-            return Embedding(table=table(x.table), positions=table(x.positions))
-        left_to_layer = is_sharded(x) and not x.early and gathered_by_layer(name)
-        return x if left_to_layer else gather(x)
-
-    gathered: T = jax.tree_util.tree_map_with_path(
-        convert, params, is_leaf=lambda x: isinstance(x, Embedding | ShardedParam)
-    )
-    return gathered
-
-
-def precompute(params: Params, cfg: ModelConfig) -> Params:
-    """Precompute what the decoder computes from each word alone, so that each decoding step has less to do.
-
-    `encode`, `prepare`, `init_cache`, `advance`, `decode`, `loss`, `translate`, `score`, `force` and `layer_attention`
-    accept the result in place of the parameters, without a key. Functions that change, train or combine parameters do
-    not, so call `average`, `split` and `update` first. The tables can make the result larger than the parameters.
-    Results of the model are the same up to rounding. For decoders without such tables, the parameters are returned in
-    `cfg.dtype`.
-    """
-    if isinstance(params, PrecomputedParams):
-        return params
-    check_params(params, Params)
-    check_config(cfg, ModelConfig)
-    _decoder(params, cfg)  # for its checks
-    params = cast(params, cfg)
-    fast = FAST_DECODERS.get(cfg.decoder.kind)
-    if fast is None:
-        return params
-    params = with_shared_table(params, cfg)
-    with matmul_precision_context(cfg.matmul_precision):
-        return PrecomputedParams(encoder=params.encoder, decoder=fast.precompute(params.decoder, cfg.decoder))
-
-
-def for_one_hypothesis(params: Params, cfg: ModelConfig) -> Params:
-    """Adapt precomputed parameters to a search with one hypothesis per sentence; others are returned unchanged.
-
-    Their decoder prepares less of the memory. Results are the same up to rounding.
-    """
-    if not isinstance(params, PrecomputedParams):
-        return params
-    fast = FAST_DECODERS[cfg.decoder.kind]
-    return PrecomputedParams(encoder=params.encoder, decoder=fast.for_one_hypothesis(params.decoder))
-
-
-def _decoder(params: Params, cfg: ModelConfig) -> DecoderSteps[Any, Any, Any, Any]:
-    """Return the decoder functions for these parameters, plain or precomputed."""
-    check_config(cfg, ModelConfig)
-    kind = cfg.decoder.kind
-    if isinstance(params, PrecomputedParams) and kind in FAST_DECODERS:
-        check_record("params.decoder", params.decoder, FAST_DECODERS[kind].precompute, kind)
-        return FAST_DECODERS[kind]
-    check_record("params.decoder", params.decoder, DECODERS[kind].init, kind)
-    check_shapes("params.decoder", params.decoder, DECODERS[kind].init, cfg.decoder, cfg.embedding_dim)
-    return DECODERS[kind]
+    init, precomputed = cfg.decoder.functions.init, isinstance(params, PrecomputedParams)
+    check_shapes("params.decoder", params.decoder, init, cfg.decoder, cfg.embedding_dim, precomputed=precomputed)
 
 
 def encode(params: Params, cfg: ModelConfig, src: Array, *, key: Key | None = None) -> Memory:
@@ -238,26 +119,24 @@ def encode(params: Params, cfg: ModelConfig, src: Array, *, key: Key | None = No
     check_params(params, Params)
     check_config(cfg, ModelConfig)
     check_tokens("src", src)
-    kind, scale = cfg.encoder.kind, cfg.decoder.gradient_scale
-    check_record("params.encoder", params.encoder, ENCODERS[kind].init, kind)
-    params = with_shared_table(params, cfg)
-    check_shapes("params.encoder", params.encoder, ENCODERS[kind].init, cfg.encoder, cfg.embedding_dim)
+    params, functions = with_shared_table(params, cfg), cfg.encoder.functions
+    check_shapes("params.encoder", params.encoder, functions.init, cfg.encoder, cfg.embedding_dim)
+    options = Options(cfg.dropout, key, cfg.execution, cfg.decoder.gradient_scale)
     with matmul_precision_context(cfg.matmul_precision):
-        return ENCODERS[kind].encode(
-            params.encoder, cfg.encoder, src, rate=cfg.dropout, gradient_scale=scale, key=key, execution=cfg.execution
-        )
+        return functions.encode(params.encoder, cfg.encoder, src, options)
 
 
-def prepare(params: Params, cfg: ModelConfig, memory: Memory) -> Any:
+def prepare(params: Params, cfg: ModelConfig, memory: Memory) -> Memory:
     """Prepare the memory for the decoder's layers; `init_cache`, `advance` and `decode` accept it in place of `memory`.
 
     They prepare a memory themselves, but doing it once pays off if many short calls follow, as in search. A memory
     that is already prepared is returned unchanged.
     """
-    if not isinstance(memory, Memory):
+    if memory.prepared:
         return memory
+    check_decoder(params, cfg)
     with matmul_precision_context(cfg.matmul_precision):
-        return _decoder(params, cfg).prepare(params.decoder, cfg.decoder, memory)
+        return cfg.decoder.functions.prepare(params.decoder, cfg.decoder, memory)
 
 
 def init_cache(params: Params, cfg: ModelConfig, memory: Memory, rows: int) -> Tree:
@@ -267,8 +146,10 @@ def init_cache(params: Params, cfg: ModelConfig, memory: Memory, rows: int) -> T
     """
     check_params(params, Params)
     check_memory(memory, rows)
+    check_decoder(params, cfg)
+    memory = prepare(params, cfg, memory)
     with matmul_precision_context(cfg.matmul_precision):
-        return _decoder(params, cfg).init_cache(params.decoder, cfg.decoder, prepare(params, cfg, memory), rows)
+        return cfg.decoder.functions.init_cache(params.decoder, cfg.decoder, memory, rows)
 
 
 def advance(
@@ -296,14 +177,14 @@ def advance_in_layers(
     check_params(params, Params)
     check_tokens("tokens", tokens)
     check_memory(memory, len(tokens))
-    check_cache(cache, len(tokens))
-    decoder = _decoder(params, cfg)
-    check_record("cache", cache, decoder.init_cache, cfg.decoder.kind)
-    memory = prepare(params, cfg, memory)
+    check_decoder(params, cfg)
+    if key is not None and isinstance(params, PrecomputedParams):
+        raise ValueError("precomputed parameters are for decoding without dropout: pass the key with the original ones")
+    memory, functions = prepare(params, cfg, memory), cfg.decoder.functions
+    check_cache(cache, lambda: functions.init_cache(params.decoder, cfg.decoder, memory, len(tokens)), len(tokens))
+    options = Options(cfg.dropout, key, cfg.execution)
     with matmul_precision_context(cfg.matmul_precision):
-        return decoder.advance(
-            params.decoder, cfg.decoder, memory, cache, tokens, rate=cfg.dropout, key=key, execution=cfg.execution
-        )
+        return functions.advance(params.decoder, cfg.decoder, memory, cache, tokens, options)
 
 
 def logits(params: Params, cfg: ModelConfig, features: Array, *, layer: Affine | None = None) -> Array:
@@ -319,7 +200,8 @@ def logits(params: Params, cfg: ModelConfig, features: Array, *, layer: Affine |
 
 def output_layer(params: Params, cfg: ModelConfig, dtype: DTypeLike) -> Affine:
     """Return the softmax layer (section 3.2): kernel [O, V] in `dtype`, bias [V] in float32 or better."""
-    return _decoder(params, cfg).output_layer(params.decoder, dtype)
+    check_decoder(params, cfg)
+    return output.layer(params.decoder.output, params.decoder.embedding, dtype)
 
 
 def decode(
@@ -357,3 +239,34 @@ def decoder_inputs(tgt: Array) -> Array:
     check_tokens("tgt", tgt)
     shifted = jnp.concatenate([jnp.full_like(tgt[:, :1], EOS), tgt[:, :-1]], axis=1)
     return jnp.where(tgt == PAD, PAD, shifted)
+
+
+def layer_attention(params: Params, cfg: ModelConfig, src: Array, tgt: Array) -> Array:
+    """Attention weights of each target token over the source tokens, in each layer that attends.
+
+    They are a^l_ij of equation 1 for the A attentions l of `cfg.decoder.attention_names`, in the same order. Several
+    heads are averaged.
+
+    Args:
+      params: merged kernels, or what `precompute` returns for them.
+      cfg: a model whose decoder attends.
+      src: [B, S] tokens with the end symbol, PAD on the right.
+      tgt: [B, T] tokens with the end symbol, PAD on the right.
+
+    Returns:
+      [B, A, T, S] in float32 or better. Row i is where the decoder looked when it predicted token i. Rows sum to one.
+      Rows and columns are zero at PAD, so all weights are zero if a source contains only PAD.
+
+    Raises:
+      TypeError, ValueError: the decoder does not attend, or src and tgt are not tokens or differ in rows.
+    """
+    check_config(cfg, ModelConfig)
+    check_pairs(src, tgt)
+    if not cfg.attends:
+        raise ValueError(f"decoder.kind is '{cfg.decoder.kind}' without attention: there are no weights to return")
+    memory = prepare(params, cfg, encode(params, cfg, src))
+    cache = init_cache(params, cfg, memory, len(tgt))
+    inputs = decoder_inputs(tgt)
+    _, layers, _ = advance_in_layers(params, cfg, memory, cache, inputs)
+    real = (tgt != PAD)[:, None, :, None] & memory.mask[:, None, None, :]
+    return jnp.where(real, jnp.stack(layers, axis=1), 0.0)

@@ -1,8 +1,6 @@
 """Multi-step attention (section 3.3): every decoder layer attends to the source.
 
-There are two ways to compute it, equal up to rounding. `attend` follows the equations. It maps the target states and
-multiplies them with the source. `attend_projected` applies the same maps to the source instead (`project_source`), so
-they run once per sentence rather than once per hypothesis and step. This makes token-by-token decoding fast.
+`models.convs2s_fast` applies the same maps to the source instead of the target, once per sentence.
 """
 
 import jax
@@ -10,7 +8,7 @@ import jax.numpy as jnp
 
 from convs2s_jax.nn import affine, struct
 from convs2s_jax.nn.activation_sharding import replicate_channels, shard_channels
-from convs2s_jax.nn.affine import Affine, add_bias, linear
+from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.types import SQRT_HALF, Array, Key, accumulation_dtype
 
 
@@ -56,64 +54,13 @@ def attend(
       [N, T, C] and the weights a [N, T, S] in float32 or better, whose rows sum to one over real positions.
     """
     d = (replicate_channels(linear(params.query, h)) + g) * SQRT_HALF
-    scores_BQS = jnp.einsum("BQE,BSE->BQS", _queries(d, mask), keys, preferred_element_type=accumulation_dtype(d.dtype))
+    scores_BQS = jnp.einsum("BQE,BSE->BQS", queries(d, mask), keys, preferred_element_type=accumulation_dtype(d.dtype))
     c, a = scaled_context(scores_BQS, values, mask)
     c, a = replicate_channels(c.reshape(g.shape)), a.reshape(*g.shape[:2], -1)
     return shard_channels((linear(params.context, c) + h) * SQRT_HALF), a
 
 
-@struct.dataclass
-class ProjectedSource:
-    """A source for `attend_projected`: scores  h . keys_j + g . z_j + offset_j,  context  sum_j a_j values_j.
-
-    Source positions are the last axis of keys and z, so that a decoding step reads them in memory order.
-
-    Attributes:
-      keys: [B, C, S].
-      offset: [B, S].
-      values: [B, S, C].
-    """
-
-    keys: Array
-    offset: Array
-    values: Array
-
-
-def scaled_keys(params: MultiStepAttention, keys: Array) -> Array:
-    """Return z * sqrt(0.5), transposed from [B, S, E] to [B, E, S], in the dtype of the maps. All layers share it."""
-    return jnp.swapaxes(keys, 1, 2).astype(params.query.w.dtype) * SQRT_HALF
-
-
-def project_source(params: MultiStepAttention, z: Array, values: Array) -> ProjectedSource:
-    """Apply the maps of equations 1 and 2 to the source instead of the target.
-
-    (W_d h + b_d + g) . z = h . W_d^T z + g . z + b_d . z  and  W_c sum_j a_j v_j = sum_j a_j (W_c v_j). So a sentence
-    needs S products of C * E instead of W * T.
-
-    Args:
-      params: parameters.
-      z: [B, E, S], as `scaled_keys` returns it.
-      values: [B, S, E], as in `attend`.
-    """
-    w, b = params.query.w, params.query.b
-    mapped_keys = jnp.einsum("CE,BES->BCS", w, z)
-    offset = jnp.einsum("E,BES->BS", b.astype(w.dtype), z, preferred_element_type=accumulation_dtype(w.dtype))
-    mapped_values = jnp.einsum("BSE,EC->BSC", values.astype(w.dtype), params.context.w)
-    return ProjectedSource(keys=mapped_keys, offset=offset, values=mapped_values)
-
-
-def attend_projected(
-    params: MultiStepAttention, h: Array, g: Array, z: Array, source: ProjectedSource, mask: Array
-) -> tuple[Array, Array]:
-    """Like `attend`, with z from `scaled_keys` and a source from `project_source` instead of keys and values."""
-    dtype = accumulation_dtype(h.dtype)
-    scores_BQS = jnp.einsum("BQC,BCS->BQS", _queries(h, mask), source.keys, preferred_element_type=dtype)
-    scores_BQS += jnp.einsum("BQE,BES->BQS", _queries(g, mask), z, preferred_element_type=dtype)
-    c, a = scaled_context(scores_BQS + source.offset[:, None], source.values, mask)
-    return (add_bias(c.reshape(h.shape), params.context.b) + h) * SQRT_HALF, a.reshape(*h.shape[:2], -1)
-
-
-def _queries(x: Array, mask: Array) -> Array:
+def queries(x: Array, mask: Array) -> Array:
     """Reshape [N, T, X] to [B, Q, X], the Q = W * T queries of each sentence."""
     return x.reshape(len(mask), -1, x.shape[-1])
 

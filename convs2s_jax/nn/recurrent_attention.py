@@ -3,7 +3,7 @@
     a_t = softmax_j score(s_t, h_j);   c_t = sum_j a_tj v_j
 
 for queries s_t [U] and a memory of keys h_j and values v_j [E]. The part that only depends on the memory is computed
-once (`MappedMemory`) and shared by the W hypotheses of a sentence.
+once and shared by the W hypotheses of a sentence.
 """
 
 from collections.abc import Callable
@@ -15,31 +15,13 @@ import jax.numpy as jnp
 
 from convs2s_jax.nn import affine, struct
 from convs2s_jax.nn.affine import Affine, linear, matmul
-from convs2s_jax.nn.attention import context
-from convs2s_jax.nn.gradient import add_broadcast, broadcast, loop_invariant
+from convs2s_jax.nn.gradient import add_broadcast, loop_invariant
 from convs2s_jax.nn.types import Array, Key, accumulation_dtype
 
 ParamsT = TypeVar("ParamsT")
 AttentionName = Literal["additive", "dot", "general", "none"]
 CHUNK = 8
 """Queries of a sentence scored at once, since tanh(W_s s + W_h h) needs U numbers per query and source position."""
-
-
-@struct.dataclass
-class MappedMemory:
-    """A memory mapped for one attention.
-
-    Attributes:
-      keys: [B, S, X], mapped if the kind maps them.
-      values: [B, S, E].
-      mask: [B, S], True at real positions.
-      summary: [B, E].
-    """
-
-    keys: Array
-    values: Array
-    mask: Array
-    summary: Array
 
 
 @struct.dataclass
@@ -148,26 +130,3 @@ ATTENTIONS: dict[str, Scoring[Any]] = {
     "general": Scoring(init=general_init, keys=map_keys, score=product),
     "none": Scoring(init=no_init, keys=keep_keys, score=None),
 }
-
-
-def attend(kind: Scoring[ParamsT], params: ParamsT, memory: MappedMemory, queries: Array) -> tuple[Array, Array]:
-    """Compute the contexts and attention weights of queries.
-
-    Args:
-      kind: an entry of `ATTENTIONS`.
-      params: from the `init` of the kind.
-      memory: memory of B sentences.
-      queries: [N, T, U], N = B * W, the hypotheses of a sentence adjacent.
-
-    Returns:
-      c [N, T, E], in the dtype of the values, and a [N, T, S] in float32 or better.
-    """
-    (N, T, _), (B, S, E) = queries.shape, memory.values.shape
-    dtype = accumulation_dtype(memory.values.dtype)
-    if kind.score is None:
-        c = broadcast(memory.summary[:, None], (B, N // B * T, E))
-        a = jnp.zeros((B, N // B * T, S), dtype)
-    else:
-        scores = kind.score(params, queries.reshape(B, -1, queries.shape[-1]), memory.keys)
-        c, a = context(scores, memory.values, memory.mask)
-    return c.reshape(N, T, E), a.reshape(N, T, S)

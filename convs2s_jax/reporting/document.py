@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.models.receptive_field import receptive_fields
+from convs2s_jax.models.config import ModelConfig, receptive_fields
 from convs2s_jax.reporting import batch_plan, charts, scores, summary
 from convs2s_jax.reporting.batch_plan import BatchPlan
 from convs2s_jax.reporting.charts import curves, missing

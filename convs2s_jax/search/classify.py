@@ -8,8 +8,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from convs2s_jax.models.classifier import model as classifier
-from convs2s_jax.models.classifier.model import ClassifierConfig, ClassifierParams
+from convs2s_jax.models import classifier
+from convs2s_jax.models.classifier import ClassifierConfig, ClassifierParams
 from convs2s_jax.nn.types import Array
 from convs2s_jax.search.batching import (
     DEFAULT_BATCHING,

@@ -13,11 +13,12 @@ from jax.sharding import PartitionSpec as P
 
 from convs2s_jax.core.compiler_options import jit_quickly
 from convs2s_jax.core.tokens import PAD
+from convs2s_jax.models import conversion
 from convs2s_jax.models import encoder_decoder as model
-from convs2s_jax.models import output
 from convs2s_jax.models.checks import check_pairs
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
+from convs2s_jax.nn import output
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.types import accumulation_dtype
 from convs2s_jax.search import rules
@@ -83,7 +84,7 @@ def generate(
     ) -> tuple[Hypotheses, Array | None]:
         (members, options), (request, selection) = shared, rows
         if options.beam_size == 1:
-            members = tuple(model.for_one_hypothesis(p, c) for p, c in zip(members, cfgs, strict=True))
+            members = tuple(conversion.for_one_hypothesis(p, c) for p, c in zip(members, cfgs, strict=True))
         params, memory = _encoded(members, cfgs, src)
         N = src.shape[0] * options.beam_size
         caches = tuple(model.init_cache(p, c, m, N) for p, c, m in zip(params, cfgs, memory, strict=True))
@@ -206,7 +207,7 @@ def _spread(local: _Local[_Rows], mesh: Mesh | None) -> _Local[_Rows]:
 
 def _encoded(params: _Members, cfgs: _Cfgs, src: Array) -> tuple[_Members, _Memories]:
     """Return the parameters in the dtype of each member, and the encoded source as its decoder reads it."""
-    params = tuple(model.cast(p, c) for p, c in zip(params, cfgs, strict=True))
+    params = tuple(conversion.cast(p, c) for p, c in zip(params, cfgs, strict=True))
     memory = (model.prepare(p, c, model.encode(p, c, src)) for p, c in zip(params, cfgs, strict=True))
     return params, tuple(memory)
 

@@ -14,11 +14,10 @@ from jax.sharding import PartitionSpec as P
 
 from convs2s_jax.core.rows import Tokens, pad_rows
 from convs2s_jax.core.tokens import BOS
-from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models import conversion
 from convs2s_jax.models.checks import check_config
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params, PrecomputedParams
-from convs2s_jax.models.table import FAST_DECODERS
 from convs2s_jax.nn.types import Key
 from convs2s_jax.search import keys
 from convs2s_jax.search.batching import (
@@ -109,7 +108,7 @@ def translate(
     Args:
       params: merged parameters; a tuple or list of several is an ensemble, whose probabilities are averaged. With
         `search.lm_weight`, the last of them is the language model. For repeated calls, pass the parameters that
-        `encoder_decoder.precompute` returns; otherwise each call computes them again.
+        `conversion.precompute` returns; otherwise each call computes them again.
       cfg: the model configuration, or a tuple or list with one for each of the `params`.
       search: options of the search.
       sources: token ids without the end symbol and padding.
@@ -462,7 +461,7 @@ def _candidates(
 
 
 def _can_precompute(params: Params, cfg: ModelConfig) -> bool:
-    return not isinstance(params, PrecomputedParams) and cfg.decoder.kind in FAST_DECODERS
+    return not isinstance(params, PrecomputedParams) and cfg.decoder.functions.precompute is not None
 
 
-_precompute = jax.jit(encoder_decoder.precompute, static_argnums=1)
+_precompute = jax.jit(conversion.precompute, static_argnums=1)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from convs2s_jax.core.tokens import PAD
-from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models import conversion, encoder_decoder
 from convs2s_jax.models.checks import check_config, check_pairs, check_params, check_static
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
@@ -122,7 +122,7 @@ def _features(
     if shards < 1 or len(batch.tgt) % shards:
         raise ValueError(f"{len(batch.tgt)} rows cannot be split over {shards} devices: use a multiple")
     encoder_key, decoder_key = split_key(key, 2)
-    params = encoder_decoder.cast(params, cfg)
+    params = conversion.cast(params, cfg)
     memory = encoder_decoder.prepare(params, cfg, encoder_decoder.encode(params, cfg, batch.src, key=encoder_key))
     cache = encoder_decoder.init_cache(params, cfg, memory, batch.tgt.shape[0])
     inputs = encoder_decoder.decoder_inputs(batch.tgt)

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from convs2s_jax.core.tokens import PAD
-from convs2s_jax.models import output
+from convs2s_jax.nn import output
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.types import Array, accumulation_dtype
 

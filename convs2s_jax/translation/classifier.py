@@ -12,7 +12,7 @@ from convs2s_jax.core.places import check_place
 from convs2s_jax.core.tokens import SPECIAL
 from convs2s_jax.data.unknown import is_mostly_unknown
 from convs2s_jax.data.vocabulary import Vocabularies
-from convs2s_jax.models.classifier.model import ClassifierConfig, ClassifierParams
+from convs2s_jax.models.classifier import ClassifierConfig, ClassifierParams
 from convs2s_jax.search.batching import DEFAULT_BATCHING, Batching
 from convs2s_jax.search.classify import classify
 from convs2s_jax.translation import arguments, trained

@@ -9,8 +9,7 @@ import numpy as np
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import EOS
-from convs2s_jax.models import encoder_decoder
-from convs2s_jax.models import layer_attention as of_model
+from convs2s_jax.models import conversion, encoder_decoder
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.nn.types import Array
@@ -129,7 +128,7 @@ def _weights(
 
 @partial(jax.jit, static_argnums=1)
 def _computed(params: Params, cfg: ModelConfig, src: Array, tgt: Array) -> Array:
-    return of_model.layer_attention(encoder_decoder.cast(params, cfg), cfg, src, tgt)
+    return encoder_decoder.layer_attention(conversion.cast(params, cfg), cfg, src, tgt)
 
 
 def _tokens(name: Callable[[int], str], ids: np.ndarray) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from convs2s_jax.data.config import DataConfig
 from convs2s_jax.data.parallel_text import ParallelText
 from convs2s_jax.data.tokens_on_disk import UnwritableError
 from convs2s_jax.data.vocabulary import Vocabularies
-from convs2s_jax.models.average import average
+from convs2s_jax.models.conversion import average
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training.run import prepare, run_folder

@@ -16,7 +16,7 @@ from convs2s_jax.core.errors import Tell, UserError, located
 from convs2s_jax.core.places import check_place
 from convs2s_jax.data.symbols import Vocabulary
 from convs2s_jax.data.vocabulary import Vocabularies
-from convs2s_jax.models import encoder_decoder, quantizing
+from convs2s_jax.models import conversion
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.nn.types import Key
@@ -134,7 +134,7 @@ def load(
       workdirs: one or several workdirs of training runs, or their addresses in object stores (gs://BUCKET/NAME,
         s3://BUCKET/NAME); the search averages the probabilities of several.
       steps: steps of the checkpoints to load from every workdir, or "last:N" for the last N of each. The merged kernels
-        of several are averaged (models/average.py explains why). If empty, the best checkpoint according to the run's
+        of several are averaged (`models.conversion.average`). If empty, the best checkpoint according to the run's
         `training.best_metric` is loaded.
       dtype: dtype of matrix products and activations; None for that of each run.
       tell: receives a message for each damaged checkpoint that is skipped, and one with the steps that "last:N" expands
@@ -214,11 +214,11 @@ def fuse(
 
 
 def precomputed(translator: Translator, *, int8: bool = False) -> Translator:
-    """Precompute what all decoding steps share (`encoder_decoder.precompute`). Return a new translator.
+    """Precompute what all decoding steps share (`conversion.precompute`). Return a new translator.
 
     Args:
       translator: a model, or an ensemble.
-      int8: whether to compute convolutions and the softmax with 8-bit integers (`quantizing.quantize_kernels`).
+      int8: whether to compute convolutions and the softmax with 8-bit integers (`conversion.quantize_kernels`).
 
     Raises:
       UserError: with `int8`, no model has a kernel that can be quantised.
@@ -230,7 +230,7 @@ def precomputed(translator: Translator, *, int8: bool = False) -> Translator:
     else:
         made = tuple(_prepared(p, c, int8) for p, c in zip(params, models, strict=True))
     check(
-        not int8 or quantizing.has_integers(made),
+        not int8 or conversion.has_integers(made),
         "--int8: this model has no convolution or softmax kernel that can be quantised to 8-bit integers; leave it out",
     )
     return dataclasses.replace(translator, params=made)
@@ -238,8 +238,8 @@ def precomputed(translator: Translator, *, int8: bool = False) -> Translator:
 
 @partial(jax.jit, static_argnums=(1, 2))
 def _prepared(params: Params, cfg: ModelConfig, int8: bool) -> Params:
-    made = encoder_decoder.precompute(params, cfg)
-    return quantizing.quantize_kernels(made) if int8 else made
+    made = conversion.precompute(params, cfg)
+    return conversion.quantize_kernels(made) if int8 else made
 
 
 def _load(workdir: str, steps: Steps, dtype: Dtype | None, tell: Tell, given_as: str) -> Translator:

@@ -12,10 +12,8 @@ from convs2s_jax.core.command_line import split_overrides
 from convs2s_jax.core.config import build, check, override, record, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
-from convs2s_jax.models.convs2s.layers import ConvLayer
-from convs2s_jax.models.recurrent.decoder import RecurrentDecoderConfig
-from convs2s_jax.models.recurrent.encoder import RecurrentEncoderConfig
+from convs2s_jax.models.convs2s import ConvEncoderConfig, ConvLayer
+from convs2s_jax.models.recurrent import RecurrentDecoderConfig, RecurrentEncoderConfig
 from convs2s_jax.training.optimizer import AdamConfig, NesterovConfig
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.schedule import PlateauConfig

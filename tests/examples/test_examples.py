@@ -147,7 +147,7 @@ def test_focal_loss_is_its_formula_and_lion_gets_its_mean_gradient():
 
 @pytest.mark.drill
 def test_the_convolution_of_ones_own_learns_and_its_losses_are_the_same_on_eight_devices(own_kinds):
-    """tests/models/convs2s/test_own_convolution.py compares its numbers with a loop and with the dense kind."""
+    """tests/models/test_own_kinds.py compares its numbers with a loop and with the dense kind."""
     module = example("own_convolution")
     _, alone = module.main(60)
     assert np.mean(alone[-5:]) < 0.5 * np.mean(alone[:5])

@@ -12,10 +12,9 @@ from flax import nnx
 
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.interop.flax import LinenModel, NNXModel
-from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models import conversion, encoder_decoder
 from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
-from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
+from convs2s_jax.models.convs2s import ConvDecoderConfig, ConvEncoderConfig
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.dropout import split_key
 from convs2s_jax.training.loss import Batch, cross_entropy, loss
@@ -32,7 +31,7 @@ V = 12
 SRC = array([[5, 6, 7, EOS], [8, EOS, PAD, PAD]], jnp.int32)
 TGT = array([[9, 4, 10, EOS], [7, EOS, PAD, PAD]], jnp.int32)
 INIT = partial(encoder_decoder.init, cfg=CFG, source_vocabulary=V, target_vocabulary=V)
-PARAMS = filled(jax.eval_shape(lambda key: encoder_decoder.split(INIT(key), CFG), jax.random.key(3)))
+PARAMS = filled(jax.eval_shape(lambda key: conversion.split(INIT(key), CFG), jax.random.key(3)))
 INPUTS = encoder_decoder.decoder_inputs(TGT)
 LINEN = LinenModel(CFG, V, V)
 
@@ -42,7 +41,7 @@ def same(a, b):
 
 
 def decode(params, cfg=CFG):
-    merged = encoder_decoder.cast(weight_norm.merge(params), cfg)
+    merged = conversion.cast(weight_norm.merge(params), cfg)
     memory = encoder_decoder.encode(merged, cfg, SRC)
     cache = encoder_decoder.init_cache(merged, cfg, memory, 2)
     return encoder_decoder.decode(merged, cfg, memory, cache, INPUTS)

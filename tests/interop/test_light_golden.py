@@ -9,8 +9,7 @@ import pytest
 
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.interop import fairseq
-from convs2s_jax.models import encoder_decoder
-from convs2s_jax.models.light import layers as light_layers
+from convs2s_jax.models import encoder_decoder, light
 from convs2s_jax.nn.trees import paths
 from convs2s_jax.training.loss import Batch, loss
 from tests import golden
@@ -32,7 +31,7 @@ def precision(request, monkeypatch):
     dtype, suffix, tolerance = request.param
     if dtype == "float64":
         pytest.importorskip("torch")
-        monkeypatch.setattr(light_layers, "sinusoidal", lambda *size: light_reference.positions_table(*size).numpy())
+        monkeypatch.setattr(light, "sinusoidal", lambda *size: light_reference.positions_table(*size).numpy())
     with jax.enable_x64(dtype == "float64"):
         yield dtype, suffix, tolerance
 

@@ -7,15 +7,12 @@ import jax
 import jax.numpy as jnp
 
 from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.models import classifier
 from convs2s_jax.models import encoder_decoder as model
-from convs2s_jax.models.classifier import model as classifier
-from convs2s_jax.models.classifier.kim import KimConfig
-from convs2s_jax.models.classifier.model import ClassifierConfig
+from convs2s_jax.models.classifier import ClassifierConfig, KimConfig
 from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
-from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
-from convs2s_jax.models.convs2s.layers import ConvLayer
-from convs2s_jax.models.memory import Memory
+from convs2s_jax.models.convs2s import ConvDecoderConfig, ConvEncoderConfig, ConvLayer
+from convs2s_jax.models.kinds import Memory
 from convs2s_jax.training.loss import Batch
 from tests.helpers import array
 

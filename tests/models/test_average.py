@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from convs2s_jax.models.average import average
+from convs2s_jax.models.conversion import average
 from convs2s_jax.models.encoder_decoder import PrecomputedParams
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.affine import Affine

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.models import conversion
 from convs2s_jax.models import encoder_decoder as model
-from convs2s_jax.models import output
-from convs2s_jax.models.memory import Memory
+from convs2s_jax.models.kinds import Memory
+from convs2s_jax.nn import output
 from convs2s_jax.nn.dropout import row_keys
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.translate import translate
@@ -42,7 +43,7 @@ def memory(width=S, sentences=2, dtype=jnp.float32):
     return Memory(keys=keys, values=values, mask=mask, summary=array(rng.normal(size=(sentences, E)), dtype))
 
 
-prepare, precompute = (jax.jit(function, static_argnums=1) for function in (model.prepare, model.precompute))
+prepare, precompute = (jax.jit(function, static_argnums=1) for function in (model.prepare, conversion.precompute))
 
 
 @partial(jax.jit, static_argnums=1)
@@ -196,7 +197,7 @@ def test_features_of_bfloat16_are_bfloat16_and_logits_float32(decoder):
     cfg, half = config(decoder=decoder), config(decoder=decoder, dtype="bfloat16")
     params = fresh(cfg)
     exact, _, _ = read(params, cfg, memory(), TOKENS)
-    params = model.cast(params, half)
+    params = conversion.cast(params, half)
     near, _, _ = read(params, half, memory(dtype="bfloat16"), TOKENS)
     assert near.dtype == jnp.bfloat16
     assert model.logits(params, half, near).dtype == jnp.float32

@@ -10,10 +10,8 @@ import pytest
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import EOS, PAD
-from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models import conversion, convs2s, encoder_decoder
 from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.models.convs2s import decoder as conv_decoder
-from convs2s_jax.models.convs2s import encoder as conv_encoder
 from convs2s_jax.nn.sharded_params import ShardedParam, is_sharded
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.training import loss as losses
@@ -150,8 +148,7 @@ def test_dropout_stands_where_section_4_2_and_fairseq_put_it(monkeypatch):
             seen.append((x, jax.random.key_data(key)))
             return x
 
-        monkeypatch.setattr(conv_encoder, "dropout", record)
-        monkeypatch.setattr(conv_decoder, "dropout", record)
+        monkeypatch.setattr(convs2s, "dropout", record)
         loss(params, cfg, pairs, key=jax.random.key(0))
         return seen
 
@@ -236,7 +233,7 @@ def cast_shards(*, early=False):
     def sharded(_, x):
         return ShardedParam(x, in_full, x.dtype, early)
 
-    cast = encoder_decoder.cast(jax.tree_util.tree_map_with_path(sharded, params), cfg)
+    cast = conversion.cast(jax.tree_util.tree_map_with_path(sharded, params), cfg)
     leaves = jax.tree_util.tree_leaves_with_path(cast, is_leaf=is_sharded)
     return params, {path_of(path): leaf for path, leaf in leaves}
 

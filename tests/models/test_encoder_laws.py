@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from convs2s_jax.core.tokens import PAD
+from convs2s_jax.models import conversion
 from convs2s_jax.models import encoder_decoder as model
 from convs2s_jax.nn.dropout import row_keys
 from tests.helpers import array, drills_but, padded, same
@@ -73,7 +74,7 @@ def test_dropout_of_a_source_depends_on_no_other_row(encoder):
 def test_a_memory_of_bfloat16_is_bfloat16_and_near(encoder):
     cfg, half = config(encoder), config(encoder, dtype="bfloat16")
     params, src = fresh(cfg), padded(SENTENCES, 6)
-    exact, near = encode(params, cfg, src), encode(model.cast(params, half), half, src)
+    exact, near = encode(params, cfg, src), encode(conversion.cast(params, half), half, src)
     assert {near.keys.dtype, near.values.dtype, near.summary.dtype} == {jnp.dtype("bfloat16")}
     assert near_to(near.keys, exact.keys)
 

@@ -7,8 +7,8 @@ import pytest
 from flax import serialization, traverse_util
 from jax.sharding import Mesh
 
+from convs2s_jax.models import classifier, conversion
 from convs2s_jax.models import encoder_decoder as model
-from convs2s_jax.models.classifier import model as classifier
 from convs2s_jax.nn.sharded_params import gather
 from convs2s_jax.training.gathering import constrained
 from convs2s_jax.training.loss import Batch, loss, training_loss
@@ -51,7 +51,7 @@ def test_ids_of_numpy_in_64_bits_are_taken_as_they_are(kind):
 
 def test_a_cache_of_precomputed_parameters_keeps_its_dtypes_with_ids_in_64_bits(made):
     def caches():
-        params = model.precompute(made.params, CFG)
+        params = conversion.precompute(made.params, CFG)
         before = model.init_cache(params, CFG, made.memory, 2)
         return before, model.decode(params, CFG, made.memory, before, SRC.astype(jnp.int64))[-1]
 
@@ -87,15 +87,15 @@ def test_a_classifier_takes_ids_of_numpy_in_64_bits():
 
 
 def test_cast_to_float32_widens_halves_and_leaves_float64():
-    half = model.in_dtype(init(jax.random.key(0)), "bfloat16")
+    half = conversion.in_dtype(init(jax.random.key(0)), "bfloat16")
     kinds = {leaf.dtype for leaf in jax.tree.leaves(half)}
     assert jnp.dtype(jnp.bfloat16) in kinds
-    assert {leaf.dtype for leaf in jax.tree.leaves(model.cast(half, CFG))} == {jnp.dtype(jnp.float32)}
+    assert {leaf.dtype for leaf in jax.tree.leaves(conversion.cast(half, CFG))} == {jnp.dtype(jnp.float32)}
     wide = jax.tree.map(lambda x: np.asarray(x, np.float64), half)
-    assert {leaf.dtype for leaf in jax.tree.leaves(model.cast(wide, CFG))} == {np.dtype(np.float64)}
+    assert {leaf.dtype for leaf in jax.tree.leaves(conversion.cast(wide, CFG))} == {np.dtype(np.float64)}
     # as in training, where each parameter is one that the layers gather
     wrapped = constrained(wide, Mesh(np.array(jax.devices()[:1]), ("data",)))
-    assert {leaf.dtype for leaf in jax.tree.leaves(gather(model.cast(wrapped, CFG)))} == {np.dtype(np.float64)}
+    assert {leaf.dtype for leaf in jax.tree.leaves(gather(conversion.cast(wrapped, CFG)))} == {np.dtype(np.float64)}
 
 
 def test_flax_makes_a_flat_dictionary_of_parameters_and_takes_it_back(made):
@@ -109,6 +109,6 @@ def test_flax_makes_a_flat_dictionary_of_parameters_and_takes_it_back(made):
 def test_numpy_arrays_are_parameters_too(made):
     """As a checkpoint may hold them: a compiled function that closes over them indexes tables with traced tokens."""
     params = jax.tree.map(np.asarray, made.params)
-    fast = jax.tree.map(np.asarray, model.precompute(made.params, CFG))
+    fast = jax.tree.map(np.asarray, conversion.precompute(made.params, CFG))
     jax.eval_shape(lambda batch: loss(params, CFG, batch), BATCH)
     jax.eval_shape(lambda tokens: decode(fast, made.memory, tokens), SRC)

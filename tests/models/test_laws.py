@@ -2,6 +2,7 @@
 
 import itertools
 from functools import lru_cache, partial
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +12,11 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.models import conversion
 from convs2s_jax.models import encoder_decoder as model
-from convs2s_jax.models.convs2s.convolutions import CONVOLUTIONS
-from convs2s_jax.models.recurrent.wirings import WIRINGS
-from convs2s_jax.models.table import DECODERS as DECODER_KINDS
-from convs2s_jax.models.table import ENCODERS as ENCODER_KINDS
+from convs2s_jax.models.config import AnyDecoder, AnyEncoder
+from convs2s_jax.models.convolutions import ConvolutionConfig
+from convs2s_jax.models.recurrent import WIRINGS
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.recurrent import CELLS
 from convs2s_jax.nn.recurrent_attention import ATTENTIONS
@@ -73,7 +74,7 @@ def test_every_parameter_has_a_gradient_a_place_on_a_mesh_and_is_merged_as_it_wa
         if not float(jnp.max(jnp.abs(leaf))) > 0
     ]
     assert still == []
-    trained = jax.eval_shape(partial(model.split, cfg=cfg), params)
+    trained = jax.eval_shape(partial(conversion.split, cfg=cfg), params)
     sharding.shardings(trained, make(MeshConfig(data=2, fsdp=2, tensor=2)))
     merged = jax.eval_shape(weight_norm.merge, trained)
     assert jax.tree.structure(merged) == jax.tree.structure(jax.eval_shape(partial(fresh, cfg)))
@@ -93,16 +94,16 @@ def test_any_pair_learns_64_pairs_by_heart(encoder, decoder):
     targets = [[*rng.integers(4, 16, size=n).tolist(), EOS] for n in rng.integers(1, 4, size=PAIRS)]
     batch = Batch(src=padded(sources, 5), tgt=padded(targets, 4))
     params = model.Params(
-        encoder=begun(ENCODER_KINDS[cfg.encoder.kind].init, cfg.encoder),
-        decoder=begun(DECODER_KINDS[cfg.decoder.kind].init, cfg.decoder),
+        encoder=begun(cfg.encoder.functions.init, cfg.encoder),
+        decoder=begun(cfg.decoder.functions.init, cfg.decoder),
     )
-    assert float(learnt(model.split(params, cfg), cfg, batch)) == 1.0
+    assert float(learnt(conversion.split(params, cfg), cfg, batch)) == 1.0
 
 
 @lru_cache
 def begun(init, cfg):
     """Initial parameters of one side, cached for all its pairs."""
-    return init(jax.random.key(0), cfg=cfg, vocabulary=16, dim=E, rate=0.0)
+    return init(jax.random.key(0), cfg, 16, E, 0.0)
 
 
 @partial(jax.jit, static_argnums=1)
@@ -148,13 +149,16 @@ def learnt(params, cfg, batch):
 
 def test_every_kind_of_the_library_has_a_line_in_the_table():
     found = {values["kind"] for values in ENCODERS.values()}
-    assert found | {"none"} == set(ENCODER_KINDS)  # "none" is the encoder of LANGUAGE_MODELS
-    assert {values["kind"] for values in DECODERS.values()} == set(DECODER_KINDS)
+    assert found | {"none"} == {kind.kind for kind in get_args(AnyEncoder)}  # "none" is that of LANGUAGE_MODELS
+    assert {values["kind"] for values in DECODERS.values()} == {kind.kind for kind in get_args(AnyDecoder)}
+
+
+CONVOLUTIONS = {*TAPS, *(kind.kind for kind in get_args(ConvolutionConfig))}
 
 
 @pytest.mark.parametrize(
     ("field", "table"),
-    [("convolution", {**CONVOLUTIONS, **TAPS}), ("cell", CELLS), ("attention", ATTENTIONS), ("wiring", WIRINGS)],
+    [("convolution", CONVOLUTIONS), ("cell", CELLS), ("attention", ATTENTIONS), ("wiring", WIRINGS)],
     ids=lambda x: x if isinstance(x, str) else "",
 )
 def test_every_kind_within_a_kind_is_in_a_line_of_the_table(field, table):

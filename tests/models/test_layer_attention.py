@@ -6,9 +6,10 @@ import pytest
 
 from convs2s_jax.core.config import build
 from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.models import conversion
 from convs2s_jax.models import encoder_decoder as model
 from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.models.layer_attention import layer_attention
+from convs2s_jax.models.encoder_decoder import layer_attention
 from tests.helpers import drills_but, padded, same
 from tests.models.laws import config, filled, parameters
 
@@ -64,7 +65,7 @@ def test_attention_of_each_layer_equals_loops_over_the_equations(scan_layers):
         expected = numpy_loops(doubles, keys, values, target)
         assert np.abs(expected[0] - expected[1]).max() > 0.05, "layers so alike would hide an exchange"
         np.testing.assert_allclose(found[b, :, : len(target), : len(source)], expected, rtol=0, atol=1e-5)
-    same(jax.jit(lambda params: layer_attention(model.precompute(params, cfg), cfg, src, tgt))(params), found)
+    same(jax.jit(lambda params: layer_attention(conversion.precompute(params, cfg), cfg, src, tgt))(params), found)
 
 
 def test_padding_and_neighbours_change_nothing_and_are_not_seen():

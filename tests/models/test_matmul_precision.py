@@ -9,10 +9,8 @@ import pytest
 from jax.lax import Precision
 
 from convs2s_jax.core.config import build
-from convs2s_jax.models import encoder_decoder
-from convs2s_jax.models.classifier import model as classifier
-from convs2s_jax.models.classifier.model import ClassifierConfig
-from convs2s_jax.models.table import FAST_DECODERS
+from convs2s_jax.models import classifier, conversion, encoder_decoder
+from convs2s_jax.models.classifier import ClassifierConfig
 from convs2s_jax.search import translate as translating
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.generate import generate
@@ -51,7 +49,7 @@ def summed(params, cfg, src, tgt):
 
 def decoded(params, cfg, src, tgt, *, precomputed=False):
     """The way of a search: encode, prepare, init_cache, then symbol by symbol."""
-    params = encoder_decoder.precompute(params, cfg) if precomputed else params
+    params = conversion.precompute(params, cfg) if precomputed else params
     memory = encoder_decoder.prepare(params, cfg, encoder_decoder.encode(params, cfg, src))
     cache = encoder_decoder.init_cache(params, cfg, memory, len(tgt))
     return encoder_decoder.decode(params, cfg, memory, cache, tgt[:, :1])[0]
@@ -78,7 +76,7 @@ KEPT = [
 def test_every_product_of_every_kind(encoder, decoder):
     cfg = config(None if encoder == "none" else encoder, decoder, matmul_precision="highest")
     params, parts = shapes(cfg), [partial(jax.grad(summed), cfg=cfg), partial(decoded, cfg=cfg)]
-    if cfg.decoder.kind in FAST_DECODERS:
+    if cfg.decoder.functions.precompute is not None:
         parts.append(partial(decoded, cfg=cfg, precomputed=True))
     for part in parts:
         assert traced(lambda p, s, t, part=part: part(p, src=s, tgt=t), params, SRC, TGT) == {Precision.HIGHEST}

@@ -9,7 +9,7 @@ import pytest
 
 from convs2s_jax.core.config import build
 from convs2s_jax.core.tokens import EOS, PAD
-from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models import conversion, encoder_decoder
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.training.loss import Batch, loss
 from tests.helpers import array, drills_but
@@ -55,7 +55,7 @@ def test_the_loss_is_that_of_one_token_after_another():
     """- log p(y) = - sum_t log p(y_t | y_<t), each from a call of its own; plain and precomputed parameters."""
     cfg, params = setup()
     expected = 0.0
-    for p in (params, encoder_decoder.precompute(params, cfg)):
+    for p in (params, conversion.precompute(params, cfg)):
         total = 0.0
         for row in np.asarray(TGT):
             memory, cache = start(p, cfg)

@@ -9,7 +9,7 @@ import pytest
 
 from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build
-from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models import conversion, encoder_decoder
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.programs import fresh_state
@@ -165,7 +165,7 @@ def test_presets_have_the_parameters_of_fairseq_or_of_a_count_by_hand(name, expe
     """All of them as they are trained: directions, lengths, biases and embeddings, positions included."""
     cfg = preset(name).model
     init = partial(encoder_decoder.init, cfg=cfg, source_vocabulary=SOURCE, target_vocabulary=TARGET)
-    shapes = jax.eval_shape(lambda key: encoder_decoder.split(init(key), cfg), jax.random.key(0))
+    shapes = jax.eval_shape(lambda key: conversion.split(init(key), cfg), jax.random.key(0))
     assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes)) == expected
 
 

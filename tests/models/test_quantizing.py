@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from convs2s_jax.core.config import build
-from convs2s_jax.models import encoder_decoder, quantizing
+from convs2s_jax.models import conversion, encoder_decoder
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.nn.quantized import is_quantized
 from convs2s_jax.nn.trees import path_of
@@ -30,7 +30,7 @@ DECODERS |= dict.fromkeys(("bahdanau", "gnmt", "luong", "feeding"), frozenset({O
 def made(encoder, decoder, **more):
     cfg = build(ModelConfig, {"embedding_dim": 32, **pair(encoder, decoder), **more})
     params = encoder_decoder.init(jax.random.key(0), cfg, source_vocabulary=24, target_vocabulary=20)
-    return cfg, quantizing.quantize_kernels(encoder_decoder.precompute(params, cfg))
+    return cfg, conversion.quantize_kernels(conversion.precompute(params, cfg))
 
 
 def kernels(params):
@@ -45,21 +45,21 @@ def test_each_kind_has_its_convolutions_and_softmax_in_integers(encoder, decoder
     expected = {f"encoder/{name}" for name in ENCODERS.get(encoder, ())}
     expected |= {f"decoder/{name}" for name in DECODERS.get(decoder, ())}
     assert found == expected
-    assert quantizing.has_integers(params) == bool(expected)
+    assert conversion.has_integers(params) == bool(expected)
 
 
 def test_a_softmax_without_a_bias_is_the_product_of_the_integers():
     cfg, params = made("lightconv", "lightconv")
     x, w = drawn(2, 3, 32), drawn(32, 20, seed=1)
     params = params.replace(decoder=params.decoder.replace(output_kernel=jnp.asarray(w)))
-    found = encoder_decoder.logits(quantizing.quantize_kernels(params), cfg, jnp.asarray(x))
+    found = encoder_decoder.logits(conversion.quantize_kernels(params), cfg, jnp.asarray(x))
     np.testing.assert_allclose(found.reshape(6, 20), by_hand(x.reshape(6, 32), w), rtol=1e-5, atol=1e-5)
 
 
 def test_integers_stay_integers_where_a_model_is_prepared_again():
     """LightConv has no tables for decoding, so it is cast again to the dtype of the computation."""
     cfg, params = made("lightconv", "lightconv", dtype="bfloat16")
-    again = kernels(quantizing.quantize_kernels(encoder_decoder.precompute(params, cfg)))
+    again = kernels(conversion.quantize_kernels(conversion.precompute(params, cfg)))
     before = kernels(params)
     assert again.keys() == before.keys()
     for name, kernel in again.items():

@@ -9,9 +9,8 @@ import pytest
 
 from convs2s_jax.core.config import build
 from convs2s_jax.models import encoder_decoder as model
-from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.models.memory import Memory
-from convs2s_jax.models.receptive_field import receptive_fields
+from convs2s_jax.models.config import ModelConfig, receptive_fields
+from convs2s_jax.models.kinds import Memory
 from tests.helpers import array, drills_but
 from tests.models.kinds import DECODERS, ENCODERS
 from tests.models.laws import E, filled, with_table

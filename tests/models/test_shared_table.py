@@ -10,7 +10,7 @@ import pytest
 
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models import conversion, encoder_decoder
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.trees import paths
@@ -80,7 +80,7 @@ def test_its_gradient_is_the_sum_of_those_of_three_equal_tables():
 @both_kinds
 def test_it_is_one_array_of_what_is_trained(kind):
     cfg = config(kind)
-    split = encoder_decoder.split(fresh(cfg), cfg)
+    split = conversion.split(fresh(cfg), cfg)
     assert [path for path in paths(split) if path.endswith("table")] == ["decoder/embedding/table"]
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7), weight_norm.merge(split), fresh(cfg)
@@ -100,7 +100,7 @@ def test_decoding_with_what_was_computed_beforehand_gives_the_same_logits(kind):
             params, cfg, memory, cache, encoder_decoder.decoder_inputs(jnp.asarray(BATCH.tgt))
         )[0]
 
-    precomputed = jax.jit(encoder_decoder.precompute, static_argnums=1)(params, cfg)
+    precomputed = jax.jit(conversion.precompute, static_argnums=1)(params, cfg)
     np.testing.assert_allclose(logits(precomputed), logits(params), rtol=1e-4, atol=1e-5)
 
 

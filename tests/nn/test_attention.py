@@ -1,7 +1,5 @@
 """Attention against loops over sentences, hypotheses and positions."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -46,21 +44,16 @@ def loops(maps, h, g, keys, values, mask):
     return out, weights
 
 
-@partial(jax.jit, static_argnames="projected")
-def run(maps, h, g, keys, values, mask, projected=False):
+@jax.jit
+def run(maps, h, g, keys, values, mask):
     wq, bq, wc, bc, h, g, keys, values = (jnp.asarray(x, jnp.float32) for x in (*maps, h, g, keys, values))
     params = MultiStepAttention(query=Affine(w=wq, b=bq), context=Affine(w=wc, b=bc))
-    if projected:
-        z = attention.scaled_keys(params, keys)
-        source = attention.project_source(params, z, values)
-        return attention.attend_projected(params, h, g, z, source, jnp.asarray(mask))
     return attention.attend(params, h, g, keys, values, jnp.asarray(mask))
 
 
-@pytest.mark.parametrize("projected", [False, True])
 @pytest.mark.parametrize("beam", [1, 3])
-def test_attend_equals_loops_with_hypotheses_sharing_their_sentence(beam, projected):
-    for ours, theirs in zip(run(*inputs(beam), MASK, projected), loops(*inputs(beam), MASK), strict=True):
+def test_attend_equals_loops_with_hypotheses_sharing_their_sentence(beam):
+    for ours, theirs in zip(run(*inputs(beam), MASK), loops(*inputs(beam), MASK), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-5)
 
 

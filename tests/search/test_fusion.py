@@ -10,9 +10,8 @@ import pytest
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
-from convs2s_jax.models.convs2s.layers import ConvLayer
-from convs2s_jax.models.no_encoder import NoEncoderConfig
+from convs2s_jax.models.convs2s import ConvDecoderConfig, ConvLayer
+from convs2s_jax.models.kinds import NoEncoderConfig
 from convs2s_jax.search import beam, rules
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.options import search_options

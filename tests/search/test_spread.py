@@ -6,9 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from convs2s_jax.models import encoder_decoder
-from convs2s_jax.models.classifier import model as classifier
-from convs2s_jax.models.classifier.model import ClassifierConfig
+from convs2s_jax.models import classifier, encoder_decoder
+from convs2s_jax.models.classifier import ClassifierConfig
 from convs2s_jax.search import classify, translate
 from convs2s_jax.search.batching import Batching
 from tests.helpers import drills_but

@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import EOS, PAD
-from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models import conversion, encoder_decoder
 from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
-from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
-from convs2s_jax.models.convs2s.layers import ConvLayer
-from convs2s_jax.models.no_encoder import NoEncoderConfig
+from convs2s_jax.models.convs2s import ConvDecoderConfig, ConvEncoderConfig, ConvLayer
+from convs2s_jax.models.kinds import NoEncoderConfig
 from convs2s_jax.search.batching import Batching, batches, width_of
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.ensemble import members_of
@@ -194,7 +192,7 @@ def test_ids_outside_the_vocabulary_are_refused(params):
         translate(params, MODEL, SEARCH, [[5], [6]], prefixes=[[22], [23]])
     rule = "pass ids without the end symbol and padding$"
     with pytest.raises(ValueError, match=rf"^sentence 1: a phrase contains id 1, which is <pad>: {rule}"):
-        translate(encoder_decoder.precompute(params, MODEL), MODEL, SEARCH, [[5]] * 2, phrases=[[[6]], [[5], [PAD]]])
+        translate(conversion.precompute(params, MODEL), MODEL, SEARCH, [[5]] * 2, phrases=[[[6]], [[5], [PAD]]])
     with pytest.raises(ValueError, match=rf"^sentence 0: its prefix contains id 2, which is </s>: {rule}"):
         translate(params, MODEL, SEARCH, [[5]], prefixes=[[EOS, 5]])
     with pytest.raises(ValueError, match=rf"^sentence 1: its prefix contains id 1, which is <pad>: {rule}"):

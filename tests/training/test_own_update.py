@@ -9,6 +9,7 @@ import optax
 import pytest
 
 from convs2s_jax.core.config import build
+from convs2s_jax.models import conversion
 from convs2s_jax.models import encoder_decoder as model
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.nn import struct
@@ -126,7 +127,7 @@ def test_the_public_loss_is_that_of_one_device_in_each_mode(parallel, impl):
 
     def mean(mesh):
         steps = compile_steps(lambda p, b, key: loss(p, cfg, b, key=key), optax.sgd(1.0), mesh, parallel=parallel)
-        state = init_state(jax.jit(model.split, static_argnums=1)(params, cfg), optax.sgd(1.0))
+        state = init_state(jax.jit(conversion.split, static_argnums=1)(params, cfg), optax.sgd(1.0))
         _, report = update(steps, state, [batch(0, 8, 7, 9)], 0.1, key)
         return jax.device_get((report.loss.loss, report.grad_norm))
 

@@ -10,9 +10,7 @@ import pytest
 
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
-from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
-from convs2s_jax.models.convs2s.layers import ConvLayer
+from convs2s_jax.models.convs2s import ConvDecoderConfig, ConvEncoderConfig, ConvLayer
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.optimizer import AdamConfig, NesterovConfig

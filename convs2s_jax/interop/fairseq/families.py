@@ -11,7 +11,7 @@ from convs2s_jax.core.errors import UserError, shown
 from convs2s_jax.core.tokens import SPECIAL
 from convs2s_jax.interop.fairseq import fconv, lightconv
 from convs2s_jax.interop.fairseq.values import Rule
-from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models import conversion, encoder_decoder
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.nn.trees import path_of
@@ -157,7 +157,7 @@ def params_from_state_dict(cfg: ModelConfig, tensors: Mapping[str, Any]) -> Para
     source = "decoder" if cfg.share_embeddings else "encoder"
     sizes = {"source_vocabulary": _rows(tensors, source), "target_vocabulary": _rows(tensors, "decoder")}
     abstract = jax.eval_shape(
-        lambda key: encoder_decoder.split(encoder_decoder.init(key, cfg, **sizes), cfg), jax.random.key(0)
+        lambda key: conversion.split(encoder_decoder.init(key, cfg, **sizes), cfg), jax.random.key(0)
     )
 
     def read(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> Any:

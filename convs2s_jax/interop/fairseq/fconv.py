@@ -15,10 +15,8 @@ from convs2s_jax.core.errors import UserError, shown
 from convs2s_jax.interop.fairseq import values
 from convs2s_jax.interop.fairseq.values import Rule, checked
 from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.models.convs2s.convolutions import DenseConfig
-from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
-from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
-from convs2s_jax.models.convs2s.layers import ConvLayer
+from convs2s_jax.models.convolutions import DenseConfig
+from convs2s_jax.models.convs2s import ConvDecoderConfig, ConvEncoderConfig, ConvLayer
 from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.trees import path_of

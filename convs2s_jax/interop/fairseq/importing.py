@@ -22,8 +22,8 @@ from convs2s_jax.interop.fairseq import dictionaries, families
 from convs2s_jax.interop.fairseq.checkpoint import ARGUMENTS, Checkpoint, load
 from convs2s_jax.interop.fairseq.fconv import as_version_2, check_directions
 from convs2s_jax.interop.fairseq.recipe import Recipe, recipe
-from convs2s_jax.models import encoder_decoder
-from convs2s_jax.models.average import average
+from convs2s_jax.models import conversion, encoder_decoder
+from convs2s_jax.models.conversion import average
 from convs2s_jax.training import optimizer, schedule
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.checkpoints import derived_workdir
@@ -277,7 +277,7 @@ def _average(made: Sequence[_Made]) -> _Made:
             first.vocabularies
         ):
             raise UserError("--average: the checkpoints belong to different models; use checkpoints of one run")
-    params = encoder_decoder.split(jax.jit(average)([one.state.params for one in made]), last.cfg.translator)
+    params = conversion.split(jax.jit(average)([one.state.params for one in made]), last.cfg.translator)
     moments = jax.jit(optimizer.transformation(last.cfg.training.optimizer).init)(params)
     state = TrainState(params=params, optimizer=moments, step=last.state.step)
     return dataclasses.replace(last, state=state)

@@ -12,9 +12,7 @@ from convs2s_jax.interop.fairseq import values
 from convs2s_jax.interop.fairseq.fconv import POSITIONS, RATE, SIZE
 from convs2s_jax.interop.fairseq.values import Rule, checked
 from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.models.light.decoder import LightDecoderConfig
-from convs2s_jax.models.light.encoder import LightEncoderConfig
-from convs2s_jax.models.light.layers import LightConfig
+from convs2s_jax.models.light import LightConfig, LightDecoderConfig, LightEncoderConfig
 
 _BASE: dict[str, Any] = {
     "dropout": 0.1,

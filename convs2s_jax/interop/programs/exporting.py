@@ -21,9 +21,8 @@ from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.core.files import new_folder
 from convs2s_jax.core.places import scheme_of
 from convs2s_jax.interop.programs import runtime
-from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models import conversion
 from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.models.table import FAST_DECODERS
 from convs2s_jax.nn.trees import paths
 from convs2s_jax.search.batching import max_output_length, widths_up_to
 from convs2s_jax.search.config import SearchConfig
@@ -121,11 +120,11 @@ def _written(folder: Path, model: Translator, search: SearchConfig, order: Expor
     for side, one in (("src", model.vocabularies.src), ("tgt", model.vocabularies.tgt)):
         one.save(folder / f"{side}{one.suffix}")
         vocabulary.append({"file": f"{side}{one.suffix}", "kind": one.suffix})
-    fast = cfg.decoder.kind in FAST_DECODERS
+    fast = cfg.decoder.functions.precompute is not None
 
     def prepared(leaves: list[Any]) -> Any:
         params = jax.tree.unflatten(tree, leaves)
-        return encoder_decoder.precompute(params, cfg) if fast else params
+        return conversion.precompute(params, cfg) if fast else params
 
     ready = jax.eval_shape(prepared, leaves)
     ready_tree = jax.tree.structure(ready)

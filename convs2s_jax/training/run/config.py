@@ -9,7 +9,7 @@ from convs2s_jax.core.places import check_place
 from convs2s_jax.data.config import DataConfig
 from convs2s_jax.metrics import labels
 from convs2s_jax.metrics.scoring import DEFAULT, METRICS
-from convs2s_jax.models.classifier.model import ClassifierConfig
+from convs2s_jax.models.classifier import ClassifierConfig
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.training.gathering import SumDtype

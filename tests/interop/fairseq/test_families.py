@@ -9,10 +9,9 @@ import pytest
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.interop import fairseq
 from convs2s_jax.interop.fairseq import families, fconv, lightconv
-from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models import conversion, encoder_decoder
 from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.models.light.decoder import LightDecoderConfig
-from convs2s_jax.models.light.encoder import LightEncoderConfig
+from convs2s_jax.models.light import LightDecoderConfig, LightEncoderConfig
 from convs2s_jax.nn import weight_norm
 from tests import tiny
 from tests.interop.fairseq import examples
@@ -61,7 +60,7 @@ COUNTS = {
 
 def size(cfg, source, target):
     init = partial(encoder_decoder.init, cfg=cfg, source_vocabulary=source, target_vocabulary=target)
-    shapes = jax.eval_shape(lambda key: encoder_decoder.split(init(key), cfg), jax.random.key(0))
+    shapes = jax.eval_shape(lambda key: conversion.split(init(key), cfg), jax.random.key(0))
     return sum(leaf.size for leaf in jax.tree.leaves(shapes))
 
 

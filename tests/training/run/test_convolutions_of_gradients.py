@@ -12,9 +12,7 @@ from jax.flatten_util import ravel_pytree
 
 from convs2s_jax.models import execution as execution_module
 from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
-from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
-from convs2s_jax.models.convs2s.layers import ConvLayer
+from convs2s_jax.models.convs2s import ConvDecoderConfig, ConvEncoderConfig, ConvLayer
 from convs2s_jax.models.execution import ExecutionConfig, has_fast_bfloat16_products
 from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.run.config import TrainingConfig

@@ -9,7 +9,7 @@ import pytest
 
 import convs2s_jax
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.models.classifier.model import logits
+from convs2s_jax.models.classifier import logits
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.translation import trained
 from convs2s_jax.translation.jobs import decoding as job

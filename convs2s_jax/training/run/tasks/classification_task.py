@@ -19,8 +19,8 @@ from convs2s_jax.data.parallel_text import ParallelText
 from convs2s_jax.data.symbols import Labels
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics.labels import accuracy, f1, macro_f1
-from convs2s_jax.models.classifier import model as classifier
-from convs2s_jax.models.classifier.model import ClassifierConfig, ClassifierParams
+from convs2s_jax.models import classifier
+from convs2s_jax.models.classifier import ClassifierConfig, ClassifierParams
 from convs2s_jax.nn.types import Key
 from convs2s_jax.search.classify import classify
 from convs2s_jax.training.batch import Batch, LossSums

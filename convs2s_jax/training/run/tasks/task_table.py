@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from convs2s_jax.models.classifier.model import ClassifierConfig
+from convs2s_jax.models.classifier import ClassifierConfig
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.training.run.config import AnyModel
 from convs2s_jax.training.run.tasks import classification_task, translation_task

@@ -13,7 +13,7 @@ from convs2s_jax.data.parallel_text import ParallelText
 from convs2s_jax.data.symbols import Labels
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics.scoring import score
-from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models import conversion, encoder_decoder
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.nn.types import Key
@@ -33,7 +33,7 @@ def init(key: Key, cfg: ModelConfig, *, source: int, target: int) -> Params:
     return encoder_decoder.init(key, cfg, source_vocabulary=source, target_vocabulary=target)
 
 
-split = encoder_decoder.split
+split = conversion.split
 batch_loss = training_loss
 
 

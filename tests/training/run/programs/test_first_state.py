@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from convs2s_jax.core.config import build
-from convs2s_jax.models.classifier.model import ClassifierConfig
+from convs2s_jax.models.classifier import ClassifierConfig
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.nn.draws import BatchedInit
 from convs2s_jax.nn.trees import path_of

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import typing
 from types import SimpleNamespace
 
 import jax
@@ -13,7 +14,7 @@ from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.metrics import labels
-from convs2s_jax.models.classifier.model import FEATURES, ClassifierConfig, logits
+from convs2s_jax.models.classifier import AnyFeatures, ClassifierConfig, logits
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.training import sharding
@@ -56,7 +57,7 @@ def test_each_kind_of_model_has_its_task():
     assert task_of(ModelConfig()) is translation_task
     assert task_of(ClassifierConfig()) is classification_task
     assert set(TASKS) == {ModelConfig.kind, ClassifierConfig.kind}
-    assert set(FEATURES) == set(MODELS)
+    assert {features.kind for features in typing.get_args(AnyFeatures)} == set(MODELS)
 
 
 def test_a_configuration_without_a_kind_is_of_a_translator():

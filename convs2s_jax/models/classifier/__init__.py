@@ -1,1 +1,0 @@
-"""Text classification (Kim 2014)."""

@@ -1,0 +1,203 @@
+"""Conversion of the parameters of whole models: split for training, cast, precomputed, averaged, quantised."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from convs2s_jax.models.checks import check_config, check_params
+from convs2s_jax.models.config import ModelConfig
+from convs2s_jax.models.encoder_decoder import Params, PrecomputedParams, check_decoder, with_shared_table
+from convs2s_jax.models.execution import matmul_precision_context
+from convs2s_jax.nn import weight_norm
+from convs2s_jax.nn.affine import Affine
+from convs2s_jax.nn.embedding import Embedding
+from convs2s_jax.nn.layer_norm import LayerNorm
+from convs2s_jax.nn.quantized import Quantized, is_quantized, quantize
+from convs2s_jax.nn.sharded_params import ShardedParam, any_sharded, gather, gathered_by_layer, is_sharded
+from convs2s_jax.nn.trees import path_of
+from convs2s_jax.nn.types import Array, Tree
+
+T = TypeVar("T")
+_HALVES = (jnp.bfloat16, jnp.float16)
+
+
+def split(params: Params, cfg: ModelConfig) -> Params:
+    """Split kernels into direction and length for training (`nn.weight_norm`), in kinds that use it."""
+    check_params(params, Params)
+    check_config(cfg, ModelConfig)
+    if isinstance(params, PrecomputedParams):
+        raise ValueError("params are precomputed for decoding: split those that `precompute` was called with")
+    encoder, decoder = params.encoder, params.decoder
+    return Params(
+        encoder=weight_norm.split(encoder) if cfg.encoder.normalised else encoder,
+        decoder=weight_norm.split(decoder) if cfg.decoder.normalised else decoder,
+    )
+
+
+def cast(params: T, cfg: Any) -> T:
+    """Cast parameters to the dtype of the computation, and gather sharded ones (`nn.sharded_params`) unless layers do.
+
+    If `cfg.dtype` is float32, float64 stays as it is.
+
+    Args:
+      params: parameters of any model.
+      cfg: its config; only `dtype` is read.
+    """
+    if cfg.dtype == "float32":
+        params = jax.tree.map(lambda x: x.astype(jnp.float32) if x.dtype in _HALVES else x, params, is_leaf=is_sharded)
+    else:
+        params = in_dtype(params, cfg.dtype)
+    return gather_before_layers(params, cfg) if any_sharded(params) else params
+
+
+def in_dtype(params: T, dtype: DTypeLike) -> T:
+    """Cast parameters to a dtype, including sharded ones, without gathering them.
+
+    Embeddings stay in float32, since their gradients add up row by row. So do the parameters of layer normalisation.
+    """
+
+    def convert(x: Any) -> Any:
+        return x if isinstance(x, Embedding | LayerNorm) else x.astype(dtype)
+
+    converted: T = jax.tree.map(
+        convert, params, is_leaf=lambda x: isinstance(x, Embedding | LayerNorm | ShardedParam | Quantized)
+    )
+    return converted
+
+
+def gather_before_layers(params: T, cfg: Any) -> T:
+    """Gather sharded parameters, except those in `blocks` that are not `early`: layers gather them.
+
+    Embedding tables are sent in the dtype of the computation.
+    """
+
+    def table(x: Any) -> Any:
+        if not is_sharded(x):
+            return x
+        return gather(x if cfg.dtype == "float32" else x.astype(cfg.dtype)).astype(x.dtype)
+
+    def convert(path: tuple[Any, ...], x: Any) -> Any:
+        name = path_of(path)
+        if isinstance(x, Embedding):
+            return Embedding(table=table(x.table), positions=table(x.positions))
+        left_to_layer = is_sharded(x) and not x.early and gathered_by_layer(name)
+        return x if left_to_layer else gather(x)
+
+    gathered: T = jax.tree_util.tree_map_with_path(
+        convert, params, is_leaf=lambda x: isinstance(x, Embedding | ShardedParam)
+    )
+    return gathered
+
+
+def precompute(params: Params, cfg: ModelConfig) -> Params:
+    """Precompute what the decoder computes from each word alone, so that each decoding step has less to do.
+
+    `encode`, `prepare`, `init_cache`, `advance`, `decode`, `loss`, `translate`, `score`, `force` and `layer_attention`
+    accept the result in place of the parameters, without a key. Functions that change, train or combine parameters do
+    not, so call `average`, `split` and `update` first. The tables can make the result larger than the parameters.
+    Results of the model are the same up to rounding. For decoders without such tables, the parameters are returned in
+    `cfg.dtype`.
+    """
+    if isinstance(params, PrecomputedParams):
+        return params
+    check_params(params, Params)
+    check_decoder(params, cfg)
+    params = cast(params, cfg)
+    precomputed = cfg.decoder.functions.precompute
+    if precomputed is None:
+        return params
+    params = with_shared_table(params, cfg)
+    with matmul_precision_context(cfg.matmul_precision):
+        return PrecomputedParams(encoder=params.encoder, decoder=precomputed(params.decoder, cfg.decoder))
+
+
+def for_one_hypothesis(params: Params, cfg: ModelConfig) -> Params:
+    """Adapt precomputed parameters to a search with one hypothesis per sentence; others are returned unchanged.
+
+    Their decoder prepares less of the memory. Results are the same up to rounding.
+    """
+    if not isinstance(params, PrecomputedParams):
+        return params
+    return dataclasses.replace(params, decoder=cfg.decoder.functions.for_one_hypothesis(params.decoder))
+
+
+def average(trees: Sequence[Tree]) -> Tree:
+    """Average the parameters of several models:  w = (w_1 + ... + w_n) / n.
+
+    Kernels are merged before they are averaged. The length of a direction v has no effect on the kernel but drifts
+    during training, so an average of v and g would depend on it. (fairseq's average_checkpoints.py averages v and g.)
+
+    Args:
+      trees: a list of parameters of the same structure and shapes. Each can be as `init` returns it or as it is
+        trained, with kernels split into direction and length. Precomputed and quantised parameters are rejected: they
+        contain products and rounded numbers, whose mean is not the mean of the models.
+
+    Returns:
+      Parameters with plain kernels, in the dtype of the input.
+
+    Raises:
+      TypeError: not a list or tuple.
+      ValueError: an empty list, trees of different structure or shapes, or precomputed or quantised parameters.
+    """
+    if not isinstance(trees, list | tuple):
+        raise TypeError(f"trees is a {type(trees).__name__}: expected a list of parameters, such as [params, params]")
+    if not trees:
+        raise ValueError("trees is empty: averaging needs at least one model")
+    if any(_is_derived(node) for node in jax.tree.leaves(list(trees), is_leaf=_is_derived)):
+        raise ValueError(
+            "trees contain precomputed or quantised parameters, whose mean is not the mean of the models: average the "
+            "parameters first, then precompute"
+        )
+    merged = [weight_norm.merge(tree) for tree in trees]
+    if len({jax.tree.structure(tree) for tree in merged}) > 1:
+        raise ValueError("trees have different structures: only parameters of one configuration can be averaged")
+
+    def mean(*leaves: Array) -> Array:
+        shapes = {leaf.shape for leaf in leaves}
+        if len(shapes) > 1:
+            raise ValueError(f"parameters of shapes {sorted(shapes)} cannot be averaged")
+        return jnp.mean(jnp.stack(leaves), axis=0)
+
+    return jax.tree.map(mean, *merged)
+
+
+def _is_derived(node: Any) -> bool:
+    """Whether the node contains products of parameters, or rounded parameters."""
+    return isinstance(node, PrecomputedParams | Quantized)
+
+
+def quantize_kernels(params: T) -> T:
+    """Quantise the kernels of convolutions, of the other maps in blocks, and of the softmax to integers.
+
+    Attention keeps floats, since its maps are small and ConvS2S applies them to the source
+    (`convs2s_fast.project_source`). Embedding tables, a softmax tied to one of them, cells of recurrent networks and
+    blocks of SliceNet keep floats too.
+
+    Args:
+      params: merged parameters of an encoder-decoder, after `precompute`, which cannot read integers.
+    """
+
+    def each(path: tuple[Any, ...], node: Any) -> Any:
+        if path_of(path).endswith("/output_kernel"):
+            return quantize(node)
+        if not isinstance(node, Affine) or not _chosen(path_of(path)) or is_quantized(node.w):
+            return node
+        return dataclasses.replace(node, w=quantize(node.w))
+
+    made: T = jax.tree_util.tree_map_with_path(each, params, is_leaf=lambda x: isinstance(x, Affine))
+    return made
+
+
+def has_integers(params: Any) -> bool:
+    """Whether any kernel is quantised to integers."""
+    return any(map(is_quantized, jax.tree.leaves(params, is_leaf=is_quantized)))
+
+
+def _chosen(path: str) -> bool:
+    names = path.split("/")
+    in_block = "blocks" in names and not {"attention", "steps"} & set(names)  # SliceNet's blocks have steps
+    return names[-1] == "output" or in_block

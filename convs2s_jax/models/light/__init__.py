@@ -1,1 +1,0 @@
-"""LightConv and DynamicConv (Wu et al. 2019): depthwise convolutions whose kernels are shared by heads."""

@@ -1,1 +1,0 @@
-"""Recurrent encoders and decoders: GRU and LSTM layers with attention (Bahdanau, Luong, GNMT)."""

@@ -1,0 +1,416 @@
+"""SliceNet (Kaiser, Gomez and Chollet 2018, section 3): separable convolutions, in modules of four steps.
+
+    step(x)      = LN(separable(relu(x)))
+    module(x)    = dropout(x + step4(step3(h))),  h = x + step2(step1(x))
+    attend(x, m) = LN(x + softmax(q m' / sqrt(E)) m),  q = step6(step5(x + timing))
+
+The encoder consists of modules over words and a timing signal. The decoder has a mixer of the embedded target g and the
+memory m, then modules:
+
+    x_0 = merge([attend(g, m); g]),   x_{i+1} = y + attend(y, m),  y = module(x_i)
+
+All layers have E channels. Steps are centred in the encoder and causal in the decoder. Differences from the paper and
+from its published code are listed in docs/models.md.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+
+from convs2s_jax.core.config import ITEMS, check, record
+from convs2s_jax.core.tokens import PAD
+from convs2s_jax.models.kinds import (
+    Cache,
+    DecoderConfig,
+    DecoderFunctions,
+    EncoderConfig,
+    EncoderFunctions,
+    Memory,
+    Options,
+    check_positions,
+    fields_after,
+)
+from convs2s_jax.nn import convolution, embedding, factored, layer_norm, output, struct
+from convs2s_jax.nn.affine import Affine
+from convs2s_jax.nn.attention import context
+from convs2s_jax.nn.dropout import dropout, split_key
+from convs2s_jax.nn.embedding import Embedding, embed, length_after, position_embeddings
+from convs2s_jax.nn.factored import Factored
+from convs2s_jax.nn.gradient import scale_gradient
+from convs2s_jax.nn.layer_norm import LayerNorm, normalise
+from convs2s_jax.nn.padding import zero_padding
+from convs2s_jax.nn.pooling import mean
+from convs2s_jax.nn.positions import sinusoidal
+from convs2s_jax.nn.sharded_params import any_sharded, gather
+from convs2s_jax.nn.taps import TAPS, normal
+from convs2s_jax.nn.types import Array, Key, accumulation_dtype
+
+ATTENTION = ((5, 1), (5, 4))
+"""Width and dilation of the two steps that compute the queries of an attention."""
+MERGE = ((3, 1),)
+"""Width and dilation of the step that merges target and attention before the first module of the decoder."""
+
+SEPARABLE = TAPS["separable"]
+
+Shapes = tuple[tuple[int, int], ...]
+"""Width and dilation of each step."""
+
+
+@record
+class SliceNetConfig:
+    """Config fields that encoder and decoder share.
+
+    Attributes:
+      modules: number of modules.
+      kernels: widths of the four steps of each module.
+      dilations: dilations of the same steps.
+      max_positions: two more than the longest sequence including its end symbol.
+    """
+
+    modules: int = 4
+    kernels: tuple[int, int, int, int] = (3, 7, 15, 31)
+    dilations: tuple[int, int, int, int] = (1, 1, 1, 1)
+    max_positions: int = 1024
+
+    def __post_init__(self) -> None:
+        check(self.modules >= 1, f"modules is {self.modules}: use 1 or more")
+        check(self.modules <= ITEMS, f"modules is {self.modules}: use at most {ITEMS}")
+        for name in ("kernels", "dilations"):
+            for number in getattr(self, name):
+                check(number >= 1, f"{name} contains {number}: use 1 or more")
+        check_positions(self.max_positions)
+
+    @property
+    def shapes(self) -> Shapes:
+        """Width and dilation of each step of a module."""
+        return tuple(zip(self.kernels, self.dilations, strict=True))
+
+    @property
+    def max_length(self) -> int:
+        """Maximum length of a sequence in tokens, including its end symbol."""
+        return self.max_positions - 2
+
+    def check_dim(self, dim: int) -> None:
+        """Reject an E that the timing signal does not support."""
+        check(
+            dim >= 4 and dim % 2 == 0,
+            f"embedding_dim is {dim}: the timing signal is half sines, half cosines; use an even number of at least 4",
+        )
+
+
+@struct.dataclass
+class SliceNetStep:
+    """Parameters of one step.
+
+    Attributes:
+      conv: the separable convolution.
+      norm: the normalisation after it.
+    """
+
+    conv: Factored
+    norm: LayerNorm
+
+
+@struct.dataclass
+class SliceNetAttention:
+    """Parameters of one attention.
+
+    Attributes:
+      steps: the two steps that compute the queries.
+      norm: the normalisation of the result.
+    """
+
+    steps: tuple[SliceNetStep, ...]
+    norm: LayerNorm
+
+
+def init_steps(key: Key, shapes: Shapes, dim: int, inputs: int | None = None) -> tuple[SliceNetStep, ...]:
+    """Initialise steps of E = `dim` channels; the first reads `inputs`. `keep` = 2 compensates for the ReLU."""
+    made = []
+    for k, (width, _) in zip(jax.random.split(key, len(shapes)), shapes, strict=True):
+        C = inputs or dim
+        conv = factored.init(k, SEPARABLE, normal(width**-0.5), width=width, inputs=C, outputs=dim, heads=C, keep=2.0)
+        made.append(SliceNetStep(conv=conv, norm=layer_norm.init(dim)))
+        inputs = None
+    return tuple(made)
+
+
+def init_attention(key: Key, dim: int) -> SliceNetAttention:
+    """Initialise an attention of E = `dim` channels."""
+    return SliceNetAttention(steps=init_steps(key, ATTENTION, dim), norm=layer_norm.init(dim))
+
+
+def histories(shapes: Shapes, rows: int, dim: int, dtype: jnp.dtype, inputs: int | None = None) -> tuple[Array, ...]:
+    """Create zero histories before the first position, one for each step, [N, (K - 1) r, C]."""
+    sizes = [inputs or dim] + [dim] * (len(shapes) - 1)
+    reaches = [_reach(*shape) for shape in shapes]
+    return tuple(jnp.zeros((rows, reach, size), dtype) for reach, size in zip(reaches, sizes, strict=True))
+
+
+def centred_steps(steps: Sequence[SliceNetStep], shapes: Shapes, x: Array, mask: Array) -> Array:
+    """Apply steps of an encoder. Padding is zeroed before each convolution, as beyond the sentence boundary."""
+    for step, (width, dilation) in zip(steps, shapes, strict=True):
+        x = zero_padding(jax.nn.relu(x), mask)
+        convolve = factored.convolution(step.conv, SEPARABLE, x, dilation)
+        x = normalise(step.norm, convolution.centred(convolve, x, _reach(width, dilation)))
+    return x
+
+
+def causal_steps(
+    steps: Sequence[SliceNetStep], shapes: Shapes, past_inputs: Sequence[Array], x: Array
+) -> tuple[Array, tuple[Array, ...]]:
+    """Apply steps of a decoder, and return their histories after x."""
+    afters = []
+    for step, (_, dilation), before in zip(steps, shapes, past_inputs, strict=True):
+        x = jax.nn.relu(x)
+        y, after = convolution.causal(factored.convolution(step.conv, SEPARABLE, x, dilation), before, x)
+        x = normalise(step.norm, y)
+        afters.append(after)
+    return x, tuple(afters)
+
+
+def attend(
+    params: SliceNetAttention,
+    past_inputs: Sequence[Array],
+    x: Array,
+    timing: Array,
+    keys: Array,
+    values: Array,
+    mask: Array,
+) -> tuple[Array, Array, tuple[Array, ...]]:
+    """Attend to the source from each position of the target.
+
+    Args:
+      params: steps and normalisation.
+      past_inputs: histories of the steps.
+      x: [N, T, E]; N = B * W, the W hypotheses of a sentence adjacent.
+      timing: [N, T, E].
+      keys, values: [B, S, E].
+      mask: [B, S].
+
+    Returns:
+      LN(x + context) [N, T, E]; the weights [N, T, S] in float32 or better; the histories after x.
+    """
+    q, afters = causal_steps(params.steps, ATTENTION, past_inputs, x + timing)
+    q = (q * q.shape[-1] ** -0.5).reshape(len(mask), -1, q.shape[-1])
+    scores_BQS = jnp.einsum("BQE,BSE->BQS", q, keys, preferred_element_type=accumulation_dtype(q.dtype))
+    c, a = context(scores_BQS, values, mask)
+    return normalise(params.norm, x + c.reshape(x.shape)), a.reshape(*x.shape[:2], -1), afters
+
+
+def timing_of(cfg: SliceNetConfig, tokens: Array, start: Array | None, dim: int, dtype: jnp.dtype) -> Array:
+    """Return the timing signal [B, T, E] of tokens [B, T]: sines and cosines of their positions; zero at PAD."""
+    table = jnp.asarray(sinusoidal(cfg.max_positions, dim), dtype)
+    positions = position_embeddings(table, tokens, start)
+    return jnp.where((tokens != PAD)[:, :, None], positions, jnp.zeros((), dtype))
+
+
+def reach_of(shapes: Shapes) -> int:
+    """Return the number of positions that an output of several steps sees besides its own."""
+    return sum(_reach(*shape) for shape in shapes)
+
+
+def _reach(width: int, dilation: int) -> int:
+    return (width - 1) * dilation
+
+
+@record
+class SliceNetEncoderConfig(SliceNetConfig, EncoderConfig):
+    """SliceNet's encoder.
+
+    Attributes:
+      kind: SliceNet.
+      modules: number of modules. The published code has six, 1.5 times as many as in the decoder.
+    """
+
+    kind: Literal["slicenet"] = "slicenet"
+    modules: int = 6
+
+    @property
+    def receptive_fields(self) -> tuple[int, ...]:
+        """Source tokens that a position sees after each module."""
+        return fields_after([reach_of(self.shapes)] * self.modules)
+
+
+@struct.dataclass
+class SliceNetEncoderParams:
+    """Parameters of the encoder.
+
+    Attributes:
+      embedding: embedding of source tokens.
+      modules: the four steps of each module.
+    """
+
+    embedding: Embedding
+    modules: tuple[tuple[SliceNetStep, ...], ...]
+
+
+def init_encoder(
+    key: Key, cfg: SliceNetEncoderConfig, vocabulary: int, dim: int, _rate: float
+) -> SliceNetEncoderParams:
+    """Initialise parameters: embeddings of V = vocabulary source tokens ~ N(0, sqrt(1 / E)), E = dim."""
+    table_key, *keys = jax.random.split(key, cfg.modules + 1)
+    return SliceNetEncoderParams(
+        embedding=embedding.init(table_key, vocabulary, dim, None, std=dim**-0.5),
+        modules=tuple(init_steps(k, cfg.shapes, dim) for k in keys),
+    )
+
+
+def encode(params: SliceNetEncoderParams, cfg: SliceNetEncoderConfig, src: Array, options: Options) -> Memory:
+    """Encode source tokens into a memory whose keys and values are both the output of the last module.
+
+    Dropout is applied to the embeddings and to the output of each module. Of `options.execution`, only `remat` has an
+    effect, on each module.
+    """
+    mask, rate = src != PAD, options.rate
+    keys = split_key(options.key, cfg.modules + 1)
+    dtype = params.modules[0][0].conv.pointwise.w.dtype
+    dim = params.embedding.table.shape[1]
+    words = embed(params.embedding, src).astype(dtype) * dim**0.5
+    x = dropout(words + timing_of(cfg, src, None, dim, dtype), rate, keys[0])
+
+    def module(steps: tuple[SliceNetStep, ...], x: Array, key: Key | None) -> Array:
+        y = centred_steps(steps[:2], cfg.shapes[:2], x, mask)
+        z = centred_steps(steps[2:], cfg.shapes[2:], x + y, mask)
+        return dropout(x + z, rate, key)
+
+    apply = options.execution.with_remat(module)
+    for steps, k in zip(params.modules, keys[1:], strict=True):
+        x = apply(steps, x, k)
+    z = scale_gradient(zero_padding(x, mask), options.gradient_scale)
+    return Memory(keys=z, values=z, mask=mask, summary=mean(z, mask))
+
+
+SliceNetEncoderConfig.functions = EncoderFunctions(init_encoder, encode)
+
+
+@record
+class SliceNetDecoderConfig(SliceNetConfig, DecoderConfig):
+    """SliceNet's decoder.
+
+    Attributes:
+      tied_output: whether the softmax uses the embedding table, as in the published code.
+    """
+
+    kind: Literal["slicenet"] = "slicenet"
+    tied_output: bool = True
+
+    @property
+    def attention_names(self) -> tuple[str, ...]:
+        """Names of the attention of the mixer, then of those after the modules, counted from 1."""
+        return ("mixer", *(f"module {i + 1}" for i in range(self.modules)))
+
+    @property
+    def receptive_fields(self) -> tuple[int, ...]:
+        """After the mixer and after each module with its attention. The queries of the attention extend the field."""
+        queries = reach_of(ATTENTION)
+        reaches = [queries + reach_of(shapes) for shapes in (MERGE, *[self.shapes] * self.modules)]
+        return fields_after(reaches)
+
+
+@struct.dataclass
+class SliceNetBlock:
+    """Parameters of one module and of the attention after it.
+
+    Attributes:
+      steps: the four steps of the module.
+      attention: the attention.
+    """
+
+    steps: tuple[SliceNetStep, ...]
+    attention: SliceNetAttention
+
+
+@struct.dataclass
+class SliceNetDecoderParams:
+    """Parameters of the decoder.
+
+    Attributes:
+      embedding: embedding of target tokens.
+      attention: the attention of the mixer.
+      merge: the merging step of the mixer.
+      blocks: modules with their attention.
+      output: the softmax layer; with a tied output only its bias [V].
+    """
+
+    embedding: Embedding
+    attention: SliceNetAttention
+    merge: tuple[SliceNetStep, ...]
+    blocks: tuple[SliceNetBlock, ...]
+    output: Affine | Array
+
+
+def init_decoder(key: Key, cfg: SliceNetDecoderConfig, vocabulary: int, dim: int, rate: float) -> SliceNetDecoderParams:
+    """Initialise parameters: embeddings of V = vocabulary target tokens ~ N(0, sqrt(1 / E)), E = dim."""
+    keys = jax.random.split(key, 2 * cfg.modules + 4)
+    return SliceNetDecoderParams(
+        embedding=embedding.init(keys[0], vocabulary, dim, None, std=dim**-0.5),
+        attention=init_attention(keys[1], dim),
+        merge=init_steps(keys[2], MERGE, dim, inputs=2 * dim),
+        blocks=tuple(
+            SliceNetBlock(steps=init_steps(k, cfg.shapes, dim), attention=init_attention(a, dim))
+            for k, a in zip(keys[4::2], keys[5::2], strict=True)
+        ),
+        output=output.init(keys[3], dim, vocabulary, tied=cfg.tied_output, keep=1.0 - rate),
+    )
+
+
+def init_cache(params: SliceNetDecoderParams, cfg: SliceNetDecoderConfig, _memory: Memory, rows: int) -> Cache:
+    """Create the cache before the first token, with zero histories.
+
+    There is a pair for the mixer, then one for each module: the histories of the steps, and of those of the attention.
+    """
+    dim, dtype = _dim_and_dtype(params)
+    queries = histories(ATTENTION, rows, dim, dtype)
+    mixer = (histories(MERGE, rows, dim, dtype, 2 * dim), queries)
+    modules = ((histories(cfg.shapes, rows, dim, dtype), queries),) * cfg.modules
+    return Cache(length=jnp.zeros(rows, jnp.int32), histories=(mixer, *modules))
+
+
+def advance(
+    params: SliceNetDecoderParams,
+    cfg: SliceNetDecoderConfig,
+    memory: Memory,
+    cache: Cache,
+    tokens: Array,
+    options: Options,
+) -> tuple[Array, tuple[Array, ...], Cache]:
+    """Read target tokens and return features, the attention of the mixer and of each module, and the next cache.
+
+    Dropout is applied to the embeddings and to the output of each module. Of `options.execution`, only `remat` has an
+    effect, on each module.
+    """
+    keys, rate = split_key(options.key, cfg.modules + 1), options.rate
+    dim, dtype = _dim_and_dtype(params)
+    g = dropout(embed(params.embedding, tokens, cache.length).astype(dtype) * dim**0.5, rate, keys[0])
+    timing = timing_of(cfg, tokens, cache.length, dim, dtype)
+    source = (memory.keys.astype(dtype), memory.values.astype(dtype), memory.mask)
+
+    def block(params: SliceNetBlock, before: Any, x: Array, key: Key | None) -> tuple[Array, Array, Any]:
+        params, (before, queries) = gather(params), before
+        y, early = causal_steps(params.steps[:2], cfg.shapes[:2], before[:2], x)
+        z, late = causal_steps(params.steps[2:], cfg.shapes[2:], before[2:], x + y)
+        y = dropout(x + z, rate, key)
+        fetched, a, queries = attend(params.attention, queries, y, timing, *source)
+        return y + fetched, a, ((*early, *late), queries)
+
+    (merged, queries), *blocks = cache.histories
+    fetched, a, queries = attend(params.attention, queries, g, timing, *source)
+    x, merged = causal_steps(params.merge, MERGE, merged, jnp.concatenate([fetched, g], axis=-1))
+    weights, after = [a], [(merged, queries)]
+    apply = options.execution.with_remat(block, sharded=any_sharded(params.blocks))
+    for p, before, k in zip(params.blocks, blocks, keys[1:], strict=True):
+        x, a, now = apply(p, before, x, k)
+        weights.append(a)
+        after.append(now)
+    return x, tuple(weights), Cache(length=length_after(cache.length, tokens), histories=tuple(after))
+
+
+def _dim_and_dtype(params: SliceNetDecoderParams) -> tuple[int, Any]:
+    """Return E and the dtype of products."""
+    return params.embedding.table.shape[1], params.merge[0].conv.pointwise.w.dtype
+
+
+SliceNetDecoderConfig.functions = DecoderFunctions(init_decoder, init_cache, advance)

@@ -1,1 +1,0 @@
-"""SliceNet (Kaiser, Gomez and Chollet 2018): depthwise separable convolutions."""

@@ -1,0 +1,157 @@
+"""Light models beside their laws: recomputation, dropout, fresh parameters and what is refused."""
+
+import math
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from convs2s_jax.core.config import build
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.models import encoder_decoder, light
+from convs2s_jax.models.config import ModelConfig
+from convs2s_jax.nn import taps
+from convs2s_jax.nn.taps import TAPS, PredictedTaps, SharedTaps
+from convs2s_jax.training.loss import Batch, loss
+from tests.helpers import array, drills_but
+from tests.models.laws import filled
+
+V, E = 13, 8
+SMALL = {"kind": "light", "conv_dim": 12, "heads": 4, "ffn_dim": 10, "max_positions": 32}
+CONFIGS = {
+    "dynamic": {"layers": [3, 1]},
+    "learned": {"layers": [3], "convolution": "lightweight", "positions": "learned", "conv_dim": 8},
+}
+TOKENS = array([[EOS, 5, 6, 7, 8, 9, 10], [EOS, 11, 12, 5, PAD, PAD, PAD]], jnp.int32)
+SOURCE = array([[4, 5, 6, 7, EOS], [8, 9, EOS, PAD, PAD]], jnp.int32)
+
+
+def config(name, *, model=None, decoder=None, **fields):
+    side = {**SMALL, **CONFIGS[name], **fields}
+    values = {"embedding_dim": E, "dropout": 0.1, "encoder": side, "decoder": {**side, **(decoder or {})}}
+    return build(ModelConfig, {**values, **(model or {})})
+
+
+def setup(name, **options):
+    """A config and parameters in which nothing is zero: biases and the rows of padding would hide mistakes."""
+    cfg = config(name, **options)
+    init = partial(encoder_decoder.init, cfg=cfg, source_vocabulary=V, target_vocabulary=V)
+    return cfg, filled(jax.eval_shape(init, jax.random.key(0)))
+
+
+def test_dropout_stands_where_fairseq_puts_it(monkeypatch):
+    """Embeddings and parts of layers at the model's rate, the rates of a side where they are named; no key twice."""
+    rates = {"input_dropout": 0.2, "relu_dropout": 0.3, "weight_dropout": 0.4}
+    cfg, params = setup("dynamic", **rates, decoder={"attention_dropout": 0.5})
+    places = []
+
+    @jax.jit
+    def keys(params):
+        seen = []
+
+        def record(x, rate, key):
+            places.append((x.shape, rate))
+            seen.append(jax.random.key_data(key))
+            return x
+
+        for module in (light, light.multihead, taps):
+            monkeypatch.setattr(module, "dropout", record)
+        loss(params, cfg, Batch(src=SOURCE, tgt=TOKENS), key=jax.random.key(0))
+        return seen
+
+    seen = keys(params)
+
+    def layer(length, width, *attention):
+        before = [((2, length, E), 0.2), ((2, length, width, 4), 0.4), ((2, length, E), 0.1), *attention]
+        return [*before, ((2, length, 10), 0.3), ((2, length, E), 0.1)]
+
+    attention = [((2, 4, 7, 5), 0.5), ((2, 7, E), 0.1)]
+    encoder = [((2, 5, E), 0.1), *layer(5, 3), *layer(5, 1)]
+    decoder = [((2, 7, E), 0.1), *layer(7, 3, *attention), *layer(7, 1, *attention)]
+    assert places == encoder + decoder
+    assert len({tuple(key.tolist()) for key in seen}) == len(places)
+
+
+def test_dropped_taps_of_a_lightweight_kernel_are_those_of_its_sentence():
+    """Every sentence loses others, the same at all its positions; what is left is divided by what is kept."""
+    params = SharedTaps(scores=array(np.random.default_rng(0).normal(size=(15, 4))))
+    weights = TAPS["lightweight"].taps
+    x = jnp.zeros((3, 6, 12))
+    plain = weights(params, x, 0.5, None)
+    dropped = weights(params, x, 0.5, jax.random.key(0))
+    assert dropped.shape == (3, 1, 15, 4)
+    kept = np.asarray(dropped[:, 0]) != 0.0
+    np.testing.assert_allclose(dropped[:, 0], np.where(kept, 2 * plain, 0.0), rtol=1e-5)
+    assert 0.3 < kept.mean() < 0.7
+    assert (kept[0] != kept[1]).any()
+
+
+@pytest.mark.parametrize("convolution", drills_but(["lightweight", "dynamic"], kept=["dynamic"]))
+def test_fresh_parameters_are_those_of_fairseq(convolution):
+    """Deviations of uniform numbers U(-r, r) are r / sqrt(3). From 1,000 draws on 10 % is far outside chance."""
+    side = {"kind": "light", "convolution": convolution, "layers": [31], "conv_dim": 120, "heads": 40, "ffn_dim": 300}
+    side |= {"positions": "learned", "norm_before": True}
+    cfg = build(ModelConfig, {"embedding_dim": 80, "encoder": side, "decoder": side})
+    params = encoder_decoder.init(jax.random.key(0), cfg, source_vocabulary=500, target_vocabulary=400)
+    block = params.decoder.blocks[0]
+    kernel = block.convolution.taps
+    taps, bound = (
+        (kernel.scores, math.sqrt(6 / (31 + 40 * 31))) if convolution == "lightweight" else (kernel.maker, 120**-0.5)
+    )
+    assert isinstance(kernel, SharedTaps if convolution == "lightweight" else PredictedTaps)
+    assert float(jnp.max(jnp.abs(taps))) <= bound
+    expected = [
+        (taps, bound / math.sqrt(3)),
+        (params.encoder.embedding.table, 80**-0.5),
+        (params.decoder.embedding.positions, 80**-0.5),
+        (block.convolution.map_in.w, math.sqrt(2 / (80 + 240))),
+        (block.convolution.map_out.w, math.sqrt(2 / (120 + 80))),
+        (block.attention.heads.query.w, math.sqrt(1 / 160)),
+        (block.attention.heads.out.w, math.sqrt(2 / 160)),
+        (block.feed_forward.map_in.w, math.sqrt(2 / 380)),
+        (params.decoder.output_kernel, 80**-0.5),
+    ]
+    for weights, deviation in expected:
+        assert float(jnp.std(weights)) == pytest.approx(deviation, rel=0.1)
+    np.testing.assert_array_equal(params.decoder.embedding.table[PAD], 0.0)
+    np.testing.assert_array_equal(params.decoder.norm.scale, 1.0)
+    np.testing.assert_array_equal(block.feed_forward.map_out.b, 0.0)
+
+
+def test_sinusoidal_positions_are_no_parameters_and_a_tied_output_has_none():
+    _, params = setup("dynamic", decoder={"tied_output": True})
+    assert params.encoder.embedding.positions is None
+    assert params.decoder.output_kernel is None
+    assert params.encoder.norm is None
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"layers": []}, r"^model\.decoder\.layers is empty: set the kernel width of at least one layer"),
+        ({"layers": [3, 0]}, r"^model\.decoder\.layers\[1\] is 0: a convolution sees at least one position; use 1"),
+        ({"heads": 5}, r"^model\.decoder\.heads is 5: heads split the 256 channels of conv_dim evenly"),
+        ({"heads": 3, "conv_dim": 12}, r"^model\.decoder\.heads is 3: attention splits the 256 of embedding_dim"),
+        ({"ffn_dim": 0}, r"^model\.decoder\.ffn_dim is 0: use 1 or more"),
+        ({"max_positions": 3}, r"^model\.decoder\.max_positions is 3: two rows are reserved; use 4 or more"),
+        (
+            {"weight_dropout": 1.0},
+            r"^model\.decoder\.weight_dropout is 1\.0: expected a probability below 1; use 0\.0 to 0\.9",
+        ),
+        ({"attention_dropout": 1.0}, r"^model\.decoder\.attention_dropout is 1\.0: expected a probability below 1"),
+        ({"convolution": "dynamc"}, r"^model\.decoder\.convolution is 'dynamc'; did you mean 'dynamic'\?"),
+        ({"positions": "none"}, r"^model\.decoder\.positions is 'none'"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_place(values, message):
+    with pytest.raises(UserError, match=message):
+        build(ModelConfig, {"decoder": {"kind": "light", **values}}, "model")
+
+
+@pytest.mark.parametrize("dim", [2, 7])
+def test_sines_and_cosines_need_an_even_size(dim):
+    with pytest.raises(UserError, match=rf"embedding_dim is {dim}: sinusoidal positions are half sines, half cosines"):
+        build(ModelConfig, {"embedding_dim": dim, "encoder": {"kind": "light"}}, "model")
