@@ -53,7 +53,7 @@ nn/attention.py  nn/test_attention.py -k loops
 - + g) * SQRT_HALF
 + + g)
 attention: projected source without the bias of queries
-nn/attention.py  models/convs2s/test_decoder.py -k precomputed_parameters_predict
+models/convs2s_fast.py  models/test_convs2s_fast.py -k mapped_source
 - scores_BQS + source.offset[:, None]
 + scores_BQS
 attention: heads scaled by all channels
@@ -61,7 +61,7 @@ nn/multihead.py  nn/test_multihead.py -k loops
 - * D**-0.5
 + * E**-0.5
 attention: additive scores without tanh
-nn/recurrent_attention.py  nn/test_recurrent_attention.py -k loop
+nn/recurrent_attention.py  models/test_recurrent.py -k attention_equals_a_loop
 - jnp.tanh(add_broadcast(keys, query[:, None]))
 + add_broadcast(keys, query[:, None])
 masks: convolutions of the encoder read padding
@@ -73,11 +73,11 @@ nn/embedding.py  nn/test_embedding.py -k trains_no_row
 - jax.lax.stop_gradient(e)
 + e
 masks: the maximum over time includes padding
-nn/pooling.py  models/classifier/test_classifier.py -k padding
+nn/pooling.py  models/test_classifier.py -k padding
 - jnp.where(mask[:, :, None], x, least)
 + x
 scaling: residuals without sqrt(.5)
-models/convs2s.py  models/convs2s/test_layers.py -k halves
+models/convs2s.py  models/test_convs2s.py -k halves
 - shard_channels((x + r) * SQRT_HALF)
 + shard_channels(x + r)
 scaling: values without embeddings
@@ -149,7 +149,7 @@ nn/embedding.py  nn/test_embedding.py -k fresh_tables
 - (rows, dim))).at[PAD].set(0.0)
 + (rows, dim)))
 cuts: positions of a later call begin at 0
-nn/embedding.py  models/convs2s/test_decoder.py -k any_cut
+nn/embedding.py  models/test_convs2s.py -k any_cut
 - (jnp.cumsum(real, axis=1) + before)
 + jnp.cumsum(real, axis=1)
 cuts: a target does not begin with the end symbol
