@@ -16,7 +16,7 @@ from convs2s_jax.core.config import check, record
 from convs2s_jax.core.rows import pad_rows, round_up
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.request import NO_AXES, Sizes
+from convs2s_jax.search.ids import NO_AXES, Sizes
 
 T = TypeVar("T")
 

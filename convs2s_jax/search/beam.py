@@ -178,7 +178,7 @@ def beam_search(
     cache = jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, cache)  # canonical dtypes
     rule = stop or strategy.stop or STOPPING_RULES[options.stop]
     fixed = Search(step, strategy, rule, options, coverage, chunk, limit)
-    V = _check_step(fixed, memory, cache, request)
+    V = _vocabulary_of(fixed, memory, cache, request.max_lengths.shape[0])
     check_request(request, V, limit)
     B, W = request.max_lengths.shape[0], options.beam_size
     batch = _begin(fixed, memory, cache, request, start)
@@ -362,29 +362,26 @@ def advance(search: Search, batch: SearchBatch) -> tuple[Beams, BackPointers]:
     return after, BackPointers(tokens, parents, after.totals)
 
 
-def _check_step(search: Search, memory: StepMemory, cache: StepCache, request: Request) -> int:
-    """Reject shapes and options that do not fit together. Return V, the size of the vocabulary."""
+def _vocabulary_of(search: Search, memory: StepMemory, cache: StepCache, B: int) -> int:
+    """Reject shapes and options that do not fit together. Return V, the number of symbols that the step scores."""
+    N, options = B * search.options.beam_size, search.options
     for name, value in (("limit", search.limit), ("chunk", search.chunk)):
-        if not isinstance(value, Integral):
-            raise TypeError(f"{name} is {value}: expected a Python integer, which is static under `jit`")
-        if value < 1:
-            raise ValueError(f"{name} is {value}: use 1 or more")
-    if search.options.coverage_penalty is not None and search.coverage is None:
+        if not isinstance(value, Integral) or value < 1:
+            raise ValueError(f"{name} is {value}: use a Python integer of at least 1, which is static under `jit`")
+    if options.coverage_penalty is not None and search.coverage is None:
         raise ValueError("coverage is None, but the search has a coverage penalty: pass coverage")
-    B = request.max_lengths.shape[0]
-    N = B * search.options.beam_size
     if B == 0:
         raise ValueError("max_lengths is empty: a search needs at least one sentence")
-    for name, tree, rows, what in (("memory", memory, B, "B"), ("cache", cache, N, "B * W")):
+    for what, rows, tree in (("B", B, {"memory": memory}), ("B * W", N, {"cache": cache})):
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
             if np.shape(leaf)[:1] != (rows,):
-                place = name + jax.tree_util.keystr(path)
-                raise ValueError(f"{place} has shape {np.shape(leaf)}: axis 0 must have {what} = {rows} rows")
+                shape = f"{_name(path)} has shape {np.shape(leaf)}"
+                raise ValueError(f"{shape}: axis 0 must have {what} = {rows} rows")
     result = jax.eval_shape(search.step, memory, cache, jax.ShapeDtypeStruct((N,), jnp.int32))
     if not isinstance(result, tuple | list) or len(result) != 2:
         what = f"{len(result)} values" if isinstance(result, tuple | list) else f"a {type(result).__name__}"
         raise ValueError(f"the step returns {what}: expected two values, (logits [N, V], cache)")
-    if search.options.lm_weight is not None and not isinstance(result[0], Fused):
+    if options.lm_weight is not None and not isinstance(result[0], Fused):
         raise ValueError("lm_weight is above 0, but the step returns no logits of a language model: return Fused(...)")
     return _check_result(N, cache, *result)
 
@@ -392,30 +389,21 @@ def _check_step(search: Search, memory: StepMemory, cache: StepCache, request: R
 def _check_result(rows: int, cache: StepCache, logits: Array | Fused, after: StepCache) -> int:
     """Reject results of a step whose shapes do not fit its inputs, `rows` last symbols and `cache`. Return V."""
     parts = {"logits.model": logits.model, "logits.lm": logits.lm} if isinstance(logits, Fused) else {"logits": logits}
-    V: tuple[int, ...] = ()
+    V = np.shape(next(iter(parts.values())))[-1:]
     for name, part in parts.items():
-        if not hasattr(part, "shape"):
-            raise TypeError(
-                f"{name} of the step is a {type(part).__name__}: expected an array [N, V], or [M, N, V] for an "
-                "ensemble, as jnp.stack makes of a list"
-            )
-        V = V or part.shape[-1:]
+        shape = f"shape {part.shape}" if hasattr(part, "shape") else f"type {type(part).__name__}"
         ranks = (2,) if name == "logits.lm" else (2, 3)
-        if part.ndim not in ranks or part.shape[-2:] != (rows, *V) or V[0] < SPECIAL:
+        if not hasattr(part, "shape") or part.ndim not in ranks or part.shape[-2:] != (rows, *V) or V[0] < SPECIAL:
             raise ValueError(
-                f"{name} of the step has shape {part.shape}: expected [N, V], or [M, N, V] for an ensemble, with the "
-                f"same V >= {SPECIAL} symbols and N = {rows} rows, one for each last token of this call; take per-row "
-                "inputs of the step from its cache or memory"
+                f"{name} of the step has {shape}: expected an array [N, V], or [M, N, V] for an ensemble (jnp.stack), "
+                f"with the same V >= {SPECIAL} symbols and N = {rows} rows, one for each last token of this call; take "
+                "per-row inputs of the step from its cache or memory"
             )
-    old, new = (jax.tree_util.tree_leaves_with_path(x) for x in (cache, after))
+    old, new = (jax.tree_util.tree_leaves_with_path({"cache": x}) for x in (cache, after))
     if [path for path, _ in old] != [path for path, _ in new]:
         raise ValueError("the step returns a cache whose structure differs from that of its input cache")
     for (path, x), (_, y) in zip(old, new, strict=True):
-        if (x.shape, x.dtype) != (y.shape, y.dtype):
-            raise ValueError(
-                f"cache{jax.tree_util.keystr(path)} enters the step as {x.dtype}{list(x.shape)} and is returned as "
-                f"{y.dtype}{list(y.shape)}: shape and dtype must not change"
-            )
+        _check_array(f"{_name(path)} is returned as", y, x.dtype, x.shape, "as it enters the step")
     return int(V[0])
 
 
@@ -423,3 +411,8 @@ def _check_array(what: str, x: Array, dtype: DTypeLike, shape: tuple[int, ...], 
     """Reject an array that a function of the caller returned with another shape or dtype."""
     if (x.shape, x.dtype) != (shape, dtype):
         raise ValueError(f"{what} {x.dtype}{list(x.shape)}: expected {jnp.dtype(dtype)}{list(shape)}, {axes}")
+
+
+def _name(path: Any) -> str:
+    """Return the name of a leaf of {"cache": ...}, such as cache['a']."""
+    return str(path[0].key) + jax.tree_util.keystr(path[1:])

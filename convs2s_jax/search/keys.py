@@ -8,10 +8,9 @@ import numpy as np
 from jax import Array
 
 from convs2s_jax.core.config import LARGEST_SEED
-from convs2s_jax.nn.dropout import THREEFRY
+from convs2s_jax.nn.dropout import THREEFRY, threefry
 from convs2s_jax.nn.types import Key
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.request import checked_keys
 
 FEWEST = 64
 """Keys are created for at least this many sentences at once, so that a server compiles nothing for new line counts."""
@@ -44,6 +43,27 @@ def numbered(seeds: int | Sequence[int], numbers: Sequence[int]) -> np.ndarray:
 def for_search(search: SearchConfig, seeds: int | Sequence[int], numbers: Sequence[int]) -> np.ndarray | None:
     """Return the keys of `numbered` if the search samples, otherwise None, as `translate` expects."""
     return numbered(seeds, numbers) if search.sampling else None
+
+
+def checked_keys(key: Key | np.ndarray | None, count: int) -> Key:
+    """Return keys [count] of JAX's default generator (`nn.dropout.threefry`), one per sentence.
+
+    These are the given ones, or a single key with the index of each sentence folded into it.
+
+    Args:
+      key: one or several from `jax.random.key`, which may be traced, or raw ones from `jax.random.PRNGKey`.
+      count: number of sentences.
+
+    Raises:
+      ValueError: there is no key, or not one per sentence.
+      TypeError: `key` is not a random key.
+    """
+    if key is None:
+        raise ValueError("sampling needs a random key, but key is None: pass key=jax.random.key(0), for example")
+    found = threefry(jax.device_put(key) if isinstance(key, np.ndarray) else key)
+    if found.shape not in ((), (count,)):
+        raise ValueError(f"key has shape {found.shape}: pass a single key, or one for each of {count} sentences")
+    return found if found.ndim else jax.vmap(jax.random.fold_in, (None, 0))(found, np.arange(count, dtype=np.uint32))
 
 
 def on_host(key: Key | np.ndarray | None, count: int) -> np.ndarray:

@@ -42,7 +42,12 @@ def check_beam(
     if search.beam_size <= SMALL_BEAM and limit <= LONG:
         return
     needed = bytes_per_hypothesis(params, cfgs, vocab_size=vocab_size, limit=limit)
-    most = largest_beam(needed, rows=rows, vocab_size=vocab_size, memory=memory_of(jax.local_devices()[0]))
+    device = jax.local_devices()[0]
+    memory = (device.memory_stats() or {}).get("bytes_limit") or (  # of a CPU, that of the machine
+        os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    )
+    # temporary arrays are assumed to take as much memory again
+    most = min(int(memory) // (2 * IN_FLIGHT * rows * needed), (INDICES - 1) // (rows * vocab_size))
     if search.beam_size > most:
         enough = f"memory is enough for a beam of {most}; use a smaller beam_size or"
         if most < 1:
@@ -74,17 +79,3 @@ def bytes_per_hypothesis(params: tuple[Any, ...], cfgs: tuple[ModelConfig, ...],
     abstract = jax.eval_shape(caches, params, jax.ShapeDtypeStruct((1, 16), jnp.int32))
     cache = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract))
     return 2 * cache + 8 * vocab_size + 20 * limit
-
-
-def largest_beam(per_hypothesis: int, *, rows: int, vocab_size: int, memory: int) -> int:
-    """Return the largest beam with which batches of `rows` sentences fit into `memory` bytes.
-
-    Temporary arrays are assumed to take as much memory again.
-    """
-    return min(memory // (2 * IN_FLIGHT * rows * per_hypothesis), (INDICES - 1) // (rows * vocab_size))
-
-
-def memory_of(device: jax.Device) -> int:
-    """Return the memory of a device in bytes; for a CPU, that of the machine."""
-    stats = device.memory_stats() or {}
-    return int(stats.get("bytes_limit") or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))

@@ -63,10 +63,6 @@ class SearchOptions:
 
 def search_options(cfg: SearchConfig) -> SearchOptions:
     """Return the options of a `SearchConfig`; change numbers with `search_options(cfg).replace(temperature=...)`."""
-
-    def number(value: float, *, on: bool) -> np.float32 | None:
-        return np.float32(value) if on else None
-
     return SearchOptions(
         beam_size=cfg.beam_size,
         groups=cfg.diverse_groups,
@@ -78,11 +74,11 @@ def search_options(cfg: SearchConfig) -> SearchOptions:
         temperature=np.float32(cfg.temperature),
         unk_penalty=np.float32(cfg.unk_penalty),
         min_length=np.int32(cfg.min_length),
-        length_penalty=number(cfg.length_penalty, on=cfg.normalize),
-        coverage_penalty=number(cfg.coverage_penalty, on=cfg.coverage_penalty > 0),
-        lm_weight=number(cfg.lm_weight, on=cfg.lm_weight > 0),
-        diverse_strength=number(cfg.diverse_strength, on=cfg.diverse_groups > 1),
-        top_p=number(cfg.top_p, on=cfg.top_p < 1),
+        length_penalty=np.float32(cfg.length_penalty) if cfg.normalize else None,
+        coverage_penalty=np.float32(cfg.coverage_penalty) if cfg.coverage_penalty > 0 else None,
+        lm_weight=np.float32(cfg.lm_weight) if cfg.lm_weight > 0 else None,
+        diverse_strength=np.float32(cfg.diverse_strength) if cfg.diverse_groups > 1 else None,
+        top_p=np.float32(cfg.top_p) if cfg.top_p < 1 else None,
     )
 
 
@@ -93,34 +89,34 @@ def same_program(one: SearchConfig, other: SearchConfig) -> bool:
 
 
 def checked_options(search: SearchConfig | SearchOptions) -> SearchOptions:
-    """Return the options of a config, or given ones in their dtypes. Traced numbers are not checked.
+    """Return the options of a config, or given ones in their dtypes. The values of traced numbers are not checked.
 
     Raises:
-      ValueError: a number has axes, or is out of the bounds of `SearchConfig`.
-      TypeError: another type, or a value is not a number, or not an integer where one is expected.
+      ValueError: a number has axes, or is not of its kind or out of the bounds of `SearchConfig`.
+      TypeError: another type.
     """
     if not isinstance(search, SearchOptions):
         check_config(search, SearchConfig, name="search")
         return search_options(search)
-    found: dict[str, Any] = {}
-    values: dict[str, Any] = {"sampling": search.top_p is not None}
-    for name in _NUMBERS:
-        given = getattr(search, name)
-        if given is None and name not in _ALWAYS:
-            continue
-        value = given if isinstance(given, Array) else np.asarray(given)
-        is_whole = name == "min_length"
-        if value.ndim:
-            raise ValueError(f"search.{name} has shape {value.shape}: pass one number, or map with jax.vmap")
-        kinds, what = ((jnp.integer,), "an integer") if is_whole else ((jnp.integer, jnp.floating), "a number")
-        if not any(jnp.issubdtype(value.dtype, kind) for kind in kinds):
-            raise TypeError(f"search.{name} is {value} of {value.dtype}: expected {what}")
-        if not isinstance(value, jax.core.Tracer):
-            one = np.asarray(value)[()]
-            values[name] = int(one) if jnp.issubdtype(one.dtype, jnp.integer) else float(str(one))  # 0.1, as printed
-        found[name] = value.astype(np.int32 if is_whole else np.float32)
+    numbers = {name: getattr(search, name) for name in _NUMBERS}
+    given = {name: x for name, x in numbers.items() if x is not None or name in _ALWAYS}
+    for name, x in given.items():
+        if np.ndim(x):
+            raise ValueError(f"search.{name} has shape {np.shape(x)}: pass one number, or map with jax.vmap")
     try:
-        SearchConfig(**values)
+        plain = {name: _plain(x) for name, x in given.items() if not isinstance(x, jax.core.Tracer)}
+        SearchConfig(sampling=search.top_p is not None, **plain)
     except UserError as error:
         raise ValueError(f"search.{error}") from error
-    return dataclasses.replace(search, **found)
+    cast: dict[str, Any] = {}
+    for name, x in given.items():
+        cast[name] = (x if isinstance(x, Array) else np.asarray(x)).astype(
+            np.int32 if name == "min_length" else np.float32
+        )
+    return dataclasses.replace(search, **cast)
+
+
+def _plain(value: Any) -> Any:
+    """Return a number as Python's, with the digits that are printed: 0.1, also in 32 bits."""
+    one = np.asarray(value)
+    return float(str(one)) if jnp.issubdtype(one.dtype, jnp.floating) else one.item()

@@ -5,7 +5,7 @@ from dataclasses import astuple, dataclass
 from functools import partial
 from itertools import chain
 from numbers import Integral
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -36,9 +36,10 @@ from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.ensemble import ModelConfigs, Models, members_of, source_sizes, target_size
 from convs2s_jax.search.generate import generate, scores_of
 from convs2s_jax.search.hypotheses import Hypotheses
+from convs2s_jax.search.ids import Sizes, as_ids, as_phrases, check_ids, check_required, is_list, sizes
 from convs2s_jax.search.options import SearchOptions, search_options
-from convs2s_jax.search.request import Sizes, as_ids, as_phrases, check_ids, check_required, is_list, request, sizes
-from convs2s_jax.search.shortlist import BatchConstraints, Shortlist, batch_constraints_of
+from convs2s_jax.search.request import request
+from convs2s_jax.search.shortlist import Shortlist, batch_constraints_of
 from convs2s_jax.search.strategies import Strategy
 
 
@@ -149,10 +150,10 @@ def translate(
     on = replicator((members, jax.device_put(call.options)))
 
     def run(group: Sequence[Bucket], mesh: Mesh | None) -> Any:
-        return call.run(generate, *on(mesh), group, mesh, attention=attention)
+        return call.run(generate, on(mesh), group, mesh, attention)
 
     for i, found, weights in spread(call.plan, run, devices, progress):
-        results[i] = Translation(_candidates(found, weights, len(call.sources[i]) + 1, nbest), call.cuts[i])
+        results[i] = Translation(_candidates(found, weights, call.lengths[i], nbest), call.cuts[i])
     return results
 
 
@@ -192,7 +193,7 @@ def lowerings(
     where = jax.tree.leaves(params)[0].sharding if mesh is None else NamedSharding(mesh, P())
     placed = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), fast)
     for group in groups:
-        run = partial(call.run, generate.lower, (placed,), options, group, mesh)
+        run = partial(call.run, generate.lower, ((placed,), options), group, mesh, False)
         found.setdefault((len(group), *group[0].shape), run)
     return found
 
@@ -255,76 +256,25 @@ def score(
     return results
 
 
-@dataclass(frozen=True)
-class _Call:
-    """A checked call of `translate`: its sentences, and the arguments of `generate` for each of its batches.
+class _Call(NamedTuple):
+    """A checked call of `translate`.
 
     Attributes:
-      members, cfgs, options, strategy: of the search.
-      sources: the sources, truncated to the models' positions.
-      cuts: number of tokens that each source lost.
-      most: a function of the length of a source to the maximum number of tokens of its translation.
-      keys: raw keys of the sentences, for sampling only.
-      axes: sizes of the arrays of prefixes and phrases.
+      members, cfgs, options: the models and the options of the search.
       plan: the batches.
-      constraints: function of some batches to the constraints of their rows.
+      lengths: number of source tokens that are read, including the end symbol.
+      cuts: number of tokens that each source lost.
+      run: (program, placed parameters and options, batches of equal shape, mesh, attention) -> what the program
+        returns, which is `generate`, or a function of the same arguments, for one batch on each device of the mesh.
     """
 
     members: tuple[Params, ...]
     cfgs: tuple[ModelConfig, ...]
     options: SearchOptions
-    strategy: Strategy | None
-    sources: Sequence[np.ndarray]
-    cuts: Sequence[int]
-    most: Callable[[int], int]
-    keys: np.ndarray | None
-    axes: Sizes
     plan: Sequence[Bucket]
-    constraints: Callable[[Sequence[Bucket]], BatchConstraints]
-
-    def run(
-        self,
-        program: Callable[..., Any],
-        placed: tuple[Params, ...],
-        options: SearchOptions,
-        group: Sequence[Bucket],
-        mesh: Mesh | None,
-        *,
-        attention: bool = False,
-    ) -> Any:
-        """Call `generate`, or a function of the same arguments, for some batches, one for each device of the mesh.
-
-        Args:
-          program: the function.
-          placed: the parameters on these devices, precomputed.
-          options: the options on these devices.
-          group: batches of equal shape.
-          mesh: the devices; None for the default device.
-          attention: whether the attention weights are returned.
-        """
-        width = group[0].width
-        indices = [i for bucket in group for i in bucket.padded]
-        selection, prefixes, phrases = self.constraints(group)
-        asked = request(
-            [0 if i is None else self.most(len(self.sources[i]) + 1) for i in indices],
-            prefixes,
-            phrases,
-            None if self.keys is None else keys.rows(self.keys, indices),
-            axes=self.axes,
-        )
-        src, asked, selection = put((source_rows(self.sources, indices, width), asked, selection), mesh)
-        return program(
-            placed,
-            self.cfgs,
-            options,
-            src,
-            asked,
-            limit=self.most(width) + 1,
-            strategy=self.strategy,
-            selection=selection,
-            attention=attention,
-            mesh=mesh,
-        )
+    lengths: Sequence[int]
+    cuts: Sequence[int]
+    run: Callable[[Callable[..., Any], tuple[Any, SearchOptions], Sequence[Bucket], Mesh | None, bool], Any]
 
 
 def _checked(
@@ -380,21 +330,40 @@ def _checked(
         check_required(prefixes, phrases, V)
         if shortlist is not None:
             shortlist.check(source_sizes(members, cfgs), V)
-    plan = batches([len(source) + 1 for source in read], batching, among=real)
-    needed_axes, least = sizes(prefixes, phrases), batching.min_axes
-    return _Call(
-        members,
-        cfgs,
-        options,
-        strategy,
-        read,
-        [len(source) - len(kept) for source, kept in zip(texts, read, strict=True)],
-        most,
-        keys.on_host(key, count) if search.sampling or key is not None else None,
-        Sizes(*map(max, astuple(needed_axes), astuple(least))),
-        plan,
-        batch_constraints_of(shortlist, plan, read, prefixes, phrases, sizes=batching.word_sizes),
-    )
+    lengths = [len(source) + 1 for source in read]
+    plan = batches(lengths, batching, among=real)
+    axes = Sizes(*map(max, astuple(sizes(prefixes, phrases)), astuple(batching.min_axes)))
+    constraints = batch_constraints_of(shortlist, plan, read, prefixes, phrases, sizes=batching.word_sizes)
+    drawn = keys.on_host(key, count) if search.sampling or key is not None else None
+
+    def run(
+        program: Callable[..., Any],
+        placed: tuple[Any, SearchOptions],
+        group: Sequence[Bucket],
+        mesh: Mesh | None,
+        attention: bool,
+    ) -> Any:
+        width = group[0].width
+        indices = [i for bucket in group for i in bucket.padded]
+        selection, starts, required = constraints(group)
+        longest = [0 if i is None else most(lengths[i]) for i in indices]
+        asked = request(longest, starts, required, None if drawn is None else keys.rows(drawn, indices), axes=axes)
+        src, asked, selection = put((source_rows(read, indices, width), asked, selection), mesh)
+        return program(
+            placed[0],
+            cfgs,
+            placed[1],
+            src,
+            asked,
+            limit=most(width) + 1,
+            strategy=strategy,
+            selection=selection,
+            attention=attention,
+            mesh=mesh,
+        )
+
+    cuts = [len(source) - len(kept) for source, kept in zip(texts, read, strict=True)]
+    return _Call(members, cfgs, options, plan, lengths, cuts, run)
 
 
 def _checked_models(

@@ -10,8 +10,8 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.search import keys, shortlist
 from convs2s_jax.search.batching import Batching, max_output_length, widths_up_to
 from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.ids import NO_AXES, Sizes
 from convs2s_jax.search.options import same_program
-from convs2s_jax.search.request import NO_AXES, Sizes
 from convs2s_jax.serving import required
 from convs2s_jax.serving.options import Allowed
 from convs2s_jax.translation.lines import encode, translate

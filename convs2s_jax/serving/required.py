@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from convs2s_jax.core.config import check
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.request import NO_AXES, Sizes
+from convs2s_jax.search.ids import NO_AXES, Sizes
 from convs2s_jax.serving.options import Allowed
 from convs2s_jax.translation import arguments
 from convs2s_jax.translation.lines import encode, encode_phrases

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.search import variations
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.request import Sizes, request
+from convs2s_jax.search.ids import Sizes
+from convs2s_jax.search.request import request
 from tests.search.exhaustive import (
     CompileRequest,
     _found,

@@ -7,7 +7,7 @@ import pytest
 
 from convs2s_jax.nn.dropout import threefry
 from convs2s_jax.search import keys
-from convs2s_jax.search.request import checked_keys, request
+from convs2s_jax.search.request import request
 from convs2s_jax.training.run.compilations import CompileCounter
 
 
@@ -22,7 +22,7 @@ def test_keys_of_numbered_sentences():
     np.testing.assert_array_equal(found, np.stack([data(key) for key in expected]))
     for count in (0, 1, 65):
         numbered = keys.numbered(3, range(count))
-        np.testing.assert_array_equal(numbered, data(checked_keys(jax.random.key(3), count)))
+        np.testing.assert_array_equal(numbered, data(keys.checked_keys(jax.random.key(3), count)))
         np.testing.assert_array_equal(keys.on_host(numbered, count), numbered)
 
 
@@ -51,9 +51,9 @@ def test_rows_are_the_keys_of_their_sentences():
         (lambda: keys.numbered(0, [0, 2**32]), "^sentence 1 has seed 0 and number 4294967296: "),
         (lambda: keys.numbered(1.7, [0]), r"^sentence 0 has seed 1\.7 and number 0: use integers from 0 to"),
         (lambda: keys.numbered(2**70, [0]), r"^sentence 0 has seed 1180591620717411303424 and number 0: "),
-        (lambda: checked_keys(None, 2), r"^sampling needs a random key, .* pass key=jax.random.key\(0\)"),
+        (lambda: keys.checked_keys(None, 2), r"^sampling needs a random key, .* pass key=jax.random.key\(0\)"),
         (
-            lambda: checked_keys(jax.random.split(jax.random.key(0), 3), 2),
+            lambda: keys.checked_keys(jax.random.split(jax.random.key(0), 3), 2),
             r"^key has shape \(3,\): pass a single key, or",
         ),
     ],
@@ -66,13 +66,13 @@ def test_odd_keys_are_refused(make, message):
 def test_keys_of_the_old_kind_are_taken():
     old, new = jax.random.PRNGKey(3), jax.random.key(3)
     for key in (old, np.asarray(old)):
-        np.testing.assert_array_equal(data(checked_keys(key, 4)), data(checked_keys(new, 4)))
-        np.testing.assert_array_equal(data(request([5] * 4, keys=key).keys), data(checked_keys(new, 4)))
+        np.testing.assert_array_equal(data(keys.checked_keys(key, 4)), data(keys.checked_keys(new, 4)))
+        np.testing.assert_array_equal(data(request([5] * 4, keys=key).keys), data(keys.checked_keys(new, 4)))
     split = data(jax.random.split(new, 4))
-    np.testing.assert_array_equal(data(checked_keys(jax.random.split(old, 4), 4)), split)
+    np.testing.assert_array_equal(data(keys.checked_keys(jax.random.split(old, 4), 4)), split)
 
 
 @pytest.mark.parametrize(("key", "kind"), [(3, "3"), (jnp.zeros(2), "an array of float32")])
 def test_what_is_no_key_is_refused(key, kind):
     with pytest.raises(TypeError, match=rf"^key is {kind}: create one with jax.random.key\(seed\)$"):
-        checked_keys(key, 1)
+        keys.checked_keys(key, 1)

@@ -13,8 +13,9 @@ from convs2s_jax.search import keys
 from convs2s_jax.search.batching import Batching, max_output_length
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.generate import force
+from convs2s_jax.search.ids import Sizes
 from convs2s_jax.search.options import search_options
-from convs2s_jax.search.request import Sizes, request
+from convs2s_jax.search.request import request
 from convs2s_jax.search.translate import score, translate
 from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.loss import loss

@@ -176,10 +176,10 @@ def test_forward_derivatives_need_no_fixed_number_of_steps():
         ({"top_p": 0.0}, ValueError, "top_p is 0.0: expected a probability"),
         ({"temperature": np.zeros(3)}, ValueError, re.escape("temperature has shape (3,): pass one number, or map")),
         ({"temperature": jnp.zeros((1, 1))}, ValueError, re.escape("temperature has shape (1, 1): pass one number")),
-        ({"min_length": 2.7}, TypeError, "min_length is 2.7 of float64: expected an integer$"),
-        ({"min_length": jnp.float32(2)}, TypeError, "min_length is 2.0 of float32: expected an integer$"),
-        ({"temperature": None}, TypeError, "temperature is None of object: expected a number$"),
-        ({"temperature": 2 + 1j}, TypeError, "temperature is .*: expected a number$"),
+        ({"min_length": 2.7}, ValueError, "min_length is 2.7: expected an integer$"),
+        ({"min_length": jnp.float32(2)}, ValueError, "min_length is 2.0: expected an integer$"),
+        ({"temperature": None}, ValueError, "temperature is None: expected a number$"),
+        ({"temperature": 2 + 1j}, ValueError, "temperature is .*: expected a number$"),
     ],
     ids=str,
 )
@@ -188,8 +188,6 @@ def test_a_number_that_no_search_can_use_is_refused(values, error, message):
     options = search_options(CFG).replace(**values)
     with pytest.raises(error, match=f"^search.{message}"):
         checked_options(options)
-    if error is ValueError and "shape" not in message:
-        jax.eval_shape(checked_options, options)  # what is traced has no value
 
 
 def test_options_of_another_type_are_refused():
@@ -214,7 +212,7 @@ def test_numbers_are_taken_in_32_bits_also_inside_jit():
 @pytest.mark.parametrize(
     ("step", "limit", "message"),
     [
-        (lambda _, cache, last: (last, cache), 6.0, "^limit is 6.0: expected a Python integer, which is static"),
+        (lambda _, cache, last: (last, cache), 6.0, "^limit is 6.0: use a Python integer of at least 1"),
         (lambda _, cache, last: (last, cache, 1), 6, r"^the step returns 3 values: expected two values, \(logits \[N"),
     ],
 )

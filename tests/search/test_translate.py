@@ -21,8 +21,9 @@ from convs2s_jax.search.batching import Batching, batches, width_of
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.ensemble import members_of
 from convs2s_jax.search.generate import force, generate
+from convs2s_jax.search.ids import as_ids, check_ids
 from convs2s_jax.search.options import search_options
-from convs2s_jax.search.request import as_ids, check_ids, request
+from convs2s_jax.search.request import request
 from convs2s_jax.search.translate import lowerings, score, translate
 from convs2s_jax.training.run.compilations import CompileCounter
 
