@@ -329,7 +329,7 @@ search/top.py  search/test_top.py
 - jnp.sort(chosen, axis=-1)[..., None]
 + chosen[..., None]
 plan: pairs are not shuffled
-data/plan.py  data/test_plan.py -k shuffled
+data/plan.py  data/test_plan.py -k own_order
 - _fill(src, tgt, rng.permutation(rows), shapes)
 + _fill(src, tgt, rows, shapes)
 plan: leftovers move where they do not fit

@@ -67,6 +67,11 @@ def test_shapes_are_named_in_the_order_of_their_first_use(start):
 
 
 def test_each_epoch_and_seed_has_its_own_order():
+    """Pairs are shuffled before they are cut, and batches of one shape are spread over the epoch."""
+    rows = planned(count=1).batches[0].rows
+    assert rows.tolist() != sorted(rows.tolist())
+    shapes = [batch.shape for batch in planned().batches]
+    assert 1 + sum(a != b for a, b in itertools.pairwise(shapes)) > len(shapes) / 2
     first = content(planned())
     assert content(planned()) == first
     for other in (content(planned(epoch=2)), content(planned(seed=2))):
@@ -75,17 +80,6 @@ def test_each_epoch_and_seed_has_its_own_order():
         # not only the batches' order: other pairs meet
         assert {frozenset(rows) for _, rows in other}.isdisjoint(frozenset(rows) for _, rows in first if len(rows) > 1)
     assert content(planned(seed=1, epoch=2)) != content(planned(seed=2, epoch=1))
-
-
-def test_batches_of_one_shape_are_spread_over_the_epoch():
-    shapes = [batch.shape for batch in planned().batches]
-    runs = 1 + sum(a != b for a, b in itertools.pairwise(shapes))
-    assert runs > len(shapes) / 2
-
-
-def test_pairs_are_shuffled_before_they_are_cut():
-    rows = planned(count=1).batches[0].rows
-    assert rows.tolist() != sorted(rows.tolist())
 
 
 _DIGEST = """
@@ -130,12 +124,8 @@ def test_padding_is_the_share_of_cells_without_a_token():
     plan = plan_epoch(src, tgt, np.arange(3), shapes, seed=1, epoch=1)
     # cells: 2 rows of 3 + 4, and 2 rows of 5 + 6 of which one is empty; tokens: 2 + 4 + 3 + 4 + 5 + 6
     assert plan.padding == pytest.approx(1 - 24 / 36)
-
-
-def test_nothing_to_plan_is_an_empty_plan():
-    nothing = np.array([], int)
-    assert plan_all(nothing, nothing, ()).batches == ()
-    assert plan_all(nothing, nothing, ()).padding == 0.0
+    nothing = plan_all(np.array([], int), np.array([], int), ())
+    assert (nothing.batches, nothing.padding) == ((), 0.0)
 
 
 def test_what_cannot_be_trained_on_is_counted_by_reason():

@@ -68,6 +68,10 @@ def test_both_sides_are_read_as_lines(folder):
         ("größer\u202fals", "greater than"),
         ("zwei Zeilen", "two lines"),
     ]
+    assert parallel_text.read(config(folder), "train") == text
+    assert parallel_text.read(config(folder, src="en", tgt="de"), "valid").src == ["one"]
+    assert parallel_text.read(config(folder), "valid") == parallel_text.ParallelText(["eins"], ["one"], "valid")
+    assert len(parallel_text.read(config(folder), "test", optional=True)) == 0
 
 
 def test_its_files_tell_a_text_and_its_sides_from_others(folder, tmp_path):
@@ -99,10 +103,6 @@ def test_a_second_start_reads_no_training_example(folder, tmp_path, monkeypatch)
     assert second.train.text.files == first.train.text.files == ()
 
 
-def test_order_is_always_the_same(folder):
-    assert parallel_text.read(config(folder), "train") == parallel_text.read(config(folder), "train")
-
-
 @pytest.mark.parametrize("piece", [1, 2, 3])
 def test_examples_are_those_of_the_library_whatever_is_read_at_once(folder, monkeypatch, piece):
     monkeypatch.setattr(tfds, "_PIECE", piece)
@@ -114,46 +114,23 @@ def test_examples_are_those_of_the_library_whatever_is_read_at_once(folder, monk
     assert parallel_text.read(config(folder), "train").src == ["0", "1", "2"]
 
 
-def test_sides_are_chosen_by_name(folder):
-    assert parallel_text.read(config(folder, src="en", tgt="de"), "valid").src == ["one"]
-
-
-def test_valid_is_validation(folder):
-    assert parallel_text.read(config(folder), "valid") == parallel_text.ParallelText(["eins"], ["one"], "valid")
-
-
-def test_missing_split_is_refused_unless_optional(folder):
-    assert len(parallel_text.read(config(folder), "test", optional=True)) == 0
-    with pytest.raises(UserError, match=r"data\.corpus is 'tfds:phrases': it has no split 'test'"):
-        parallel_text.read(config(folder), "test")
-
-
-def test_missing_feature_names_those_present(folder):
-    with pytest.raises(UserError, match="'tfds:phrases' has no feature 'fr'; available: de, en, number, raw"):
-        parallel_text.read(config(folder, src="fr"), "train")
-
-
-def test_feature_must_be_text(folder):
-    with pytest.raises(UserError, match="'tfds:phrases': feature 'number' is not text; choose a text feature"):
-        parallel_text.read(config(folder, tgt="number"), "train")
-
-
-def test_text_must_be_utf8(folder):
-    with pytest.raises(UserError, match="'tfds:phrases', example 0, feature 'raw': byte 0xfc is not UTF-8"):
-        parallel_text.read(config(folder, tgt="raw"), "train")
-
-
-def test_unknown_data_set_is_refused(folder):
-    message = f"data.corpus is 'tfds:nonsense': .* neither known to .* nor prepared in data.tfds_dir '{folder}'"
+@pytest.mark.parametrize(
+    ("values", "split", "message"),
+    [
+        ({}, "test", r"data\.corpus is 'tfds:phrases': it has no split 'test'"),
+        ({"src": "fr"}, "train", "'tfds:phrases' has no feature 'fr'; available: de, en, number, raw"),
+        ({"tgt": "number"}, "train", "'tfds:phrases': feature 'number' is not text; choose a text feature"),
+        ({"tgt": "raw"}, "train", "'tfds:phrases', example 0, feature 'raw': byte 0xfc is not UTF-8"),
+        ({"name": "nonsense"}, "train", r"'tfds:nonsense': .* neither known to .* nor prepared in data\.tfds_dir '.+'"),
+    ],
+)
+def test_what_it_has_not_is_refused(folder, values, split, message):
     with pytest.raises(UserError, match=message):
-        parallel_text.read(config(folder, "nonsense"), "train")
+        parallel_text.read(config(folder, **values), split)
 
 
-def test_known_data_set_is_prepared(tmp_path):
+def test_a_known_data_set_is_prepared_or_it_is_said_why_not(tmp_path):
     assert parallel_text.read(config(tmp_path, "phrases_of_the_library"), "valid").tgt == ["one"]
-
-
-def test_data_set_that_cannot_be_prepared_says_why(tmp_path):
     message = r"'tfds:phrases_out_of_reach' could not be prepared \(.*no route to host\): prepare it elsewhere"
     with pytest.raises(UserError, match=message):
         parallel_text.read(config(tmp_path, "phrases_out_of_reach"), "train")

@@ -49,12 +49,9 @@ def test_tokens_come_back(tmp_path, texts, size):
         assert tokens.offsets.flags.aligned
         assert tokens.lengths.dtype == np.int32
         assert tokens.lengths.tolist() == [len(text) for text in texts]
+        largest = tokenize(tmp_path, [chr(size - 1)], Letters(size))
+        assert texts_of(largest) == [chr(size - 1)]
         assert tokens.tokens.dtype == (np.uint16 if size <= 1 << 16 else np.uint32)
-
-
-def test_largest_ids_fit(tmp_path):
-    assert texts_of(tokenize(tmp_path, [chr(0xFFFF)], Letters(1 << 16))) == [chr(0xFFFF)]
-    assert texts_of(tokenize(tmp_path, [chr(0x10000)], Letters((1 << 16) + 1))) == [chr(0x10000)]
 
 
 def test_sentences_are_found_like_those_of_a_list_and_are_read_only(tmp_path):
@@ -66,14 +63,6 @@ def test_sentences_are_found_like_those_of_a_list_and_are_read_only(tmp_path):
         tokens[5]
     with pytest.raises(ValueError, match="read-only"):
         tokens[0][0] = 1
-
-
-def test_second_call_does_not_encode(tmp_path):
-    vocabulary = Letters()
-    tokenize(tmp_path, vocabulary=vocabulary)
-    assert vocabulary.encoded == 5
-    tokenize(tmp_path, vocabulary=vocabulary)
-    assert vocabulary.encoded == 5
 
 
 @pytest.mark.parametrize(
