@@ -1,4 +1,4 @@
-"""The web application: routes, error messages and static pages."""
+"""The web application: routes, error messages, static pages, and limits on the size and duration of requests."""
 
 import asyncio
 import contextlib
@@ -12,17 +12,17 @@ from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException as AnyHTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from convs2s_jax.core.errors import did_you_mean, shown
 from convs2s_jax.serving.engine import Engine
-from convs2s_jax.serving.messages import Problem, TranslationAnswer, TranslationRequest
 from convs2s_jax.serving.options import ServeOptions
-from convs2s_jax.serving.service import RETRY, Service
+from convs2s_jax.serving.service import RETRY_AFTER, Problem, Service, TranslationAnswer, TranslationRequest
 
 TRANSLATE = "/translate"
-GONE = 499
+DISCONNECTED = 499
 """Status of a request whose client has disconnected, as proxies log it."""
-TAKEN = (200, 500, 504)
+ATTEMPTED = (200, 500, 504)
 """Statuses of requests that were translated, or attempted. Others are refusals."""
 INDEX = "index.html"
 PAGE = {INDEX: "text/html", "page.js": "text/javascript", "page.css": "text/css"}
@@ -78,6 +78,8 @@ def make(
     )
     _add_handlers(app)
     _add_routes(app)
+    refused = functools.partial(_count_refusal, app)
+    app.add_middleware(Limited, most=options.max_body, seconds=options.timeout, count=refused)
     return app
 
 
@@ -91,7 +93,7 @@ def _add_routes(app: FastAPI) -> None:
         begun = getattr(request.state, "arrived", time.monotonic())
         try:
             answer = await _unless_gone(request, service.translate(asked))
-        except Exception as error:  # `Bounded` answers and counts cancelled requests
+        except Exception as error:  # `Limited` answers and counts cancelled requests
             _count_answer(service, error.status_code if isinstance(error, HTTPException) else 500, begun)
             raise
         _count_answer(service, 200, begun)
@@ -109,7 +111,7 @@ def _add_routes(app: FastAPI) -> None:
         """Check that all programs are compiled, so that requests are answered without delay."""
         service: Service = request.app.state.service
         if service.missing:
-            raise HTTPException(503, service.missing, {"retry-after": str(RETRY)})
+            raise HTTPException(503, service.missing, {"retry-after": str(RETRY_AFTER)})
         return {"status": "ready"}
 
     @app.get("/about")
@@ -151,7 +153,7 @@ def _add_handlers(app: FastAPI) -> None:
     async def refused(request: Request, error: AnyHTTPException) -> JSONResponse:
         sentence = error.detail
         if error.status_code == 400:  # raised by FastAPI for a body that Python's JSON parser cannot read
-            count(request.app, request.url.path, 400)
+            _count_refusal(request.app, request.url.path, 400)
             sentence = _unreadable(error.__cause__)
         elif error.status_code == 404:
             sentence = "no such page; see /docs for all endpoints"
@@ -165,7 +167,7 @@ def _add_handlers(app: FastAPI) -> None:
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         broken = any(one["type"] == "json_invalid" for one in error.errors())
         status = 400 if broken else 422
-        count(request.app, request.url.path, status)
+        _count_refusal(request.app, request.url.path, status)
         return JSONResponse({"error": _sentence(error.errors()[0])}, status)
 
     @app.exception_handler(Exception)
@@ -176,11 +178,11 @@ def _add_handlers(app: FastAPI) -> None:
 def _count_answer(service: Service, status: int, begun: float) -> None:
     """Count a request handled by `translate`, and its time since `begun`."""
     service.metrics.requests.labels(str(status)).inc()
-    if status in TAKEN:
+    if status in ATTEMPTED:
         service.metrics.seconds.observe(time.monotonic() - begun)
 
 
-def count(app: FastAPI, path: str, status: int) -> None:
+def _count_refusal(app: FastAPI, path: str, status: int) -> None:
     """Count a translation request that is refused before it reaches `translate`, which counts its own."""
     if path == TRANSLATE:
         app.state.service.metrics.requests.labels(str(status)).inc()
@@ -229,7 +231,108 @@ async def _unless_gone(request: Request, work: Any) -> Any:
         working.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await working
-        raise HTTPException(GONE, "the client disconnected")
+        raise HTTPException(DISCONNECTED, "the client disconnected")
     finally:
         leaving.cancel()
         working.cancel()
+
+
+READ_AND_DISCARDED = 16
+"""How many times the maximum body size is read at most."""
+
+
+class _TooLargeError(Exception):
+    """The body has more bytes than allowed."""
+
+
+class Limited:
+    """ASGI middleware that limits the size and arrival time of requests and answers those cancelled at shutdown."""
+
+    def __init__(
+        self, app: ASGIApp, *, most: int, seconds: float, count: Callable[[str, int], None] = lambda *_: None
+    ) -> None:
+        """Wrap `app`.
+
+        Requests of more than `most` bytes are answered with 413, those that take longer than `seconds` to arrive with
+        408, and those that are cancelled at shutdown with 503.
+
+        `count` is called with the path and the status of each refusal.
+        """
+        self._app, self._most, self._seconds, self._count = app, most, seconds, count
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Read the body within the limits and pass it on, with the time of arrival as `arrived` of its state."""
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        begun = False
+
+        async def noted(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._answer(scope, receive, noted)
+        except asyncio.CancelledError:
+            if not begun:  # an answer that is partly sent cannot be taken back; its connection is closed
+                self._count(scope["path"], 503)
+                sentence = "the server is shutting down and could not finish this request in time; send it again"
+                await _refuse(503, sentence, scope, receive, send, **{"retry-after": str(RETRY_AFTER)})
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """`__call__` without handling cancellation."""
+        scope.setdefault("state", {})["arrived"] = time.monotonic()
+        try:
+            async with asyncio.timeout(self._seconds):
+                body = await self._read(scope, receive)
+        except TimeoutError:
+            status, sentence = 408, "the request took too long to arrive; send it without delay"
+        except _TooLargeError:
+            status, sentence = 413, f"the request has more than {self._most} bytes; split it"
+        else:
+            if body is not None:
+                await self._app(scope, _replayed(body, receive), send)
+            return
+        self._count(scope["path"], status)
+        await _refuse(status, sentence, scope, receive, send)
+
+    async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
+        """Read the body. None if the client disconnects before its end. Raises _TooLargeError.
+
+        A body that is too large is read and discarded up to a limit: a client that is still sending when its connection
+        is closed may lose the answer that explains the error.
+        """
+        length = dict(scope["headers"]).get(b"content-length", b"0")
+        size, announced = 0, int(length) if length.isdigit() else 0
+        body, limit = bytearray(), READ_AND_DISCARDED * self._most
+        more = announced <= limit
+        while more and size <= limit:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            part, more = message.get("body", b""), message.get("more_body", False)
+            size += len(part)
+            if size <= self._most:
+                body += part
+        if max(size, announced) > self._most:
+            raise _TooLargeError
+        return bytes(body)
+
+
+def _replayed(data: bytes, receive: Receive) -> Receive:
+    """Replay the body that was read, then pass on later messages, such as a disconnect."""
+    given = False
+
+    async def next_message() -> Message:
+        nonlocal given
+        if not given:
+            given = True
+            return {"type": "http.request", "body": data, "more_body": False}
+        return await receive()
+
+    return next_message
+
+
+async def _refuse(status: int, sentence: str, scope: Scope, receive: Receive, send: Send, **headers: str) -> None:
+    response = JSONResponse({"error": sentence}, status, headers={"connection": "close", **headers})
+    await response(scope, receive, send)

@@ -5,21 +5,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from convs2s_jax.core import local_copies
 from convs2s_jax.core.config import check
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import Tell
 from convs2s_jax.search import keys, shortlist
 from convs2s_jax.search.batching import Batching, max_output_length, widths_up_to
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.ids import NO_AXES, Sizes
 from convs2s_jax.search.options import same_program
-from convs2s_jax.serving import required
-from convs2s_jax.serving.options import Allowed
-from convs2s_jax.translation.lines import encode, translate
+from convs2s_jax.serving.options import Allowed, ServeOptions
+from convs2s_jax.translation import arguments, fit, shortlists, translator
+from convs2s_jax.translation.jobs.options import overridden
+from convs2s_jax.translation.lines import encode, encode_phrases, translate
 from convs2s_jax.translation.results import Result
 from convs2s_jax.translation.translator import Translator
 
-FEW = 8
+MEDIUM_BATCH = 8
 """Lines in batches of medium size, and in those with attention."""
+LARGEST_REQUIRED = Sizes(prefix=32, phrases=8, phrase=8)
+"""Maximum number of tokens per prefix, phrases per line, and tokens per phrase."""
 
 
 class Key(NamedTuple):
@@ -30,7 +34,7 @@ class Key(NamedTuple):
       replace_unk: whether unknown words are replaced by source words.
       attention: whether the attention is returned.
       shortlist: whether translations use only the words that the shortlist allows for their sources.
-      axes: sizes of the arrays for prefixes and constraints (`required.kinds`).
+      axes: sizes of the arrays for prefixes and constraints.
     """
 
     search: SearchConfig
@@ -118,11 +122,44 @@ class Engine:
         prefix: Sequence[str] | None,
         constraints: Sequence[Sequence[str]] | None,
     ) -> Sizes:
-        """The array sizes for the prefixes and constraints of a request (`required.checked`)."""
+        """The array sizes for the prefixes and constraints of a request.
+
+        Args:
+          search: options of the search, for the length limits.
+          lines: source lines.
+          prefix: for each line, words that its translation must begin with; None if the request has no prefixes.
+          constraints: for each line, phrases that must occur in its translation; None if the request has none.
+
+        Raises:
+          UserError: the server does not allow them, or no translation can satisfy them.
+        """
         if prefix is None and constraints is None:
             return NO_AXES
         check(not search.sampling, "sampling cannot be combined with prefix or constraints; remove one of them")
-        return required.checked(self.translator, search, self.allow, lines, prefix=prefix, constraints=constraints)
+        for field, name, given in (("prefix", "prefixes", prefix), ("constraints", "constraints", constraints)):
+            check(
+                given is None or name in self.allow,
+                f"{field} is not enabled on this server; it must be started with --allow={name}",
+            )
+        arguments.check_required(self.translator, search, lines, prefix=prefix, constraints=constraints)
+        tgt, most = self.translator.vocabularies.tgt, LARGEST_REQUIRED
+        phrases = [[len(ids) for ids in encode_phrases(tgt, wanted)] for wanted in constraints or ()]
+        for what, counts, limit in (
+            ("tokens in a prefix", [len(ids) for ids in encode(tgt, prefix or ())], most.prefix),
+            ("constraints", [len(each) for each in phrases], most.phrases),
+            ("tokens in a constraint", [max(each, default=0) for each in phrases], most.phrase),
+        ):
+            for number, count in enumerate(counts, 1):
+                check(
+                    count <= limit, f"line {number}: {count} {what} are too many; this server accepts at most {limit}"
+                )
+        return self._sizes(prefix=prefix is not None, constraints=constraints is not None)
+
+    def _sizes(self, *, prefix: bool, constraints: bool) -> Sizes:
+        """Array sizes for a request. With constraints there is also room for prefixes if the server allows both."""
+        prefix = prefix or (constraints and "prefixes" in self.allow)
+        most = LARGEST_REQUIRED
+        return Sizes(prefix=most.prefix * prefix, phrases=most.phrases * constraints, phrase=most.phrase * constraints)
 
     def widths_of(self, lines: Sequence[str]) -> list[int]:
         """The width of the source array that each line needs.
@@ -132,11 +169,10 @@ class Engine:
         """
         widths = []
         for number, ids in enumerate(encode(self.translator.vocabularies.src, lines), 1):
-            if len(ids) + 1 > self.max_tokens:
-                raise UserError(
-                    f"line {number} has {len(ids)} tokens, but this server accepts at most {self.max_tokens - 1}; "
-                    "split it"
-                )
+            check(
+                len(ids) < self.max_tokens,
+                f"line {number} has {len(ids)} tokens, but this server accepts at most {self.max_tokens - 1}; split it",
+            )
             widths.append(next(width for width in self.widths if width > len(ids)))
         return widths
 
@@ -153,7 +189,7 @@ class Engine:
     def rows_of(self, key: Key) -> tuple[int, ...]:
         """The sizes of batches with this key, smallest first."""
         rare = key.attention or key.search.sampling or key.axes != NO_AXES
-        sizes = (1, FEW) if rare else (1, FEW, self.batch_size // 2, self.batch_size)
+        sizes = (1, MEDIUM_BATCH) if rare else (1, MEDIUM_BATCH, self.batch_size // 2, self.batch_size)
         return tuple(sorted({max(1, min(size, self.batch_size)) for size in sizes}))
 
     def run(self, key: Key, width: int, lines: Sequence[LineRequest]) -> list[Result]:
@@ -197,12 +233,19 @@ class Engine:
         """The keys of a search that need separate programs."""
         attentions = (False, True) if self.translator.attends else (False,)
         for few in (False, True) if self.translator.shortlist else (False,):
-            for axes in required.kinds(self.allow):
+            for axes in self._axes():
                 for attention in attentions:
                     yield Key(search, attention=attention, shortlist=few, axes=axes)
         if "sampling" in self.allow:
             sampled = with_beam(search, search.beam_size, sampling=True)
             yield from (Key(sampled, attention=attention) for attention in attentions)
+
+    def _axes(self) -> Iterator[Sizes]:
+        """All array sizes that requests use. The first is for requests without prefixes and constraints."""
+        yield NO_AXES
+        for name in self.allow:
+            if name != "sampling":
+                yield self._sizes(prefix=name == "prefixes", constraints=name == "constraints")
 
     def compile(self) -> Iterator[None]:
         """Compile the programs of all shapes, yielding after each."""
@@ -220,3 +263,53 @@ def with_beam(search: SearchConfig, size: int, *, sampling: bool = False) -> Sea
 def _changed(search: SearchConfig, changes: tuple[tuple[str, Any], ...]) -> SearchConfig:
     """A search with some fields changed. Cached, since validation is slow and most requests use the same options."""
     return replace(search, **dict(changes))
+
+
+def load(options: ServeOptions, *, tell: Tell) -> Engine:
+    """Load the model that the options specify.
+
+    Raises:
+      UserError: there is no such model, it does not translate, or the options do not fit it.
+    """
+    model = translator.load(
+        options.workdir, steps=options.checkpoint, dtype=options.dtype, tell=tell, given_as="--workdir"
+    )
+    check(
+        model.reads_source,
+        f"--workdir={options.workdir[0]} is a language model and reads no source; a server needs a translation model",
+    )
+    search = overridden(model.cfg.search, options.search, attends=model.attends)
+    check(
+        not search.sampling,
+        "search.sampling is True in this run, but a server answers the same request with the same translations; use "
+        "--nosampling",
+    )
+    check(
+        search.lm_weight == 0,
+        f"--lm_weight is {search.lm_weight}, but a server has no language model; use --lm_weight=0, or "
+        "convs2s decode --lm",
+    )
+    check(
+        search.diverse_groups == 1 or "constraints" not in options.allow,
+        "--allow=constraints cannot be combined with diverse_groups, since only plain beam search enforces phrases; "
+        "remove one",
+    )
+    check(
+        search.diverse_groups == 1 or "sampling" not in options.allow,
+        "--allow=sampling cannot be combined with diverse_groups, since samples are drawn independently; remove one",
+    )
+    sizes = options.beam_sizes or (search.beam_size,)
+    searches = [overridden(search, {"beam_size": size}) for size in sizes]
+    for one in searches:
+        fit.check_memory(model, one, options.batch_size)
+    if options.shortlist:
+        with local_copies.incoming("--shortlist", options.shortlist) as path:
+            model = replace(model, shortlist=shortlists.load(path, model.vocabularies))
+    return Engine(
+        translator=translator.precomputed(model, int8=options.int8),
+        search=searches[0],
+        beam_sizes=tuple(dict.fromkeys(sizes)),
+        batch_size=options.batch_size,
+        max_tokens=min(options.max_tokens, model.max_source),
+        allow=options.allow,
+    )

@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import functools
 import logging
 import signal
 import socket
@@ -12,13 +11,13 @@ from types import FrameType
 from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from convs2s_jax.core.errors import Tell, UserError
-from convs2s_jax.serving import app, loading
-from convs2s_jax.serving.limits import Bounded
+from convs2s_jax.serving import app, engine
 from convs2s_jax.serving.options import ServeOptions
 
-NEWS = 10.0
+REPORT_SECONDS = 10.0
 """Seconds between two log messages about compilation."""
 
 
@@ -30,16 +29,14 @@ def serve(options: ServeOptions, *, tell: Tell) -> None:
       Exception: a program could not be compiled, for example for lack of memory.
     """
     with contextlib.closing(listening_socket(options.host, options.port)) as listener:
-        model = loading.load(options, tell=tell)
+        model = engine.load(options, tell=tell)
         failures: list[BaseException] = []
 
         def failed(error: BaseException) -> None:
             failures.append(error)
             server.should_exit = True
 
-        inner = app.make(model, options, progress=_progress(tell), failed=failed)
-        count = functools.partial(app.count, inner)
-        made = Bounded(inner, most=options.max_body, seconds=options.timeout, count=count)
+        made = app.make(model, options, progress=_progress(tell), failed=failed)
         server = _Server(_configured(made, drain=options.drain), tell)
         with server.handling_signals():
             tell(f"serving on {address_of(listener)}; compiling {sum(1 for _ in model.shapes())} programs")
@@ -51,7 +48,7 @@ def serve(options: ServeOptions, *, tell: Tell) -> None:
         tell("stopped")
 
 
-def _configured(made: Bounded, *, drain: int) -> uvicorn.Config:
+def _configured(made: ASGIApp, *, drain: int) -> uvicorn.Config:
     """Configure HTTP/1.1 without logs of single requests.
 
     uvicorn's other parser, httptools, drops the body of a request that offers to continue in HTTP/2, as Java's do.
@@ -68,7 +65,7 @@ def _configured(made: Bounded, *, drain: int) -> uvicorn.Config:
 
 
 def _progress(tell: Tell) -> Callable[[int, int], None]:
-    """Return a callback that logs the number of compiled programs every `NEWS` seconds, and when all are compiled."""
+    """Return a callback that logs the number of compiled programs every `REPORT_SECONDS`, and when all are compiled."""
     begun = told = time.monotonic()
 
     def progress(compiled: int, programs: int) -> None:
@@ -76,7 +73,7 @@ def _progress(tell: Tell) -> Callable[[int, int], None]:
         now = time.monotonic()
         if compiled == programs:
             tell(f"ready after {now - begun:.0f} s")
-        elif now - told >= NEWS:
+        elif now - told >= REPORT_SECONDS:
             told = now
             tell(f"compiled {compiled} of {programs} programs")
 

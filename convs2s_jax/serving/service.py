@@ -1,29 +1,178 @@
-"""The state that request handlers share (model, batches, metrics), and the translation of a request."""
+"""What a server answers: its metrics, the JSON schema of requests and answers, and the translation of a request."""
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
+import numpy as np
 from fastapi import HTTPException
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from pydantic import BaseModel, ConfigDict, Field
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.serving.batching import Batcher, FullError
 from convs2s_jax.serving.engine import Engine, Key, LineRequest
-from convs2s_jax.serving.messages import TranslationRequest, answer_of
-from convs2s_jax.serving.metrics import Metrics
 from convs2s_jax.serving.options import ServeOptions
 from convs2s_jax.translation import arguments
+from convs2s_jax.translation.jobs.formats import record
+from convs2s_jax.translation.results import Result
 
-RETRY = 1
+RETRY_AFTER = 1
 """Seconds after which a client may retry."""
-INLINE = 4096
+INLINE_CHARACTERS, LINE_CHARACTERS = 4096, 32
 """Maximum characters of a request, times its nbest, that are tokenised and answered in the event loop itself if no
-attention is requested. Larger requests would block others and run in a thread."""
-LINE = 32
-"""Characters added per line, since the fields of an answer take time however short the line is."""
+attention is requested; larger requests would block others and run in a thread. And characters added per line, since the
+fields of an answer take time however short the line is."""
 MOST_WEIGHTS = 1 << 21
 """Maximum number of attention weights in an answer. As JSON they take up to 16 MB."""
+LATENCIES = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+"""Upper bounds of the buckets of histograms: seconds, and lines."""
+SEARCH_FIELDS = {field.name for field in dataclasses.fields(SearchConfig)}
+
+
+class Metrics:
+    """The metrics of one server.
+
+    Attributes:
+      requests: answered translation requests, by status.
+      lines: translated lines.
+      seconds: time from the start of a request's arrival to its answer, without refusals.
+      batch_lines: lines per batch.
+    """
+
+    def __init__(self, *, ready: Callable[[], bool], waiting: Callable[[], int]) -> None:
+        """Start at zero. `ready` and `waiting` are called whenever the metrics are read."""
+        self._registry = own = CollectorRegistry()
+        self.requests = Counter("convs2s_requests", "translation requests, by status", ["status"], registry=own)
+        self.lines = Counter("convs2s_lines", "translated lines", registry=own)
+        self.seconds = Histogram(
+            "convs2s_request_seconds",
+            "time from the arrival of a request to its answer, without refusals",
+            buckets=LATENCIES,
+            registry=own,
+        )
+        self.batch_lines = Histogram("convs2s_batch_lines", "lines per batch", buckets=BATCH_SIZES, registry=own)
+        Gauge("convs2s_ready", "1 once all programs are compiled", registry=own).set_function(lambda: float(ready()))
+        Gauge("convs2s_waiting_lines", "lines waiting for a batch", registry=own).set_function(lambda: float(waiting()))
+
+    def text(self) -> bytes:
+        """All metrics in the text format of Prometheus."""
+        return generate_latest(self._registry)
+
+
+class TranslationRequest(BaseModel):
+    """Lines to translate, with options. Search fields that are omitted default to the server's values."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    lines: Annotated[
+        list[str], Field(description="lines to translate, one sentence each", examples=[["April 4, 1989"]])
+    ]
+    nbest: Annotated[int, Field(description="number of translations per line, at most beam_size")] = 1
+    alignment: Annotated[bool, Field(description="whether to return the source token of each target token")] = False
+    attention: Annotated[bool, Field(description="whether to return the attention as a matrix")] = False
+    replace_unk: Annotated[bool, Field(description="replace unknown words by the source words they attend to")] = False
+    prefix: Annotated[
+        list[str] | None, Field(description='for each line, words that its translation must begin with; "" for none')
+    ] = None
+    constraints: Annotated[
+        list[list[str]] | None,
+        Field(description="for each line, phrases that must occur in its translation, in any order"),
+    ] = None
+    shortlist: Annotated[
+        bool | None,
+        Field(description="on a server with a shortlist, false: use all words; true: only the likely words"),
+    ] = None
+    sampling: Annotated[
+        bool | None,
+        Field(description="sample beam_size translations of each line and rank them, instead of beam search"),
+    ] = None
+    seed: Annotated[int | None, Field(description="random seed for sampling; 0 by default", ge=0, lt=2**32)] = None
+    beam_size: Annotated[int | None, Field(description="one of the server's beam sizes")] = None
+    length_penalty: Annotated[float | None, Field(description="scores are divided by the length to this power")] = None
+    coverage_penalty: Annotated[float | None, Field(description="weight of the coverage penalty")] = None
+    temperature: Annotated[float | None, Field(description="divisor of the logits")] = None
+    unk_penalty: Annotated[float | None, Field(description="nats subtracted for each unknown word")] = None
+    min_length: Annotated[int | None, Field(description="minimum number of tokens in a translation")] = None
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """The search fields that the request sets."""
+        return {name: value for name, value in self if name in SEARCH_FIELDS and value is not None}
+
+    @property
+    def texts(self) -> tuple[tuple[str, list[str]], ...]:
+        """Its texts, grouped by kind: (name of one text, texts)."""
+        phrases = [phrase for each in self.constraints or () for phrase in each]
+        return ("line", self.lines), ("prefix", self.prefix or []), ("constraint", phrases)
+
+    @property
+    def characters(self) -> int:
+        """Total number of characters in its texts."""
+        return sum(len(text) for _, texts in self.texts for text in texts)
+
+    @property
+    def needs_attention(self) -> bool:
+        """Whether the attention is needed."""
+        return self.alignment or self.attention or self.replace_unk
+
+
+class Hypothesis(BaseModel):
+    """One translation of a line."""
+
+    text: str
+    tokens: Annotated[list[str], Field(description="the model's tokens, end symbol last")]
+    score: Annotated[float | None, Field(description="in nats, normalised as in the search; null if there is none")]
+    token_scores: Annotated[list[float | None], Field(description="score of each token, in nats")]
+    alignment: Annotated[
+        str | None, Field(description='pairs of source and target tokens, from 0, such as "0-0 1-2"; only if requested')
+    ] = None
+    attention: Annotated[
+        list[list[float]] | None,
+        Field(description="one row per entry of tokens, one column per source token and one for the end symbol"),
+    ] = None
+
+
+class Line(BaseModel):
+    """A line and its translations."""
+
+    text: Annotated[str, Field(description="the best translation")]
+    source_tokens: list[str]
+    hypotheses: Annotated[list[Hypothesis], Field(description="best first")]
+
+
+class TranslationAnswer(BaseModel):
+    """The answer to a `TranslationRequest`: one entry for each line, in order."""
+
+    translations: list[Line]
+
+
+class Problem(BaseModel):
+    """The answer to a request that cannot be served."""
+
+    error: Annotated[str, Field(description="one sentence about what is wrong and how to fix it")]
+
+
+def answer_of(results: Sequence[Result], request: TranslationRequest) -> bytes:
+    """The JSON of a `TranslationAnswer`, built line by line so that other threads can run in between."""
+    lines = [_line_of(result, request).model_dump_json() for result in results]
+    return f'{{"translations":[{",".join(lines)}]}}'.encode()
+
+
+def _line_of(result: Result, request: TranslationRequest) -> Line:
+    """The part of the answer for one line."""
+    result = dataclasses.replace(result, hypotheses=result.hypotheses[: request.nbest])
+    hypotheses = []
+    for found, values in zip(result.hypotheses, record(result)["hypotheses"], strict=True):
+        values = values | {"alignment": values["alignment"] if request.alignment else None}
+        if request.attention and found.attention is not None:
+            values["attention"] = np.round(found.attention.astype(np.float64), 4).tolist()
+        hypotheses.append(Hypothesis(**values))
+    return Line(text=hypotheses[0].text, source_tokens=list(result.source_tokens), hypotheses=hypotheses)
 
 
 class Service:
@@ -47,7 +196,7 @@ class Service:
             run=lambda items: engine.run(items[0].key, max(item.width for item in items), [i.line for i in items]),
             rows=lambda key: engine.rows_of(key)[-1],
             wait=options.wait_ms / 1000,
-            most=options.max_waiting,
+            most_waiting=options.max_waiting,
             ran=lambda lines: self.metrics.batch_lines.observe(lines),
         )
         self.metrics = Metrics(ready=lambda: not self.missing, waiting=lambda: self.batcher.waiting)
@@ -78,7 +227,7 @@ class Service:
           HTTPException: the request cannot be served; the detail states why.
         """
         if self.missing:
-            raise HTTPException(503, self.missing, {"retry-after": str(RETRY)})
+            raise HTTPException(503, self.missing, {"retry-after": str(RETRY_AFTER)})
         most = self.options.max_lines
         if len(asked.lines) > most:
             raise HTTPException(422, f"lines has {len(asked.lines)} lines, but this server accepts at most {most}")
@@ -96,7 +245,9 @@ class Service:
         async def done(work: Callable[..., Any], *given: Any) -> Any:
             return work(*given) if inline else await asyncio.to_thread(work, *given)
 
-        inline = (asked.characters + LINE * len(asked.lines)) * asked.nbest <= INLINE and not asked.attention
+        inline = (
+            asked.characters + LINE_CHARACTERS * len(asked.lines)
+        ) * asked.nbest <= INLINE_CHARACTERS and not asked.attention
         try:
             key, requests = await done(self._prepared, asked)
         except UserError as error:
@@ -105,7 +256,7 @@ class Service:
             answers = self.batcher.submit(key, requests)
         except FullError:
             sentence = f"{self.batcher.waiting} lines are already waiting; try again later"
-            raise HTTPException(429, sentence, {"retry-after": str(RETRY)}) from None
+            raise HTTPException(429, sentence, {"retry-after": str(RETRY_AFTER)}) from None
         try:
             results = await asyncio.gather(*answers)
         finally:

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import dataclasses
-import functools
 import threading
 import types
 
@@ -14,7 +13,6 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.serving import app
 from convs2s_jax.serving.engine import Engine
-from convs2s_jax.serving.limits import Bounded
 from convs2s_jax.serving.options import ServeOptions
 from convs2s_jax.translation.results import Hypothesis, Result
 
@@ -65,16 +63,18 @@ class Reversing(Engine):
         return Result(i, line, tuple(line.split()), (one, worse)[: key.search.beam_size])
 
 
+def reversing(kind=Reversing, batch_size=64):
+    """An engine of beams of 2 and 1, with lines of up to 31 words."""
+    return kind(Model(), SearchConfig(beam_size=2), (2, 1), batch_size, 32)
+
+
 def talk(work, *, options=None, engine=None, compile=True):
     """What `work(client)` returns, of a client of a server without sockets."""
-    options = options or ServeOptions(workdir=("w",))
-    engine = engine or Reversing(Model(), SearchConfig(beam_size=2), (2, 1), 64, 32)
+    options, engine = options or ServeOptions(workdir=("w",)), engine or reversing()
 
     async def main():
         made = app.make(engine, options)
-        count = functools.partial(app.count, made)
-        wrapped = Bounded(made, most=options.max_body, seconds=options.timeout, count=count)
-        transport = httpx.ASGITransport(app=wrapped, raise_app_exceptions=False)
+        transport = httpx.ASGITransport(app=made, raise_app_exceptions=False)
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(made.router.lifespan_context(made))
             client = await stack.enter_async_context(httpx.AsyncClient(transport=transport, base_url="http://server"))

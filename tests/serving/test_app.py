@@ -7,11 +7,10 @@ import threading
 
 import pytest
 
-from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.serving import app, server, service
-from convs2s_jax.serving.messages import answer_of
 from convs2s_jax.serving.options import ServeOptions
-from tests.serving.reversing import Model, Reversing, talk
+from convs2s_jax.serving.service import answer_of
+from tests.serving.reversing import Reversing, reversing, talk
 
 
 def answer_to(body, **more):
@@ -129,7 +128,7 @@ def test_before_all_programs_are_compiled_the_server_says_so():
             yield
             self.event.wait(20)
 
-    engine = Slow(Model(), SearchConfig(beam_size=2), (2, 1), 64, 32)
+    engine = reversing(Slow)
 
     async def work(client):
         try:
@@ -151,7 +150,7 @@ def test_a_server_that_ends_while_it_compiles_waits_for_one_program_only():
                 self.event.wait(0.01)
                 yield
 
-    engine = Counting(Model(), SearchConfig(beam_size=2), (2, 1), 64, 32)
+    engine = reversing(Counting)
     object.__setattr__(engine, "compiled", [])
     told = []
 
@@ -174,8 +173,8 @@ def test_a_server_whose_programs_cannot_be_compiled_ends_with_the_error(monkeypa
             yield
             raise MemoryError
 
-    engine = Large(Model(), SearchConfig(beam_size=2), (2, 1), 64, 32)
-    monkeypatch.setattr(server.loading, "load", lambda *_, **__: engine)
+    engine = reversing(Large)
+    monkeypatch.setattr(server.engine, "load", lambda *_, **__: engine)
     told = []
     unnoticed = threading.Timer(60, signal.raise_signal, (signal.SIGTERM,))
     unnoticed.start()
@@ -188,7 +187,7 @@ def test_a_server_whose_programs_cannot_be_compiled_ends_with_the_error(monkeypa
 
 
 def test_a_line_that_takes_too_long_gets_504_and_the_others_their_answers():
-    engine = Reversing(Model(), SearchConfig(beam_size=2), (2, 1), 64, 32)
+    engine = reversing()
 
     async def work(client):
         slow = asyncio.create_task(client.post("/translate", json={"lines": ["slow"]}))
@@ -213,7 +212,7 @@ def test_a_request_that_is_tokenised_for_too_long_gets_504():
             self.event.wait(20)
             return super().widths_of(lines)
 
-    engine = Slow(Model(), SearchConfig(beam_size=2), (2, 1), 64, 32)
+    engine = reversing(Slow)
 
     async def work(client):
         try:
@@ -255,7 +254,7 @@ def test_attention_beyond_what_an_answer_may_hold_is_refused(monkeypatch):
 
 
 def test_a_full_queue_answers_429():
-    engine = Reversing(Model(), SearchConfig(beam_size=2), (2, 1), 1, 32)
+    engine = reversing(batch_size=1)
     options = ServeOptions(workdir=("w",), max_waiting=2, max_lines=2, batch_size=1)
 
     async def work(client):

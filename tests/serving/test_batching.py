@@ -7,19 +7,18 @@ import time
 import pytest
 
 from convs2s_jax.serving import batching
-from convs2s_jax.serving.batching import Batcher, FullError
-from convs2s_jax.serving.waiting import FEWEST, Item, choose, filled
+from convs2s_jax.serving.batching import SMALLEST_SECOND, Batcher, FullError, Item, choose, filled
 
 
 @pytest.fixture(autouse=True)
 def long_memory(monkeypatch):
     """The most lines at once are remembered even if a test is kept from running for seconds."""
-    monkeypatch.setattr(batching, "SPAN", 600.0)
+    monkeypatch.setattr(batching, "RECENT_SECONDS", 600.0)
 
 
 async def turns_of_the_loop():
     """Whatever can begin without waiting has begun."""
-    for _ in range(10 * batching.TURNS):
+    for _ in range(10 * batching.LOOP_TURNS):
         await asyncio.sleep(0)
 
 
@@ -40,7 +39,7 @@ def test_a_batch_has_few_empty_rows_and_leaves_none_behind_for_long():
     for lines in range(1, 200):
         taken = filled(lines)
         assert 1 <= taken <= lines < 2 * taken
-        if lines > FEWEST:
+        if lines > SMALLEST_SECOND:
             assert taken * 8 >= 7 * (1 << (taken - 1).bit_length())
     assert [filled(lines) for lines in (5, 8, 13, 14, 40, 55, 56, 64)] == [5, 8, 8, 14, 32, 32, 56, 64]
     assert len(choose([item("a", 16)] * 40, 64)) == 32
@@ -143,7 +142,7 @@ def test_a_second_batch_begins_with_half_of_the_lines_that_were_there_at_once():
 
 def test_the_next_batch_waits_for_clients_that_return_one_by_one(monkeypatch):
     """With no batch in progress, the first that returns would otherwise be translated alone, beside all others."""
-    monkeypatch.setattr(batching, "RETURN", 20.0)
+    monkeypatch.setattr(batching, "RETURN_SECONDS", 20.0)
 
     async def client(batcher, i):
         for _ in range(3):
@@ -189,7 +188,7 @@ def test_what_the_event_loop_has_received_is_handled_before_a_batch_is_chosen():
 
     async def work(batcher):
         await asyncio.gather(*batcher.submit("k", [(16, "before")] * 5))
-        batcher._returning = 0.0  # no time is left for clients to return
+        batcher._return_until = 0.0  # no time is left for clients to return
         await asyncio.gather(back(batcher, 0), back(batcher, 2), back(batcher, 4))
 
     _, ran = batches(work, run=upper, rows=64, wait=30.0)
@@ -209,7 +208,7 @@ def test_clients_that_do_not_return_are_not_waited_for_long():
 
 
 def test_a_client_that_is_alone_waits_for_nobody(monkeypatch):
-    monkeypatch.setattr(batching, "RETURN", 20.0)
+    monkeypatch.setattr(batching, "RETURN_SECONDS", 20.0)
 
     async def work(batcher):
         before = time.monotonic()

@@ -12,8 +12,7 @@ from convs2s_jax.commands import decode
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.search import shortlist
 from convs2s_jax.search.shortlist import Shortlist
-from convs2s_jax.serving.engine import Engine, Key, LineRequest
-from convs2s_jax.serving.loading import load
+from convs2s_jax.serving.engine import Engine, Key, LineRequest, load
 from convs2s_jax.serving.options import ServeOptions
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.translation import shortlists, translator

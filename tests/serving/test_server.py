@@ -20,7 +20,7 @@ import uvicorn
 from convs2s_jax.commands import serve as command
 from convs2s_jax.core import compiled_programs, guard
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.serving.limits import Bounded
+from convs2s_jax.serving.app import Limited
 from convs2s_jax.serving.options import ServeOptions
 from convs2s_jax.serving.server import _configured, _progress, _Server, address_of, listening_socket
 from tests.workdirs import unpacked
@@ -128,7 +128,7 @@ async def never_answering(scope, receive, send):
 
 def test_requests_that_are_not_finished_in_time_are_told_in_one_sentence(caplog):
     told, answers = [], []
-    bounded = Bounded(never_answering, most=9, seconds=60)
+    bounded = Limited(never_answering, most=9, seconds=60)
     config = uvicorn.Config(bounded, log_level="error", log_config=None, timeout_graceful_shutdown=1)
     server = _Server(config, told.append)
 
@@ -166,7 +166,7 @@ async def repeating(scope, receive, send):
 def test_a_request_that_offers_another_protocol_is_answered(offered):
     """As a client may offer HTTP/2 with each first request (RFC 9110, section 7.8); the next is a request like any."""
     answers = []
-    server = _Server(_configured(Bounded(repeating, most=99, seconds=60), drain=1), pytest.fail)
+    server = _Server(_configured(Limited(repeating, most=99, seconds=60), drain=1), pytest.fail)
     offer = f"connection: Upgrade, HTTP2-Settings\r\nupgrade: {offered}\r\nhttp2-settings: AAMAAABkAAQAAP__\r\n"
 
     def ask():
