@@ -401,7 +401,7 @@ interop/programs/runtime.py  interop/test_programs.py -k as_decoding_does
 - src[i, len(source)] = source, EOS
 + src[i, len(source)] = source, PAD
 server: lines of other options share a batch
-serving/waiting.py  serving/test_batching.py -k of_its_key
+serving/batching.py  serving/test_batching.py -k of_its_key
 - item.key == oldest.key and item.width
 + item.width
 server: a width without room for the end symbol
@@ -410,7 +410,7 @@ serving/engine.py  serving/test_engine.py -k widths
 + if width >= len(ids)
 server: the queue has no end
 serving/batching.py  serving/test_batching.py -k room
-- if len(self._waiting) + len(lines) > self.most:
+- if len(self._waiting) + len(lines) > self.most_waiting:
 + if False:
 metrics: F1 without its two
 metrics/labels.py  metrics/test_labels.py
