@@ -253,11 +253,11 @@ training/run/checkpoints/restoring.py  training/run/checkpoints/test_restoring.p
 - return None, first_line(error)
 + raise
 lock: it is shared
-training/run/locks/lock.py  training/run/locks/test_lock.py -k another_process
+training/run/lock.py  training/run/test_lock.py -k another_process
 - fcntl.LOCK_EX | fcntl.LOCK_NB
 + fcntl.LOCK_SH | fcntl.LOCK_NB
 lock: a removed file guards
-training/run/locks/lock.py  training/run/locks/test_lock.py -k just_removed
+training/run/lock.py  training/run/test_lock.py -k just_removed
 - if not _is_at(descriptor, path):
 + if False:
 bucket: parts of two objects are joined

@@ -58,8 +58,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     command_line.refuse_overrides(others, "a shortlist")
     with ended_by_signals():
         from convs2s_jax.data import corpora
-        from convs2s_jax.training.run import run_folder
-        from convs2s_jax.training.run.stores import store_copy
+        from convs2s_jax.training.run import run_folder, store_copy
         from convs2s_jax.translation import shortlists
         from convs2s_jax.translation.jobs import output
         from convs2s_jax.translation.trained import moved

@@ -67,11 +67,11 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
         import jax
 
         from convs2s_jax.core import compiled_programs
+        from convs2s_jax.training.run import mirror
         from convs2s_jax.training.run.loop import train
         from convs2s_jax.training.run.processes import distributed
         from convs2s_jax.training.run.processes.interrupts import Interrupts
         from convs2s_jax.training.run.processes.peers import join
-        from convs2s_jax.training.run.stores import staging
 
     sys.stderr = guard.Expendable(sys.stderr)
     settings: Any = jax.config  # its attributes are created when JAX starts
@@ -82,7 +82,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
 
     with distributed.guarded(), peers or contextlib.nullcontext():
         if scheme_of(options.workdir):
-            staging.keep_programs(options.workdir, os.environ)
+            mirror.keep_programs(options.workdir, os.environ)
         elif peers is None:  # of several processes only the first would write, and reuse what the others compile
             compiled_programs.keep(os.environ)
         train(cfg, options.workdir, interrupts)

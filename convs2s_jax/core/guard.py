@@ -20,6 +20,8 @@ from convs2s_jax.core.errors import UserError, one_line
 
 INTERRUPTED, TERMINATED = 130, 143
 """Exit status after SIGINT and SIGTERM: 128 plus the number of the signal, as in shells."""
+LOST = 75
+"""Exit status if another process was lost, or has taken the lock (EX_TEMPFAIL): the command can be run again."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers for a full disk, an exceeded quota and a file that is too large."""
 NO_MEMORY_IN = ("RESOURCE_EXHAUSTED", "Out of memory allocating")

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -10,10 +11,12 @@ from pathlib import Path
 from convs2s_jax.core import stores
 from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.core.guard import NO_ROOM, held_interrupts
-from convs2s_jax.core.places import scheme_of
+from convs2s_jax.core.places import joined, scheme_of
 
 PREFIX = "convs2s_jax-"
 """Beginning of the names of temporary folders."""
+Stamp = tuple[int, int]
+"""Size of a file and time of its last change: different once it has changed."""
 _LONGEST = 50
 """Maximum length of a copy's name, its end. Names of objects may be longer than disks allow, in bytes."""
 
@@ -23,7 +26,7 @@ def fetch(address: str, folder: Path, name: str) -> None:
     if not {"", ".", ".."}.isdisjoint(name.split("/")):  # its path could leave the folder
         raise OSError(errno.EINVAL, f"{name} is not the name of a file in a folder", address)
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
-    download(stores.join(address, name), folder / name)
+    download(joined(address, name), folder / name)
 
 
 def download(address: str, path: Path, *, most: int | None = None) -> None:
@@ -33,6 +36,20 @@ def download(address: str, path: Path, *, most: int | None = None) -> None:
     with path.open("wb") as file:
         file.write(first)
         file.writelines(pieces)
+
+
+def stamps(folder: Path, *, without: tuple[str, ...] = ()) -> dict[str, Stamp]:
+    """Return the stamp of each file in a folder, by its path there, except in the subfolders `without`."""
+    found = {}
+    for root, folders, names in os.walk(folder):
+        if Path(root) == folder:
+            folders[:] = [name for name in folders if name not in without]
+        for name in names:
+            path = Path(root, name)
+            with contextlib.suppress(FileNotFoundError):
+                status = path.stat()
+                found[path.relative_to(folder).as_posix()] = status.st_size, status.st_mtime_ns
+    return dict(sorted(found.items()))
 
 
 def with_address(tell: Tell, copy: Path, address: str) -> Tell:
@@ -159,7 +176,7 @@ def outgoing_folder(
         yield Path(place), tell, lambda: None
         return
     address = place.rstrip("/")
-    sent: dict[str, tuple[int, int]] = {}
+    sent: dict[str, Stamp] = {}
 
     def send() -> None:
         _send(folder, address, sent, last)
@@ -179,7 +196,7 @@ def outgoing_folder(
                 stores.names(address, last)  # only to report a bucket that does not exist
         except OSError as error:
             raise unusable(flag, address, error) from error
-        sent |= _stamps(folder)
+        sent |= stamps(folder)
         yield folder, with_address(tell, folder, address), save
     upload(flag, address, kept, send, tell)
 
@@ -194,7 +211,7 @@ def _check_new(flag: str, address: str, known: str, last: str) -> None:
                 "nothing was written"
             )
         raise UserError(f"{flag}={address} already exists: choose a new folder; nothing was written")
-    if stores.is_readable(stores.join(address, known)):
+    if stores.is_readable(joined(address, known)):
         raise stores.not_listed(address)
 
 
@@ -286,22 +303,16 @@ def _results(flag: str, address: str) -> Iterator[tuple[Path, Path]]:
         raise
 
 
-def _stamps(folder: Path) -> dict[str, tuple[int, int]]:
-    """Return size and modification time of each file in a folder, by its path in the folder."""
-    found = {path.relative_to(folder).as_posix(): path.stat() for path in folder.rglob("*") if path.is_file()}
-    return {name: (status.st_size, status.st_mtime_ns) for name, status in sorted(found.items())}
-
-
 def _completes(name: str, last: str) -> bool:
     """Whether a file, by its path in the folder, is one of those named `last`."""
     return last != "" and f"/{name}".endswith(f"/{last}")
 
 
-def _send(folder: Path, address: str, sent: dict[str, tuple[int, int]], last: str) -> None:
+def _send(folder: Path, address: str, sent: dict[str, Stamp], last: str) -> None:
     """Write the files of a folder that have changed to a store, those named `last` after all others. Updates `sent`."""
-    stamps = _stamps(folder)
-    names = [name for name, stamp in stamps.items() if stamp != sent.get(name)]
+    now = stamps(folder)
+    names = [name for name, stamp in now.items() if stamp != sent.get(name)]
     for at_end in (False, True):
         some = [name for name in names if _completes(name, last) == at_end]
-        stores.in_parallel(lambda name: stores.write(stores.join(address, name), (folder / name).read_bytes()), some)
-    sent |= stamps
+        stores.in_parallel(lambda name: stores.write(joined(address, name), (folder / name).read_bytes()), some)
+    sent |= now

@@ -80,6 +80,6 @@ def resolved(place: str) -> str:
     return posixpath.normpath(place) if scheme_of(place) else str(Path(place).resolve())
 
 
-def joined(folder: str, name: str) -> str:
+def joined(folder: str, *names: str) -> str:
     """Return the path or address of a file in a folder."""
-    return f"{folder.rstrip('/')}/{name}" if scheme_of(folder) else str(Path(folder) / name)
+    return "/".join([folder.rstrip("/"), *names]) if scheme_of(folder) else str(Path(folder, *names))

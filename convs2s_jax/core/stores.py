@@ -4,7 +4,6 @@ TensorStore is a dependency of Orbax, which uses it for arrays. Objects are writ
 content or the new one. Both stores are consistent: later reads and listings see what was written.
 """
 
-import contextlib
 import errno
 import functools
 import json
@@ -28,11 +27,6 @@ RETRIES = {"max_retries": 6, "initial_delay": "500ms", "max_delay": "8s"}
 GOOGLE = "TENSORSTORE_GCS_HTTP_URL"
 """Environment variable from which TensorStore reads the address of Google Cloud Storage."""
 CREDENTIALS = "docs/object-stores.md explains buckets and credentials"
-
-
-def join(folder: str, *names: str) -> str:
-    """Return the address of a file in a folder."""
-    return "/".join([folder.rstrip("/"), *names])
 
 
 def read(address: str) -> bytes:
@@ -60,14 +54,30 @@ def pieces(address: str, *, most: int | None = None) -> Iterator[bytes]:
 
 def write(address: str, content: bytes) -> None:
     """Write an object, replacing an earlier one. Raises OSError if it cannot be written."""
-    bucket, name = _split(address)
-    _tried(address, lambda: _opened(bucket).write(name, content).result())
+    _written(address, content)
 
 
 def delete(address: str) -> None:
     """Delete an object if it exists. Raises OSError if it cannot be deleted."""
-    bucket, name = _split(address)
-    _tried(address, lambda: _opened(bucket).write(name, None).result())
+    _written(address, None)
+
+
+def read_version(address: str) -> tuple[bytes | None, bytes]:
+    """Return the content of an object, None if it is missing, and its version for `write_if`. Raises OSError."""
+    found = _read(address, slice(None))
+    return (bytes(found.value) if found.state == "value" else None), found.stamp.generation
+
+
+def write_if(address: str, content: bytes | None, version: bytes) -> bytes:
+    """Write an object, or delete it (None), if it still has a version that was read or written, or is still missing.
+
+    Returns:
+      Its new version; b"" if it had another one.
+
+    Raises:
+      OSError: it cannot be written.
+    """
+    return _written(address, content, if_equal=version).generation
 
 
 def names(folder: str, beginning: str = "") -> list[str]:
@@ -107,15 +117,7 @@ def exists(address: str) -> bool:
 
 def is_readable(address: str) -> bool:
     """Whether an object that a list lacks exists nevertheless. Raises OSError if that cannot be determined."""
-    with contextlib.suppress(FileNotFoundError):
-        read(address)
-        return True
-    return False
-
-
-def delete_all(folder: str, of: Iterable[str]) -> None:
-    """Delete objects in a folder. Raises OSError if one cannot be deleted."""
-    in_parallel(lambda name: delete(join(folder, name)), of)
+    return _read(address, slice(0, 0)).state == "value"
 
 
 def in_parallel(work: Callable[[str], T], items: Iterable[str]) -> list[T]:
@@ -170,10 +172,21 @@ def _driver(spec: str, emulator: str | None) -> Any:
     return tensorstore.KvStore.open(json.loads(spec)).result()
 
 
+def _written(address: str, content: bytes | None, **condition: bytes) -> Any:
+    """Write or delete an object and return TensorStore's stamp of it. Raises OSError."""
+    bucket, name = _split(address)
+    return _tried(address, lambda: _opened(bucket).write(name, content, **condition).result())
+
+
+def _read(address: str, part: slice) -> Any:
+    """Return TensorStore's result of reading a part of an object, which may be missing. Raises OSError."""
+    bucket, name = _split(address)
+    return _tried(address, lambda: _opened(bucket).read(name, byte_range=part).result())
+
+
 def _found(address: str, part: slice) -> Any:
     """Return TensorStore's result of reading a part of an object. Raises as `read`."""
-    bucket, name = _split(address)
-    found = _tried(address, lambda: _opened(bucket).read(name, byte_range=part).result())
+    found = _read(address, part)
     if found.state != "value":
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), address)
     return found

@@ -15,7 +15,7 @@ from convs2s_jax.reporting import charts, document, runs, translations
 from convs2s_jax.reporting.options import ReportOptions
 from convs2s_jax.reporting.runs import Run
 from convs2s_jax.reporting.translations import Translations
-from convs2s_jax.training.run.stores import store_copy
+from convs2s_jax.training.run import store_copy
 from convs2s_jax.translation.trained import Trained
 
 PAGE, TRANSLATIONS = "index.html", "translations"

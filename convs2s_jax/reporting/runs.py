@@ -11,11 +11,9 @@ from convs2s_jax.core.checksums import DamagedError
 from convs2s_jax.core.errors import UserError, counted
 from convs2s_jax.core.files import content
 from convs2s_jax.core.places import scheme_of
-from convs2s_jax.training.run import run_folder
+from convs2s_jax.training.run import lock, run_folder
 from convs2s_jax.training.run.checkpoints import derived_workdir, position_file
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.locks import lock, store_lock
-from convs2s_jax.training.run.processes.holder import Holder
 from convs2s_jax.training.run.reports import facts, metrics_file
 from convs2s_jax.training.run.reports.facts import Facts
 
@@ -197,11 +195,7 @@ def _facts(workdir: Path, problems: list[str]) -> Facts:
 def _trainer(workdir: str) -> str:
     """The holder of the lock, read from its file or object. The lock itself is not touched."""
     with contextlib.suppress(OSError):
-        if scheme_of(workdir):
-            holders = store_lock.holders(workdir)
-        else:
-            holders = [Holder.from_bytes(content(Path(workdir) / lock.NAME))]
-        for holder in holders:
-            if holder is not None and holder.is_alive:
-                return str(holder).rstrip(",")
+        holder = lock.holder_of(workdir)
+        if holder is not None and holder.is_alive:
+            return str(holder).rstrip(",")
     return ""

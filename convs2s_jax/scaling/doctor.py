@@ -20,15 +20,14 @@ from jax.sharding import Mesh
 
 from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError, counted
-from convs2s_jax.core.places import scheme_of
+from convs2s_jax.core.places import joined, scheme_of
 from convs2s_jax.data import parallel_text
 from convs2s_jax.scaling import chips, rates
 from convs2s_jax.training.mesh import slice_numbers
-from convs2s_jax.training.run import run_folder
+from convs2s_jax.training.run import mirror, run_folder
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.inputs import fingerprint_of_text
 from convs2s_jax.training.run.processes import distributed
-from convs2s_jax.training.run.stores import staging
 
 Facts = Mapping[str, Any]
 PACKAGES = ("convs2s_jax", "jax", "jaxlib", "libtpu", "flax", "optax", "orbax-checkpoint", "numpy")
@@ -301,12 +300,12 @@ def _address(address: str) -> tuple[bool, int]:
 
     As in training, all processes list it and only process 0 writes. UserError if they cannot.
     """
-    copy = staging.folder_of(address, os.environ)
+    copy = mirror.folder_of(address, os.environ)
     try:
         free = shutil.disk_usage(next(path for path in (copy, *copy.parents) if path.exists())).free
         there = bool(stores.names(address))
         if distributed.is_primary():
-            _try_object(stores.join(address, f"doctor-{uuid.uuid4().hex}"))
+            _try_object(joined(address, f"doctor-{uuid.uuid4().hex}"))
     except OSError as error:
         raise stores.unusable("--workdir", address, error) from error
     return there, free

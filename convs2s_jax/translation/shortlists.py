@@ -23,7 +23,6 @@ from convs2s_jax.search.rules import SPECIAL
 from convs2s_jax.search.shortlist import Shortlist
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.checkpoints import position_file
-from convs2s_jax.training.run.stores import store_copy
 from convs2s_jax.translation import trained
 
 NAME = "shortlist"
@@ -63,7 +62,6 @@ def make(
         "source words; use the workdir of a translation model",
     )
     vocabularies = vocabulary.load(run_folder.vocabulary(workdir))
-    store_copy.refresh(workdir)
     known, remedy = position_file.known_splits(workdir), "use a run that was trained on them"
     cfg = trained.located_corpus(cfg, "train", str(workdir), places, remedy="use another run")
     text = parallel_text.read(cfg.data, "train")

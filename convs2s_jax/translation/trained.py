@@ -22,7 +22,7 @@ from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.models.conversion import average
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.types import Tree
-from convs2s_jax.training.run import prepare, run_folder
+from convs2s_jax.training.run import prepare, run_folder, store_copy
 from convs2s_jax.training.run.checkpoints import derived_workdir, restoring
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.inputs import (
@@ -32,7 +32,6 @@ from convs2s_jax.training.run.inputs import (
     fingerprint,
     fingerprint_of_text,
 )
-from convs2s_jax.training.run.stores import store_copy
 from convs2s_jax.training.run.tasks.task_table import task_of
 
 Dtype = Literal["float32", "bfloat16"]
@@ -135,7 +134,6 @@ def _steps(folder: Path, item: str) -> Sequence[int]:
     number = int(found[2])
     if not found[1]:
         return [number]
-    store_copy.refresh(folder.parent)
     there = list(run_folder.finished(folder))
     check(
         len(there) >= number,

@@ -11,7 +11,7 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.shapes import Shape
 from convs2s_jax.reporting import batch_plan, charts, document, runs, summary
 from convs2s_jax.training.run import run_folder, validation
-from convs2s_jax.training.run.locks.lock import locked
+from convs2s_jax.training.run.lock import locked
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.reports import facts, metrics_file
 from convs2s_jax.training.run.reports.facts import Facts, RateChange

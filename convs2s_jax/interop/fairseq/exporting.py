@@ -19,11 +19,10 @@ from convs2s_jax.data import vocabulary
 from convs2s_jax.interop.fairseq import dictionaries, families, recipe
 from convs2s_jax.interop.fairseq.checkpoint import Momentum, check_torch, save
 from convs2s_jax.training import schedule
-from convs2s_jax.training.run import run_folder
+from convs2s_jax.training.run import run_folder, store_copy
 from convs2s_jax.training.run.checkpoints import derived_workdir, restoring
 from convs2s_jax.training.run.programs import fresh_state
 from convs2s_jax.training.run.session import Position
-from convs2s_jax.training.run.stores import store_copy
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,12 +11,11 @@ from convs2s_jax.data import vocabulary
 from convs2s_jax.data.config import DataConfig
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.nn.types import Tree
-from convs2s_jax.training.run import finetuning, run_folder
+from convs2s_jax.training.run import finetuning, run_folder, store_copy
 from convs2s_jax.training.run.checkpoints import restoring
 from convs2s_jax.training.run.checkpoints.digest import digest_of_record
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.processes import distributed
-from convs2s_jax.training.run.stores import store_copy
 
 
 def corpus_beside(folder: str) -> DataConfig | None:

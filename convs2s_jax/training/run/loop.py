@@ -22,13 +22,13 @@ from convs2s_jax.training.run.checkpoints import checkpoint, restoring
 from convs2s_jax.training.run.compilations import forget
 from convs2s_jax.training.run.config import Config, TrainingConfig
 from convs2s_jax.training.run.inputs import Split, batch_on, fingerprint, padding_on
+from convs2s_jax.training.run.mirror import opened
 from convs2s_jax.training.run.opening import open_run
 from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.processes.interrupts import InterruptedWorkError, Interrupts, StoppedBeforeUpdateError
 from convs2s_jax.training.run.reports.measures import Window, device_memory
 from convs2s_jax.training.run.selection import LOSS, Scores
 from convs2s_jax.training.run.session import Position, Session, check_data
-from convs2s_jax.training.run.stores.staging import opened
 from convs2s_jax.training.run.tasks.task_table import task_of
 from convs2s_jax.training.step import TrainState, fold_in, update
 

@@ -28,7 +28,8 @@ from convs2s_jax.training.run.checkpoints.checkpoint import Checkpoints
 from convs2s_jax.training.run.checkpoints.digest import digest_of_record
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.locks.lock import locked
+from convs2s_jax.training.run.lock import locked
+from convs2s_jax.training.run.mirror import Workdir
 from convs2s_jax.training.run.prepare import Run, learned_folder, prepare
 from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.processes.interrupts import Interrupts
@@ -49,7 +50,6 @@ from convs2s_jax.training.run.reports.measures import PROFILE, Profile, WallCloc
 from convs2s_jax.training.run.reports.reports import Reports, Silence, show
 from convs2s_jax.training.run.selection import LOSS
 from convs2s_jax.training.run.session import Position, SaveClock, Session, check_data
-from convs2s_jax.training.run.stores.staging import Workdir
 from convs2s_jax.training.run.tasks.task_table import task_of
 from convs2s_jax.training.step import TrainState
 

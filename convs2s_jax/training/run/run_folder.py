@@ -18,7 +18,7 @@ from convs2s_jax.core.config import build, check, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import read_json, replace_file
 from convs2s_jax.core.guard import writing_remedy
-from convs2s_jax.core.places import resolved, scheme_of
+from convs2s_jax.core.places import joined, resolved, scheme_of
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.training.run.config import Config
 
@@ -329,7 +329,7 @@ def _spellings(place: str) -> list[str]:
 def _is_run(folder: str) -> bool:
     """Whether there is a run at a path or address. Raises OSError if a store cannot be used."""
     if scheme_of(folder):
-        return stores.exists(stores.join(folder, "config.json")) and bool(stores.names(folder, "checkpoints/"))
+        return stores.exists(joined(folder, "config.json")) and bool(stores.names(folder, "checkpoints/"))
     return (Path(folder) / "config.json").is_file() and checkpoints(Path(folder)).is_dir()
 
 

@@ -15,13 +15,13 @@ from convs2s_jax.training.run.background_compiler import ProgramsAhead
 from convs2s_jax.training.run.checkpoints import checkpoint, position_file
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.inputs import check_unchanged
+from convs2s_jax.training.run.mirror import Workdir
 from convs2s_jax.training.run.prepare import Run
 from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.processes.interrupts import Interrupts
 from convs2s_jax.training.run.reports.measures import Profile, WallClock
 from convs2s_jax.training.run.reports.reports import Reports
 from convs2s_jax.training.run.selection import Best
-from convs2s_jax.training.run.stores.staging import Workdir
 from convs2s_jax.training.schedule import ScheduleState
 from convs2s_jax.training.step import Step
 

@@ -12,8 +12,7 @@ from typing import Any
 from convs2s_jax.core import local_copies, stores
 from convs2s_jax.core.errors import Tell
 from convs2s_jax.core.places import scheme_of
-from convs2s_jax.training.run import run_folder
-from convs2s_jax.training.run.stores import store_copy
+from convs2s_jax.training.run import run_folder, store_copy
 from convs2s_jax.translation.jobs import resuming
 from convs2s_jax.translation.jobs.options import READ, Options
 

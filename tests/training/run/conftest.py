@@ -1,15 +1,11 @@
-"""What several files of tests begin from: checkpoints, and file systems with and without flock."""
+"""What several files of tests begin from: checkpoints and programs."""
 
-import errno
-import fcntl
 import shutil
 
 import pytest
 
 from convs2s_jax.training.run import compilations
-from convs2s_jax.training.run.locks import lease
 from tests.checkpoints import save
-from tests.locks import CLAIMS, FLOCK
 
 
 @pytest.fixture
@@ -31,17 +27,3 @@ def saved(tmp_path_factory):
 @pytest.fixture
 def folder(saved, tmp_path):
     return shutil.copytree(saved.parent, tmp_path, dirs_exist_ok=True) / "checkpoints"
-
-
-@pytest.fixture(params=[FLOCK, CLAIMS])
-def mode(request, monkeypatch):
-    """The file system of this process has flock, or has none."""
-    if request.param == CLAIMS:
-
-        def unsupported(*_):
-            raise OSError(errno.ENOTSUP, "Operation not supported")
-
-        monkeypatch.setattr(fcntl, "flock", unsupported)
-        monkeypatch.setattr(lease, "BEAT", 0.05)
-        monkeypatch.setattr(lease, "SILENCE", 0.5)
-    return request.param

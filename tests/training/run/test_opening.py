@@ -10,7 +10,7 @@ import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run import loop, run_folder
-from convs2s_jax.training.run.locks.lock import locked
+from convs2s_jax.training.run.lock import locked
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.translation.translator import load
 from tests import tiny

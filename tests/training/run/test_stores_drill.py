@@ -16,8 +16,9 @@ import urllib.request
 import pytest
 
 from convs2s_jax.core import stores
+from convs2s_jax.core.places import joined
 from convs2s_jax.data import corpora
-from convs2s_jax.training.run.stores import mirror, store_copy
+from convs2s_jax.training.run import store_copy
 from tests import emulators, tiny
 from tests.commands.test_kept_programs import run as counted
 from tests.interop.fairseq import examples
@@ -65,7 +66,7 @@ def local_arrays(workdir, step):
 
 def upload(folder, address):
     for path in folder.iterdir():
-        stores.write(stores.join(address, path.name), path.read_bytes())
+        stores.write(joined(address, path.name), path.read_bytes())
 
 
 def test_killed_runs_in_a_store_end_with_the_same_bits(store, variables, tmp_path, tally):
@@ -75,8 +76,8 @@ def test_killed_runs_in_a_store_end_with_the_same_bits(store, variables, tmp_pat
     """
 
     def stored():
-        names = mirror.steps_of(stores.names(workdir)).items()
-        return [int(step) for step, found in names if mirror.MARK in found]
+        names = store_copy.steps_of(stores.names(workdir)).items()
+        return [int(step) for step, found in names if store_copy.MARK in found]
 
     config = tiny.config_file(tmp_path, training__save_every=5, training__validate_every=40)
     workdir, draw = store.address("killed"), random.Random(7)
@@ -200,7 +201,7 @@ def test_a_checkpoint_of_fairseq_is_imported_and_plans_are_written(store, variab
         ):
             done = run("-c", CONVS2S, *command)
             assert done.returncode == 0, done.stderr
-    [step] = mirror.steps_of(stores.names(store.address("imported")))
+    [step] = store_copy.steps_of(stores.names(store.address("imported")))
     assert arrays(store.address("imported"), int(step)) == local_arrays(tmp_path / "imported", int(step))
     mine, theirs = json.loads((tmp_path / "plan.json").read_text()), json.loads(stores.read(store.address("plan.json")))
     assert (mine["tokens"], mine["resident"]) == (theirs["tokens"], theirs["resident"])
@@ -317,7 +318,7 @@ def test_a_refused_list_loses_nothing(store, variables, tmp_path, tally):
     for number, refused in enumerate(cases):
         workdir, more = store.address(f"refused{number}"), f"--config={config}"
         trained(config, workdir, "--config.training.max_steps=4")
-        before = {name: stores.read(stores.join(workdir, name)) for name in stores.names(workdir)}
+        before = {name: stores.read(joined(workdir, name)) for name in stores.names(workdir)}
         with refusing(store.url, refused.__contains__) as (url, lists):
             caches = {"XDG_CACHE_HOME": str(tmp_path / f"caches{number}")}
             done = subprocess.run(
@@ -335,7 +336,7 @@ def test_a_refused_list_loses_nothing(store, variables, tmp_path, tally):
         else:
             assert done.returncode == 2, done.stderr
             assert "its objects are not listed" in done.stderr
-            after = {name: stores.read(stores.join(workdir, name)) for name in stores.names(workdir)}
+            after = {name: stores.read(joined(workdir, name)) for name in stores.names(workdir)}
             kept = after == before
         losses += not kept
     tally(tries=len(cases), losses=losses)

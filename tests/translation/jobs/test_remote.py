@@ -8,8 +8,8 @@ import pytest
 from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.guard import sigterm_interrupts
+from convs2s_jax.training.run import store_copy
 from convs2s_jax.training.run.loop import train
-from convs2s_jax.training.run.stores import store_copy
 from convs2s_jax.translation import shortlists
 from convs2s_jax.translation import trained as trained_model
 from convs2s_jax.translation.jobs import remote

@@ -13,10 +13,9 @@ from convs2s_jax.core.guard import writing_remedy
 from convs2s_jax.core.places import scheme_of
 from convs2s_jax.data import vocabulary
 from convs2s_jax.data.vocabulary import Vocabularies
-from convs2s_jax.training.run import run_folder
+from convs2s_jax.training.run import run_folder, store_copy
 from convs2s_jax.training.run.checkpoints import checkpoint, position_file
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.stores import mirror
 from convs2s_jax.training.step import TrainState
 
 AVERAGED = "averaged"
@@ -39,7 +38,10 @@ def new(flag: str, place: str, tell: Tell) -> Iterator[Path]:
     """
     if scheme_of(place):
         # the position is written last, because it marks a checkpoint as complete
-        with local_copies.outgoing_folder(flag, place, tell, is_new="config.json", last=mirror.MARK) as (folder, *_):
+        with local_copies.outgoing_folder(flag, place, tell, is_new="config.json", last=store_copy.MARK) as (
+            folder,
+            *_,
+        ):
             folder.mkdir()
             yield folder
         return

@@ -20,14 +20,14 @@ from jax.sharding import SingleDeviceSharding
 from convs2s_jax.core.errors import Tell, UserError, first_line
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Tree
+from convs2s_jax.training.run import store_copy
 from convs2s_jax.training.run.checkpoints import position_file
 from convs2s_jax.training.run.checkpoints.checkpoint import known_scores
 from convs2s_jax.training.run.checkpoints.digest import digest
-from convs2s_jax.training.run.locks.lock import may_be_locked
+from convs2s_jax.training.run.lock import may_be_locked
 from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.run_folder import SCORES, finished
 from convs2s_jax.training.run.selection import best_of
-from convs2s_jax.training.run.stores import store_copy
 from convs2s_jax.training.step import TrainState
 
 
@@ -185,7 +185,6 @@ def restore_items(
       UserError: there is no checkpoint, no checkpoint of that step, or none that is intact; or it has 64 bits and this
         process computes in 32.
     """
-    store_copy.refresh(folder.parent)
     if not folder.is_dir():
         raise UserError(f"{folder}: there is no checkpoint here; train first: convs2s train --workdir={folder.parent}")
     told: set[str] = set()

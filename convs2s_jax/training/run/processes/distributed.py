@@ -19,11 +19,10 @@ from jax.sharding import Mesh, SingleDeviceSharding
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, first_line
-from convs2s_jax.core.guard import INTERRUPTED, user_message
+from convs2s_jax.core.guard import INTERRUPTED, LOST, user_message
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training import dispatch, sharding
 from convs2s_jax.training.run.compilations import shared
-from convs2s_jax.training.run.processes.holder import LOST
 
 T = TypeVar("T")
 

@@ -24,10 +24,9 @@ from jax.experimental import multihost_utils
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import Tell, UserError, counted, first_line
-from convs2s_jax.core.guard import ended_by_signals, user_message
+from convs2s_jax.core.guard import LOST, ended_by_signals, user_message
 from convs2s_jax.training.run.processes import distributed, peers
 from convs2s_jax.training.run.processes.distributed import LINGER
-from convs2s_jax.training.run.processes.holder import LOST
 from convs2s_jax.training.run.processes.options import Processes
 
 PULSE = 1.0

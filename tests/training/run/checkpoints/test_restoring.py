@@ -17,11 +17,11 @@ import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run.checkpoints import checkpoint, digest, position_file, restoring
-from convs2s_jax.training.run.locks.lock import locked
+from convs2s_jax.training.run.lock import locked
 from convs2s_jax.translation.translator import load
 from tests import processes, tiny
 from tests.checkpoints import ABSTRACT, ACCEPT, assert_bitwise, largest, position, restore, save, state
-from tests.locks import StoppedClock
+from tests.helpers import StoppedClock
 
 
 def test_newest_comes_back_bit_by_bit(folder):

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.guard import LOST
 from convs2s_jax.training.mesh import MeshConfig, make
 from convs2s_jax.training.run.processes import distributed, peers
-from convs2s_jax.training.run.processes.holder import LOST
 from convs2s_jax.training.run.processes.options import Processes, from_environment
 from tests import processes as real
 from tests import tiny

@@ -12,12 +12,12 @@ import types
 import pytest
 
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.training.run import mirror
 from convs2s_jax.training.run.config import TrainingConfig
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.processes.interrupts import EndedAtOnceError, StoppedBeforeUpdateError
 from convs2s_jax.training.run.reports import trackers
 from convs2s_jax.training.run.reports.reports import Reports
-from convs2s_jax.training.run.stores import staging
 from tests import tiny
 from tests.stores import bucket  # noqa: F401  (a fixture)
 
@@ -203,7 +203,7 @@ def test_mlflow_has_what_metrics_jsonl_has(tmp_path, bucket, monkeypatch, in_a_s
     pytest.importorskip("mlflow", reason="needs the extra [mlflow]")
     workdir = "gs://bucket/run" if in_a_store else tmp_path / "run"
     trained_in_two_starts(workdir, "mlflow", between=lambda: monkeypatch.setenv("XDG_CACHE_HOME", f"{tmp_path}/other"))
-    folder = staging.folder_of(workdir, os.environ) if in_a_store else workdir
+    folder = mirror.folder_of(workdir, os.environ) if in_a_store else workdir
     expected = numbers(folder)
     from mlflow.tracking import MlflowClient
 

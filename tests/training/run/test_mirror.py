@@ -11,14 +11,20 @@ import pytest
 
 from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.training.run import mirror, store_copy
 from convs2s_jax.training.run.checkpoints import checkpoint, restoring
+from convs2s_jax.training.run.mirror import Mirror
 from convs2s_jax.training.run.processes.interrupts import EndedAtOnceError
-from convs2s_jax.training.run.stores import mirror, store_copy
-from convs2s_jax.training.run.stores.mirror import Mirror
 from tests.checkpoints import ABSTRACT, ACCEPT, assert_bitwise, position, state
 from tests.stores import bucket, requests  # noqa: F401  (fixtures)
 
 RUN = "gs://bucket/run"
+
+
+@pytest.fixture(autouse=True)
+def locked(bucket):  # noqa: F811
+    """A process holds the workdir."""
+    stores.write(f"{RUN}/lock", b"{}")
 
 
 @pytest.fixture
@@ -47,7 +53,7 @@ def mirrored(folder):
 
 def steps():
     """The checkpoints in the store that are complete."""
-    return [step for step, names in mirror.steps_of(stores.names(RUN)).items() if mirror.MARK in names]
+    return [step for step, names in store_copy.steps_of(stores.names(RUN)).items() if store_copy.MARK in names]
 
 
 def restored(folder):
@@ -58,12 +64,15 @@ def test_what_is_written_back_is_fetched_again(bucket, copy, tmp_path):  # noqa:
     mirrored(copy).push()
     assert steps() == ["10", "20", "30"]
     assert stores.read(f"{RUN}/metrics.jsonl") == b"1\n2\n"  # whole lines
-    assert not [name for name in stores.names(RUN) if name.startswith(("cache", "lock"))]
+    assert stores.read(f"{RUN}/lock") == b"{}"
+    assert not stores.names(RUN, "cache")
     other = tmp_path / "other"
     other.mkdir()
+    (other / "samples").mkdir()
     known = mirror.fetch(RUN, other)
     assert sorted(known) == ["10", "20", "30"]
     assert_bitwise(restored(other).state, restored(copy).state)
+    assert [path.parent.name for path in (other / "checkpoints").glob("*/params")] == ["30"]
     assert not (other / "samples").exists()
 
 
@@ -79,10 +88,10 @@ def test_a_database_of_a_tracker_is_whole_in_the_store_and_fetched_again(bucket,
         database.commit()
         assert (here / "mlflow.db-wal").exists()
         mirrored(here).push()
-    assert stores.names(RUN) == ["mlflow.db"]
+    assert stores.names(RUN) == ["lock", "mlflow.db"]
     (other / "mlflow.db-wal").write_text("of another state")
     known = mirror.fetch(RUN, other)
-    assert [path.name for path in other.iterdir()] == ["mlflow.db"]
+    assert sorted(path.name for path in other.iterdir()) == [".origin", "mlflow.db"]
     with contextlib.closing(sqlite3.connect(other / "mlflow.db")) as database:
         assert database.execute("SELECT value FROM metrics").fetchall() == [(1,)]
     before, again = stores.read(f"{RUN}/mlflow.db"), Mirror(RUN, other, known, lambda: True)
@@ -119,14 +128,14 @@ def test_a_checkpoint_is_complete_with_its_last_object_and_goes_with_its_first(b
     mine = mirrored(copy)
     mine.push()
     written = [address for action, address in requests if "/checkpoints/20/" in address]
-    assert written[-1] == f"{RUN}/checkpoints/20/{mirror.MARK}"
+    assert written[-1] == f"{RUN}/checkpoints/20/{store_copy.MARK}"
     assert len(written) == len(set(written)) == len([p for p in (copy / "checkpoints/20").rglob("*") if p.is_file()])
     assert requests[0] == ("write", f"{RUN}/config.json")
     assert requests.index(("write", f"{RUN}/metrics.jsonl")) < requests.index(("write", written[0]))
     requests.clear()
     shutil.rmtree(copy / "checkpoints" / "10")
     mine.push()
-    assert requests[0] == ("delete", f"{RUN}/checkpoints/10/{mirror.MARK}")
+    assert requests[0] == ("delete", f"{RUN}/checkpoints/10/{store_copy.MARK}")
     assert {action for action, _ in requests} == {"delete"}
     assert steps() == ["20", "30"]
     requests.clear()
@@ -161,7 +170,7 @@ def test_a_checkpoint_that_is_cut_off_does_not_count(bucket, copy, tmp_path, mon
         checkpoint.save(checkpoints, state(30), position(30), scores={"loss": 2.0})
         checkpoint.wait(checkpoints)
     Mirror(RUN, other, known, lambda: True).push()
-    found = mirror.steps_of(stores.names(RUN))["30"]
+    found = store_copy.steps_of(stores.names(RUN))["30"]
     here = [
         str(path.relative_to(other / "checkpoints/30"))
         for path in (other / "checkpoints/30").rglob("*")
@@ -174,9 +183,9 @@ def test_a_damaged_checkpoint_goes_aside_in_the_store_too(bucket, copy, tmp_path
     mine = mirrored(copy)
     mine.push()
     checkpoint.put_aside(copy / "checkpoints" / "30", "30.damaged")
-    (copy / "checkpoints" / "30.damaged" / mirror.MARK).unlink()
+    (copy / "checkpoints" / "30.damaged" / store_copy.MARK).unlink()
     mine.push()
-    there = mirror.steps_of(stores.names(RUN))
+    there = store_copy.steps_of(stores.names(RUN))
     assert sorted(there) == ["10", "20", "30.damaged"]
     assert there["30.damaged"]
     other = tmp_path / "other"
@@ -184,7 +193,7 @@ def test_a_damaged_checkpoint_goes_aside_in_the_store_too(bucket, copy, tmp_path
     again = Mirror(RUN, other, mirror.fetch(RUN, other), lambda: True)
     assert sorted(path.name for path in (other / "checkpoints").iterdir()) == ["10", "20"]
     again.push()
-    assert sorted(mirror.steps_of(stores.names(RUN))) == ["10", "20", "30.damaged"]
+    assert sorted(store_copy.steps_of(stores.names(RUN))) == ["10", "20", "30.damaged"]
 
 
 def test_nothing_is_deleted_before_what_is_newer_is_there(bucket, copy, monkeypatch):  # noqa: F811
@@ -218,7 +227,7 @@ def test_who_may_not_write_does_not(bucket, copy, monkeypatch, capsys):  # noqa:
     assert re.search(
         rf"^--workdir={RUN} cannot be written \({why}\); retrying for up to 0 min", capsys.readouterr().err
     )
-    assert not bucket.exists()
+    assert stores.names(RUN) == ["lock"]
 
 
 def test_an_outage_and_its_end_are_told(bucket, copy, monkeypatch, capsys):  # noqa: F811
@@ -285,8 +294,8 @@ def test_a_workdir_that_is_not_there_is_named(bucket):  # noqa: F811
 
 
 def test_a_workdir_whose_claim_is_not_listed_is_not_taken_for_an_empty_one(bucket, tmp_path):  # noqa: F811
-    stores.write(f"{RUN}/lock-1", b"{}")
-    assert mirror.fetch(RUN, tmp_path / "copy", marker="lock-") == {}
-    stores.delete(f"{RUN}/lock-1")
+    (tmp_path / "copy").mkdir()
+    assert mirror.fetch(RUN, tmp_path / "copy") == {}
+    stores.delete(f"{RUN}/lock")
     with pytest.raises(OSError, match="its objects are not listed"):
-        mirror.fetch(RUN, tmp_path / "copy", marker="lock-")
+        mirror.fetch(RUN, tmp_path / "copy")

@@ -6,7 +6,7 @@ import pytest
 
 from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.training.run.stores import store_copy
+from convs2s_jax.training.run import store_copy
 from tests.stores import bucket  # noqa: F401  (a fixture)
 
 

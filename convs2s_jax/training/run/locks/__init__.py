@@ -1,1 +1,0 @@
-"""One trainer in a workdir: locks of files and of object stores."""

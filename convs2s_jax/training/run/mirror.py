@@ -1,0 +1,461 @@
+"""A workdir that is open for a training: a folder, or the local copy of a workdir in an object store (decision 0025).
+
+The run works in the copy as in any workdir, and process 0 writes back what changes. A checkpoint is written back file
+by file, its position last. The programs that process 0 compiles are written back too (decision 0040): JAX caches them
+in a folder of the copy, and other machines fetch what is there when they start.
+"""
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import sqlite3
+import sys
+import tempfile
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from tqdm import tqdm
+
+from convs2s_jax.core import compiled_programs, files, local_copies, stores
+from convs2s_jax.core.checksums import checksum
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.guard import writing_remedy
+from convs2s_jax.core.places import joined, scheme_of
+from convs2s_jax.training.run import lock, store_copy
+from convs2s_jax.training.run.processes import distributed
+from convs2s_jax.training.run.processes.interrupts import EndedAtOnceError
+from convs2s_jax.training.run.reports.trackers import DATABASE
+from convs2s_jax.training.run.run_folder import DAMAGED, FILES
+from convs2s_jax.training.run.store_copy import CHECKPOINTS, MARK, position_of
+from convs2s_jax.training.step import TrainState
+
+PERIOD = 5.0
+"""Seconds between two checks for changes."""
+PATIENCE = 600.0
+"""Seconds for which writing back is retried before a run fails."""
+PROGRAMS = "compiled"
+"""Folder of compiled programs; each kind of processor has its own inside."""
+QUIET = 5.0
+"""Seconds for which a program has not changed when it is written back: JAX writes it in place."""
+ZSTANDARD = b"\x28\xb5\x2f\xfd"
+"""First bytes of what JAX compresses with zstd instead of zlib, if a library for that is installed."""
+LOCAL = ("cache", CHECKPOINTS, PROGRAMS)
+"""Folders that are not written back with the other files: tokenised text stays local, and the others have an order."""
+LEFT = (".", lock.NAME, f"{DATABASE}-")
+"""Prefixes of files that are not written back: temporary ones, locks, what SQLite keeps beside a database in use."""
+
+
+@dataclasses.dataclass
+class Workdir:
+    """A workdir that is open for a training.
+
+    Attributes:
+      folder: where its files are on this machine.
+      address: of the workdir in an object store; "" if the folder is the workdir.
+      mirror: writes them back into an object store; None if the folder is the workdir, and on all processes but the
+        primary one.
+      shared: whether all processes share one folder. Otherwise there are several copies, and the primary process saves.
+      fetches: whether this process updates the copy that it shares with others on its machine. That of the primary
+        process is the newest one.
+    """
+
+    folder: Path
+    address: str = ""
+    mirror: "Mirror | None" = None
+    shared: bool = True
+    fetches: bool = False
+    _settled: int = 0
+
+    def settle(self) -> None:
+        """Wait until all earlier checkpoints are in the workdir. Raises UserError as `Mirror.settle`."""
+        if self.address:
+            self._settled += 1
+            distributed.primary_only(f"settled {self._settled}", self.mirror.settle if self.mirror else lambda: None)
+
+    def refresh(self) -> None:
+        """Make the finished checkpoints readable on all processes."""
+        self.settle()
+        if not self.shared:
+            _fetched_everywhere(self.address, self.folder, fetches=self.fetches)
+
+    def to_save(self, mesh: Mesh, state: TrainState) -> TrainState:
+        """Return a state as it is saved: each process's shards in a shared folder, otherwise all of it, on the host."""
+        if self.shared:
+            return state
+        return jax.tree.map(lambda x: np.asarray(jax.device_get(distributed.local(mesh, x))), state)
+
+
+@contextlib.contextmanager
+def opened(workdir: Path | str) -> Iterator[Workdir]:
+    """Open a workdir for training. One in an object store is locked and copied; `Mirror.start` starts writing back.
+
+    At the end the other processes wait until the primary one has written everything, which may take longer than the
+    time after which a silent process counts as lost.
+
+    Raises:
+      UserError: the store cannot be used, or another process trains there.
+    """
+    address = str(workdir)
+    if not scheme_of(address):
+        yield Workdir(Path(workdir))
+        distributed.barrier("done")
+        return
+    address = address.rstrip("/")
+    folder = folder_of(address, os.environ)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(local_copies.address_in_errors(folder, address))
+        found = distributed.primary_only("fetched", lambda: stack.enter_context(_held(address, folder)))
+        _made_everywhere(address, folder)
+        together = distributed.sharing(folder)
+        shared = distributed.true_on_all(len(together) == jax.process_count())
+        first = together[0] == jax.process_index()
+        fetches = first and not distributed.is_primary()
+        if not shared:
+            _fetched_everywhere(address, folder, fetches=fetches)
+        if first:
+            fetch_programs(address, folder)
+        yield Workdir(folder, address=address, mirror=found, shared=shared, fetches=fetches)
+        distributed.primary_only("written back", found.close if found else lambda: None)
+
+
+def folder_of(address: str, environment: Mapping[str, str]) -> Path:
+    """The folder of the local copy of a workdir: in the user's cache folder, which XDG_CACHE_HOME sets."""
+    try:
+        caches = compiled_programs.folder_of(environment).with_name("convs2s_jax-stores")
+    except RuntimeError as error:
+        raise UserError(f"--workdir={address}: no home folder for its local copy; set XDG_CACHE_HOME") from error
+    return caches / f"{address.rpartition('/')[2][:100]}-{checksum(address.encode())}"
+
+
+def keep_programs(workdir: str, environment: Mapping[str, str]) -> None:
+    """Cache what this process compiles in the local copy of a workdir in a store, from where it is written back.
+
+    Call this before the first program. JAX's own settings take precedence, as in `compiled_programs.keep`.
+    """
+    folder = folder_of(workdir.rstrip("/"), environment)
+    with contextlib.suppress(OSError):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    kept = compiled_programs.keep(environment, folder / PROGRAMS)
+    # otherwise the path of the copy, which differs between machines, would be part of a program's key
+    if kept is not None and "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES" not in environment:
+        jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
+
+
+def fetch(address: str, folder: Path) -> dict[str, bytes | None]:
+    """Update the local copy of a workdir to what the store has: what a run reads when it continues.
+
+    Args:
+      address: of the workdir, which a process of this run holds.
+      folder: of the copy. Checkpoints left by an earlier start are reused if they are the same, else removed.
+
+    Returns:
+      The checkpoints in the store, as `store_copy.update` returns them.
+
+    Raises:
+      OSError: something cannot be read or written, or the lock is not listed, as little as other objects then.
+    """
+    found = stores.names(address)
+    if lock.NAME not in found:
+        raise stores.not_listed(address)
+    for name in {*FILES} - {*LOCAL}:
+        path = folder / name
+        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+    for path in folder.glob(f"{DATABASE}-*"):
+        path.unlink()
+    wanted = [name for name in found if (name in FILES and name != lock.NAME) or name.startswith("vocab/")]
+    stores.in_parallel(lambda name: local_copies.fetch(address, folder, name), wanted)
+    store_copy.set_origin(folder, "--workdir", address)
+    return store_copy.update(folder, address, found)
+
+
+class Mirror:
+    """Writes back what a run changes in the local copy of its workdir."""
+
+    def __init__(
+        self, address: str, folder: Path, known: dict[str, bytes | None], may_write: Callable[[], bool]
+    ) -> None:
+        """Start with a copy that matches the store.
+
+        Args:
+          address: of the workdir.
+          folder: of the copy.
+          known: the checkpoints in the store, as `fetch` returns them.
+          may_write: whether the workdir is still held by this process.
+        """
+        self._address, self._folder, self._known, self._may_write = address, folder, known, may_write
+        self._sent, self._programs = _changing(folder), _Programs(address, folder)
+        self._guard, self._stop = threading.Lock(), threading.Event()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def __enter__(self) -> "Mirror":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Close. After a second signal, what the store lacks is left to the next start."""
+        if kind is EndedAtOnceError:
+            self._stop.set()
+        else:
+            self.close()
+
+    def start(self) -> None:
+        """Start writing back in the background."""
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def settle(self) -> None:
+        """Wait until all finished checkpoints are in the store: with a slow network, the next one has to wait.
+
+        Raises:
+          UserError: they could not be written for `PATIENCE` seconds.
+        """
+        end, told = time.monotonic() + PATIENCE, False
+        while (error := self._tried()) is not None:
+            if not told:
+                told = True
+                self._tell(f"cannot be written ({error.strerror}); retrying for up to {PATIENCE / 60:.0f} minutes")
+            if time.monotonic() > end:
+                raise UserError(
+                    f"--workdir={self._address} cannot be written: {error.strerror}; the checkpoints written so far "
+                    "are intact. Once the store can be reached, run the same command again"
+                ) from error
+            time.sleep(PERIOD)
+
+    def close(self) -> None:
+        """Write back the rest. Does nothing before `start`, or when called again. Errors are those of `settle`."""
+        if self._thread is not None and not self._closed:
+            self._closed = True
+            self._stop.set()
+            self._thread.join()
+            self.settle()
+            self._programs.push(quiet=0)
+
+    def push(self) -> None:
+        """Write back what has changed. Raises OSError if it cannot be written."""
+        with self._guard:
+            if not self._may_write():
+                raise OSError(0, "the lock could not be renewed: is the store reachable?")
+            steps = _checkpoints(self._folder)  # listed first: the reports before a checkpoint are written before it
+            now = _changing(self._folder)
+            for name in sorted((name for name in now if self._sent.get(name) != now[name]), key=_rank):
+                with contextlib.suppress(FileNotFoundError, sqlite3.Error):  # removed just now, or in use
+                    content, address = _content(self._folder / name), joined(self._address, name)
+                    stores.write(address, content) if content else stores.delete(address)
+                    self._sent[name] = now[name]
+            written = [self._push_checkpoint(step, steps[step]) for step in steps]
+            if written and all(written):
+                for step in [step for step in self._known if step not in steps and not step.endswith(DAMAGED)]:
+                    self._delete(step)
+
+    def _push_checkpoint(self, step: str, position: bytes) -> bool:
+        """Write back a checkpoint; return False if it was deleted meanwhile, since newer ones exist."""
+        before = self._known.get(step)
+        if before == position:
+            return True
+        address, place = joined(self._address, CHECKPOINTS, step), self._folder / CHECKPOINTS / step
+        if step in self._known:
+            self._delete(step)
+        self._known[step] = None
+        names = [name for name in local_copies.stamps(place) if name != MARK]
+        try:
+            stores.in_parallel(lambda name: stores.write(joined(address, name), (place / name).read_bytes()), names)
+        except FileNotFoundError:
+            return False
+        if (position_of(place) or b"") != position:
+            return False
+        if position:
+            stores.write(joined(address, MARK), position)
+        self._known[step] = position
+        return True
+
+    def _delete(self, step: str) -> None:
+        """Delete a checkpoint in the store, its position first."""
+        address = joined(self._address, CHECKPOINTS, step)
+        stores.delete(joined(address, MARK))
+        stores.in_parallel(lambda name: stores.delete(joined(address, name)), stores.names(address))
+        del self._known[step]
+
+    def _tell(self, what: str) -> None:
+        tqdm.write(f"--workdir={self._address} {what}", file=sys.stderr)
+
+    def _tried(self) -> OSError | None:
+        try:
+            self.push()
+        except OSError as error:
+            return error
+        return None
+
+    def _run(self) -> None:
+        """Write back until the end; a failing store is reported once and retried."""
+        failing = False
+        while not self._stop.wait(PERIOD):
+            error = self._tried()
+            if error is not None and not failing:
+                self._tell(f"cannot be written now ({error.strerror})")
+            if error is None and failing:
+                self._tell("can be written again")
+            failing = error is not None
+            if not failing:
+                self._programs.push()
+
+
+def programs_of(copy: Path) -> Path:
+    """Return the folder of the programs in a local copy of a workdir."""
+    return copy / PROGRAMS / compiled_programs.processor()
+
+
+def fetch_programs(address: str, copy: Path) -> None:
+    """Copy the programs of a workdir that its local copy lacks, if JAX uses them. Never raises OSError."""
+    folder, there = programs_of(copy), joined(address, PROGRAMS, compiled_programs.processor())
+    if _is_used(folder):
+        try:
+            # in no subfolder, as they are written: the path of another name could leave the folder
+            names = [name for name in stores.names(there) if "/" not in name and not (folder / name).exists()]
+            stores.in_parallel(lambda name: files.replace_file(folder / name, stores.read(joined(there, name))), names)
+        except OSError as error:
+            tqdm.write(f"compiled programs in {there} could not be fetched ({error.strerror})", file=sys.stderr)
+
+
+class _Programs:
+    """Writes back the compiled programs that the store lacks. They only save time: a run continues without them."""
+
+    def __init__(self, address: str, copy: Path) -> None:
+        self._address, self._folder = joined(address, PROGRAMS, compiled_programs.processor()), programs_of(copy)
+        self._there: set[str] | None = None
+        self._told = False
+
+    def push(self, *, quiet: float = QUIET) -> None:
+        """Write back what has not changed for `quiet` seconds, if JAX caches programs there. Never raises OSError."""
+        if not _is_used(self._folder):
+            return
+        try:
+            if self._there is None:
+                self._there = set(stores.names(self._address))
+            for path in self._folder.iterdir():
+                if path.name not in self._there and not path.name.startswith("."):
+                    with contextlib.suppress(FileNotFoundError):
+                        if path.stat().st_mtime <= time.time() - quiet and self._written(path):
+                            self._there.add(path.name)
+        except OSError as error:
+            if not self._told:
+                tqdm.write(
+                    f"compiled programs in {self._address} could not be written back ({error.strerror})",
+                    file=sys.stderr,
+                )
+            self._told = True
+
+    def _written(self, path: Path) -> bool:
+        """Write back a program, or delete it if a kill has truncated it: JAX would never write it again."""
+        content = path.read_bytes()
+        try:
+            content.startswith(ZSTANDARD) or zlib.decompress(content)
+        except zlib.error:
+            path.unlink()
+            return False
+        stores.write(joined(self._address, path.name), content)
+        return True
+
+
+def _is_used(folder: Path) -> bool:
+    settings: Any = jax.config  # JAX creates its attributes at start-up
+    return settings.jax_compilation_cache_dir == str(folder) and folder.is_dir()
+
+
+@contextlib.contextmanager
+def _held(address: str, folder: Path) -> Iterator[Mirror]:
+    """Hold the lock of a workdir in a store, copy the workdir, and write back what has changed at the end."""
+    try:
+        with contextlib.ExitStack() as stack:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            is_fresh = stack.enter_context(lock.claimed(address))
+            found = stack.enter_context(Mirror(address, folder, fetch(address, folder), is_fresh))
+            entered = stack.pop_all()
+    except OSError as error:
+        raise stores.unusable("--workdir", address, error) from error
+    with entered:
+        yield found
+
+
+def _made_everywhere(address: str, folder: Path) -> None:
+    """Create the folder of the copy on all processes. All raise UserError if one cannot write there."""
+    refused = None
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        remedy = writing_remedy(error, "set XDG_CACHE_HOME to another folder")
+        refused = UserError(
+            f"--workdir={address}: its local copy in {folder} cannot be written: {error.strerror}; {remedy}"
+        )
+    _agree(refused, address)
+
+
+def _fetched_everywhere(address: str, folder: Path, *, fetches: bool) -> None:
+    """Update the copies of a workdir but that of the primary process: one process per folder `fetches`.
+
+    Raises:
+      UserError: on all processes, if one cannot copy it.
+    """
+    refused = None
+    if fetches:
+        try:
+            fetch(address, folder)
+        except OSError as error:
+            refused = stores.unusable("--workdir", address, error)
+    _agree(refused, address)
+
+
+def _agree(refused: UserError | None, address: str) -> None:
+    """Raise UserError on all processes if one has an error."""
+    if not distributed.true_on_all(refused is None):
+        raise refused or UserError(f"--workdir={address} cannot be copied by another process, which reports why")
+
+
+def _changing(folder: Path) -> dict[str, local_copies.Stamp]:
+    """Return the stamps of the files in a copy that are written back."""
+    return {
+        name: stamp
+        for name, stamp in local_copies.stamps(folder, without=LOCAL).items()
+        if not name.startswith(LEFT) and "/." not in name
+    }
+
+
+def _content(path: Path) -> bytes:
+    """The content of a file: only complete lines of files that grow by lines, and only what is committed of a database.
+
+    Raises:
+      OSError: it cannot be read.
+      sqlite3.Error: it is a database that is in use or damaged.
+    """
+    if path.name == DATABASE:
+        with contextlib.closing(sqlite3.connect(path)) as database:
+            if hasattr(database, "serialize"):  # not where SQLite before 3.36 was built without it
+                return database.serialize()
+    data = path.read_bytes()
+    return data[: data.rfind(b"\n") + 1] if path.suffix in (".jsonl", ".log") else data
+
+
+def _rank(name: str) -> tuple[bool, bool, str]:
+    """The order of writing: first what a checkpoint needs."""
+    return name != "config.json", not name.startswith("vocab/"), name
+
+
+def _checkpoints(folder: Path) -> dict[str, bytes]:
+    """The checkpoints of the local copy that are complete, with their positions, and those put aside as damaged."""
+    found = {}
+    with contextlib.suppress(FileNotFoundError):
+        for place in sorted((folder / CHECKPOINTS).iterdir()):
+            if place.name.removesuffix(DAMAGED).isdigit():
+                position = position_of(place)
+                if position is not None or place.name.endswith(DAMAGED):
+                    found[place.name] = position or b""
+    return found

@@ -1,1 +1,0 @@
-"""Workdirs in object stores: local copies, and what is written back."""

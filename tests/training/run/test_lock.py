@@ -1,0 +1,356 @@
+"""One process at a time holds a workdir: with flock, with claims in a folder, and with claims in an object store."""
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+
+from convs2s_jax.core import stores
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.guard import LOST
+from convs2s_jax.training.run import lock
+from convs2s_jax.training.run.lock import locked, this_process
+from convs2s_jax.training.run.processes.interrupts import EndedAtOnceError
+from tests import tiny
+from tests.helpers import StoppedClock
+from tests.stores import bucket  # noqa: F401  (a fixture)
+
+RUN = "gs://bucket/run"
+PROGRAM = """
+    import contextlib, errno, fcntl, os, sys, time
+    from pathlib import Path
+    from convs2s_jax.core import stores
+    from convs2s_jax.core.errors import UserError
+    from convs2s_jax.training.run import lock
+
+    def unsupported(*_):
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    workdir, mode = Path(sys.argv[1]), sys.argv[2]
+    if mode == "claims":
+        fcntl.flock = unsupported
+    if mode != "flock":
+        lock.BEAT, lock.SILENCE = 0.05, 0.5
+    stores.SPECS = {"gs": lambda name, _: {"driver": "file", "path": f"{workdir}/"}}
+
+    def held():
+        return lock.claimed("gs://bucket/run") if mode == "store" else lock.locked(workdir)
+
+    def hold():
+        print("trying", flush=True)
+        sys.stdin.readline()
+        try:
+            with held():
+                print("held", flush=True)
+                if "fork" in sys.argv and os.fork() == 0:
+                    print(os.getpid(), flush=True)
+                    time.sleep(60)
+                sys.stdin.readline()
+        except UserError as error:
+            print(error, flush=True)
+
+    def count():
+        inside = workdir / "inside"
+        for _ in range(int(sys.argv[3])):
+            try:
+                with held():
+                    os.close(os.open(inside, os.O_CREAT | os.O_EXCL))  # fails beside another holder
+                    time.sleep(0.001)
+                    inside.unlink()
+                    print("held", flush=True)
+            except UserError:
+                time.sleep(0.002)
+
+    count() if sys.argv[3].isdigit() else hold()
+"""
+FLOCK, CLAIMS, STORE = "flock", "claims", "store"
+
+
+@pytest.fixture(params=[FLOCK, CLAIMS])
+def mode(request, monkeypatch):
+    """The file system of this process has flock, or has none."""
+    if request.param == CLAIMS:
+
+        def unsupported(*_):
+            raise OSError(errno.ENOTSUP, "Operation not supported")
+
+        monkeypatch.setattr(fcntl, "flock", unsupported)
+        monkeypatch.setattr(lock, "BEAT", 0.05)
+        monkeypatch.setattr(lock, "SILENCE", 0.5)
+    return request.param
+
+
+def hold(workdir):
+    with locked(workdir):
+        pass
+
+
+@contextlib.contextmanager
+def holders(workdir, mode, what="hold", number=1):
+    """Processes that wait for a line, try to hold the lock, say so, and hold it until the next line."""
+    command = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(workdir), mode, what]
+    pipe = subprocess.PIPE
+    with contextlib.ExitStack() as stack:
+        started = []
+        for _ in range(number):
+            process = subprocess.Popen(command, cwd=tiny.ROOT, text=True, stdin=pipe, stdout=pipe, stderr=pipe)
+            stack.callback(end, process)
+            started.append(process)
+        yield started
+
+
+def end(process):
+    process.kill()
+    for stream in (process.stdin, process.stdout, process.stderr):
+        with contextlib.suppress(BrokenPipeError):
+            stream.close()
+    process.wait()
+
+
+def go(process):
+    """Let a process try; what it says of it."""
+    assert process.stdout.readline() == "trying\n"
+    process.stdin.write("\n")
+    process.stdin.flush()
+    return process.stdout.readline()
+
+
+def test_another_process_is_refused_with_who_and_since_when_and_its_death_releases(tmp_path, mode, monkeypatch):
+    with holders(tmp_path, mode) as (first,):
+        assert go(first) == "held\n"
+        names = sorted(os.listdir(tmp_path))
+        day, hour = r"\d{4}-\d\d-\d\d", r"\d\d:\d\d:\d\d[+-]\d\d:\d\d"
+        where = rf"process {first.pid} on {re.escape(socket.gethostname())}, since {day} {hour}"
+        sentence = (
+            rf"^--workdir={tmp_path} is in use: {where}, is training there; stop it, wait until it ends, or use another"
+        )
+        for _ in range(3):
+            with pytest.raises(UserError, match=sentence):
+                hold(tmp_path)
+        assert sorted(os.listdir(tmp_path)) == names
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+        monkeypatch.setattr(lock, "SILENCE", 60.0)
+        began = time.monotonic()
+        hold(tmp_path)
+        assert time.monotonic() - began < 30  # not after a time of silence
+
+
+def test_it_is_free_after_its_holder_and_after_an_error(tmp_path, mode):
+    hold(tmp_path)
+    with pytest.raises(ValueError, match="any"), locked(tmp_path):
+        raise ValueError("any")
+    with locked(tmp_path), pytest.raises(UserError, match="in use"):
+        hold(tmp_path)
+    hold(tmp_path)
+    assert len(os.listdir(tmp_path)) == (0 if mode == FLOCK else 1)
+
+
+def test_a_child_that_outlives_its_parent_does_not_hold_it(tmp_path):
+    with holders(tmp_path, FLOCK, "fork") as (first,):
+        assert go(first) == "held\n"
+        child = int(first.stdout.readline())
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+        hold(tmp_path)
+        os.kill(child, signal.SIGKILL)  # it was alive
+
+
+@pytest.mark.drill
+def test_a_child_of_a_child_keeps_the_files_that_it_inherits(tmp_path):
+    """The number of the lock's descriptor, which a child closes, may be that of another file by the next fork."""
+    code = """
+        import os, sys
+        from pathlib import Path
+        from convs2s_jax.training.run.lock import locked
+
+        with locked(Path(sys.argv[1])):
+            if os.fork() == 0:
+                opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(3)]
+                if os.fork() == 0:
+                    for number in opened:
+                        os.fstat(number)
+                    os._exit(0)
+                os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
+            status = os.waitstatus_to_exitcode(os.wait()[1])
+        sys.exit(status)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code), str(tmp_path)], cwd=tiny.ROOT, check=True)
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("kind", [FLOCK, CLAIMS, STORE])
+def test_many_processes_hold_it_one_at_a_time(tmp_path, kind):
+    with holders(tmp_path, kind, "50", number=3) as processes:
+        said = [process.communicate(timeout=60) for process in processes]
+    assert [error for _, error in said if "Traceback" in error] == []
+    assert sum(text.count("held") for text, _ in said) >= 10
+
+
+def test_a_lock_whose_file_was_just_removed_guards_nothing_and_is_taken_anew(tmp_path, monkeypatch):
+    flock, first = fcntl.flock, [True]
+
+    def removed_meanwhile(*args):
+        if first.pop() if first else False:
+            (tmp_path / "lock").unlink()
+        flock(*args)
+
+    monkeypatch.setattr(fcntl, "flock", removed_meanwhile)
+    with locked(tmp_path), pytest.raises(UserError, match="is in use"):
+        hold(tmp_path)
+
+
+class Place:
+    """Claims on a workdir in a folder or in a store, as other processes see and change them."""
+
+    def __init__(self, workdir, claims):
+        self.workdir, self.claims = workdir, claims
+
+    def held(self):
+        return lock._claimed(self.workdir, self.claims)
+
+    def write(self, *, count=0, content=None, **of_holder):
+        """Another process takes or renews its claim, whatever is there."""
+        content = content or dataclasses.replace(this_process(), **of_holder).to_bytes() + f"{count}\n".encode()
+        now = self.claims.read()
+        self.claims.renew(now, content) if now.content else self.claims.replace(now, content)
+
+    def refused(self):
+        with pytest.raises(UserError, match=r" is in use: .* is training there; stop it") as told, self.held():
+            pytest.fail("held")
+        return str(told.value)
+
+
+@pytest.fixture(params=[CLAIMS, STORE])
+def place(request, tmp_path, monkeypatch, bucket):  # noqa: F811
+    monkeypatch.setattr(lock, "BEAT", 0.05)
+    monkeypatch.setattr(lock, "SILENCE", 0.5)
+    if request.param == STORE:
+        return Place(RUN, lock._InStore(RUN))
+    return Place(tmp_path, lock._InFolder(tmp_path))
+
+
+def test_a_claim_is_refused_to_others_and_given_back(place):
+    with place.held() as is_fresh:
+        assert is_fresh()
+        assert f"process {os.getpid()} on" in place.refused()
+    assert place.claims.read().content is None
+    with place.held():
+        pass
+
+
+@pytest.mark.parametrize("ended", [{"process": 2**22 + 1}, {"started": "1"}], ids=["ended", "its number is used again"])
+def test_the_claim_of_a_process_that_has_ended_is_over_at_once(place, capsys, ended):
+    place.write(**ended)
+    with place.held():
+        pass
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"host": 1}', b"\xff", b"[" * 100_000, None])
+def test_a_silent_claim_of_another_machine_or_of_nobody_known_is_over(place, capsys, content, monkeypatch):
+    """An empty file is a claim whose process was killed before it had written it."""
+    if content == b"":
+        monkeypatch.setattr(place.claims, "read", lambda read=place.claims.read: read()._replace(content=b""))
+    elif content:
+        place.write(content=content)
+    else:
+        place.write(machine="another")
+    began = time.monotonic()
+    with contextlib.suppress(UserError), place.held():
+        assert time.monotonic() - began >= lock.SILENCE
+    assert "claims it; waiting 0 s for a sign of life" in capsys.readouterr().err
+
+
+def test_who_was_silent_ends_once_another_process_has_its_place(place, capsys, monkeypatch):
+    ended, stop = [], threading.Event()
+    monkeypatch.setattr(lock.os, "_exit", lambda status: (ended.append(status), stop.set()))
+    held = lock._Held(place.workdir, place.claims)
+    place.claims.replace(place.claims.read(), dataclasses.replace(this_process(), process=12345).to_bytes())
+    unnoticed = threading.Timer(60, stop.set)
+    unnoticed.start()
+    held.renew(stop)
+    unnoticed.cancel()
+    assert ended[:1] == [LOST]
+    assert re.search(r"process 12345 on .* has taken its place; this process exits", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_claim_that_is_renewed_is_respected(place, monkeypatch, stopped):
+    """Also by a process that was itself stopped while it waited for a sign of life."""
+    place.write(machine="another")
+    renewal = {3: lambda: place.write(machine="another", count=1)}
+    monkeypatch.setattr(lock, "time", StoppedClock(lock.SILENCE if stopped else 0.01, renewal))
+    assert "in use: process" in place.refused()
+
+
+def test_of_two_that_take_a_claim_at_the_same_time_one_is_refused(place, monkeypatch):
+    read = place.claims.read
+
+    def then_another():
+        monkeypatch.setattr(place.claims, "read", read)
+        found = read()
+        place.write(machine="another")
+        return found
+
+    monkeypatch.setattr(place.claims, "read", then_another)
+    assert "in use: process" in place.refused()
+
+
+def test_who_looked_before_others_came_and_went_is_refused(tmp_path, monkeypatch):
+    claims = lock._InFolder(tmp_path)
+    (tmp_path / "lock-3").write_bytes(this_process().to_bytes())
+    assert claims.replace(lock.Claim(None, 1), this_process().to_bytes()) is None
+    assert os.listdir(tmp_path) == ["lock-3"]
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_request_that_was_repeated_is_not_taken_for_that_of_another_process(bucket, monkeypatch, at):  # noqa: F811
+    """The first one had succeeded, but its answer was lost."""
+    write, asked = stores.write_if, []
+
+    def repeated(*arguments):
+        asked.append(write(*arguments))
+        return write(*arguments) if len(asked) == at else asked[-1]
+
+    monkeypatch.setattr(stores, "write_if", repeated)
+    monkeypatch.setattr(lock, "BEAT", 0.02)
+    monkeypatch.setattr(lock.os, "_exit", lambda status: pytest.fail(f"ended with {status}"))
+    with lock.claimed(RUN):
+        end = time.monotonic() + 60
+        while len(asked) < at + 3:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+    assert lock._InStore(RUN).read().content is None
+
+
+def test_a_claim_stays_where_a_second_signal_ends_its_process(place):
+    """A last object may be written a moment after the end."""
+    with pytest.raises(EndedAtOnceError), place.held():
+        raise EndedAtOnceError
+    assert place.claims.read().content
+
+
+def test_a_claim_that_cannot_be_renewed_may_not_write_and_ends_no_run(place, monkeypatch):
+    def fails(*_):
+        raise OSError(errno.EIO, "no network")
+
+    with place.held() as is_fresh:
+        threading.Event().wait(0.6)
+        assert any(is_fresh() or time.sleep(0.01) for _ in range(1000))  # the thread may itself be late
+        for action in ("renew", "give_back"):
+            monkeypatch.setattr(place.claims, action, fails)
+        threading.Event().wait(0.6)
+        assert not is_fresh()
+    assert place.claims.read().content  # until it has been silent
