@@ -10,10 +10,11 @@ import numpy as np
 from convs2s_jax.data import plan, tokens_on_disk
 from convs2s_jax.data.shapes import Shape
 from convs2s_jax.data.tokens_on_disk import TokenizedText
-from convs2s_jax.training.run import inputs, run_folder
+from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.checkpoints import position_file
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.inputs import fingerprint
+from convs2s_jax.training.run.prepare import batch_shapes, longest
 
 CELLS = 60
 """Maximum number of cells per axis in the chart of lengths."""
@@ -89,11 +90,11 @@ def _stores(folder: Path, side: str) -> list[_Stored]:
 
 def planned(cfg: Config, src: np.ndarray, tgt: np.ndarray) -> BatchPlan:
     """Plan the first epoch over pairs of these lengths [n], including end symbols, as training does."""
-    max_source, max_target = inputs.longest(cfg)
+    max_source, max_target = longest(cfg)
     if cfg.data.batch.cut_source:
         src = np.minimum(src, max_source)
     rows, _ = plan.usable(src, tgt, max_source=max_source, max_target=max_target, one_sided=cfg.data.one_sided)
-    _, shapes = inputs.batch_shapes(cfg, src[rows], tgt[rows])
+    _, shapes = batch_shapes(cfg, src[rows], tgt[rows])
     epoch = plan.plan_epoch(src, tgt, rows, shapes, seed=cfg.seed, epoch=1)
     found = []
     for i, shape in enumerate(shapes):

@@ -7,7 +7,7 @@ import pytest
 
 from convs2s_jax.data import plan, tokens_on_disk
 from convs2s_jax.reporting import batch_plan
-from convs2s_jax.training.run import inputs
+from convs2s_jax.training.run import prepare
 from convs2s_jax.training.run.checkpoints import position_file
 from convs2s_jax.training.run.inputs import fingerprint
 from tests import tiny
@@ -33,9 +33,9 @@ def test_pairs_batches_and_padding_are_those_of_the_epoch():
     src, tgt = rng.integers(1, 70, 200), rng.integers(1, 70, 200) // 3 + 1
     cfg = tiny.config(data__batch__shapes=4, data__batch__row_multiple=4)
     found = batch_plan.planned(cfg, src, tgt)
-    longest = inputs.longest(cfg)
+    longest = prepare.longest(cfg)
     rows, _ = plan.usable(src, tgt, max_source=longest[0], max_target=longest[1])
-    _, shapes = inputs.batch_shapes(cfg, src[rows], tgt[rows])
+    _, shapes = prepare.batch_shapes(cfg, src[rows], tgt[rows])
     epoch = plan.plan_epoch(src, tgt, rows, shapes, seed=cfg.seed, epoch=1)
     assert found.padding == epoch.padding
     assert sum(row.pairs for row in found.rows) == len(rows)

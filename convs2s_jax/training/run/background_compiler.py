@@ -21,12 +21,11 @@ from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.mesh import row_shards
-from convs2s_jax.training.run import validation
-from convs2s_jax.training.run.inputs import Split
+from convs2s_jax.training.run.inputs import Split, planned
 from convs2s_jax.training.run.prepare import Run
 from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.processes.interrupts import EndedAtOnceError
-from convs2s_jax.training.run.programs import abstract_batch, abstract_key, placed
+from convs2s_jax.training.run.programs import abstract_batch, abstract_key, merged_kernels, placed
 from convs2s_jax.training.run.tasks.task_table import task_of
 from convs2s_jax.training.step import Step
 
@@ -170,8 +169,8 @@ class ProgramsAhead(BackgroundCompiler):
         self.request([CompileRequest("gradients", self._rows(shape)) for shape in shapes])
         run = self._run
         if run.valid is not None:
-            planned = validation.planned(run.cfg.model, run.valid, run.held_out_shapes)
-            self.request([CompileRequest("loss", self._rows(shape)) for shape in planned.first_uses()])
+            batches = planned(run.cfg.model, run.valid, run.held_out_shapes)
+            self.request([CompileRequest("loss", self._rows(shape)) for shape in batches.first_uses()])
 
     def predictions(self, split: Split | None) -> list[CompileRequest]:
         """Request the programs that predict outputs of the validation set or the test set, and return their names.
@@ -206,7 +205,7 @@ class ProgramsAhead(BackgroundCompiler):
         rows, src, _, tgt = request.shape
         batch = abstract_batch(self._mesh, rows=rows, src=src, tgt=tgt)
         if request.kind == "loss":
-            merge: Any = validation.merged
+            merge: Any = merged_kernels
             where = self._compiled(merge.lower, params).output_shardings
             self._compiled(self._evaluate.lower, placed(jax.eval_shape(merge, params), where), batch)
         elif hasattr(first, "lower"):

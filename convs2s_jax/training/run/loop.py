@@ -1,6 +1,5 @@
 """The training loop: epochs of updates, reports, validations and checkpoints, from any position."""
 
-import contextlib
 import dataclasses
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -10,26 +9,24 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import loader, plan
 from convs2s_jax.nn.trees import paths
-from convs2s_jax.nn.types import Tree
 from convs2s_jax.training import schedule
-from convs2s_jax.training.batch import Batch, LossSums
-from convs2s_jax.training.run import inputs, run_folder, selection, validation
+from convs2s_jax.training.batch import Batch
+from convs2s_jax.training.run import selection
 from convs2s_jax.training.run.background_compiler import CompileRequest
-from convs2s_jax.training.run.checkpoints import checkpoint, restoring
+from convs2s_jax.training.run.checkpoints import checkpoint
 from convs2s_jax.training.run.compilations import forget
 from convs2s_jax.training.run.config import Config, TrainingConfig
 from convs2s_jax.training.run.inputs import Split, batch_on, fingerprint, padding_on
 from convs2s_jax.training.run.mirror import opened
 from convs2s_jax.training.run.opening import open_run
+from convs2s_jax.training.run.prepare import segmented
 from convs2s_jax.training.run.processes import distributed
-from convs2s_jax.training.run.processes.interrupts import InterruptedWorkError, Interrupts, StoppedBeforeUpdateError
+from convs2s_jax.training.run.processes.interrupts import Interrupts, StoppedBeforeUpdateError
 from convs2s_jax.training.run.reports.measures import Window, device_memory
-from convs2s_jax.training.run.selection import LOSS, Scores
-from convs2s_jax.training.run.session import Position, Session, check_data
-from convs2s_jax.training.run.tasks.task_table import task_of
+from convs2s_jax.training.run.session import Position, Session
+from convs2s_jax.training.run.validation import divergence_advice, save, score_test, validate
 from convs2s_jax.training.step import TrainState, fold_in, update
 
 
@@ -113,9 +110,7 @@ def _epochs(session: Session) -> loader.Epochs[_Epoch]:
     longest = max(shape.src for shape in run.shapes), max(shape.tgt for shape in run.shapes)
 
     def of(epoch: int) -> _Epoch:
-        split = inputs.segmented(
-            run.cfg.data, run.train, run.vocabularies, seed=run.cfg.seed, epoch=epoch, longest=longest
-        )
+        split = segmented(run.cfg.data, run.train, run.vocabularies, seed=run.cfg.seed, epoch=epoch, longest=longest)
         planned = plan.plan_epoch(*split.lengths(), run.rows, run.shapes, seed=run.cfg.seed, epoch=epoch)
         return _Epoch(split, planned)
 
@@ -206,151 +201,3 @@ def _report(session: Session, window: Window, position: Position, padding: float
             **summary,
             **device_memory(session.mesh.local_devices),
         )
-
-
-def validate(session: Session, state: TrainState, position: Position, *, scheduled: bool) -> Position:
-    """Score the validation set, update the schedule and save a checkpoint. A signal abandons the validation.
-
-    Without a validation set, only the checkpoint is saved. An unscheduled validation at the end of a run affects
-    neither the learning rate nor the patience. It counts for the best checkpoint only while the run ends there, so a
-    continued run is the same as one that never ended.
-    """
-    run, cfg = session.run, session.run.cfg
-    if run.valid is None:
-        position = dataclasses.replace(position, validated=position.step)
-        save(session, state, position)
-        return position
-    try:
-        loss, scores, hypotheses = measure(session, state.params, run.valid, name=f"valid {position.step}")
-    except InterruptedWorkError:
-        return position
-    measured, mark = {LOSS: loss, **scores}, {} if scheduled else {"scheduled": 0}
-    with session.clock.during("other"):
-        if hypotheses and distributed.is_primary():
-            validation.write_samples(run.workdir / "samples", position.step, run.valid, hypotheses)
-        session.reports.metrics(step=position.step, epoch=position.last_epoch, split="valid", **measured, **mark)
-    position = dataclasses.replace(position, validated=position.step)
-    if scheduled:
-        before = position.schedule.rate
-        after, why = schedule.validated(cfg.training.schedule, position.schedule, loss)
-        best = selection.validated(position.best, cfg.training.best_metric, measured, step=position.step)
-        position = dataclasses.replace(position, schedule=after, best=best)
-        if why:
-            session.reports.rate(f"step {position.step}: {why}", before, after.rate)
-    save(session, state, position, scores=measured, scheduled=scheduled)
-    return position
-
-
-def score_test(session: Session, state: TrainState) -> None:
-    """Score the best parameters on the test set, if the corpus has one and they were not scored before."""
-    run, reports = session.run, session.reports
-    if run.test is None:
-        return
-    session.place.refresh()
-    abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state.params)
-    folder = run_folder.checkpoints(run.workdir)
-    params, saved = restoring.restore_params(
-        folder,
-        abstract,
-        step=None,
-        metric=run.cfg.training.best_metric,
-        check=lambda position: check_data(run, position),
-        tell=reports.tell,
-    )
-    if distributed.from_primary(reports.has(split="test", step=saved["step"])):
-        reports.tell(
-            f"step {saved['step']} was already scored on the test set; for other metrics, "
-            "run convs2s decode --split=test"
-        )
-        return
-    try:
-        loss, scores, outputs = measure(session, params, run.test, name=f"test {saved['step']}")
-    except InterruptedWorkError:
-        return
-    if outputs:
-        scores |= task_of(run.cfg.model).details(run.test, outputs)
-    at = Position.of(saved)
-    reports.metrics(step=at.step, epoch=at.last_epoch, split="test", loss=loss, **scores)
-
-
-def measure(session: Session, params: Tree, split: Split, *, name: str) -> tuple[float, dict[str, float], list[str]]:
-    """Compute the loss of a split and, if the configuration requests them, the model's outputs and their scores.
-
-    `name` is unique to this call; see `distributed.barrier`.
-
-    Raises:
-      InterruptedWorkError: a signal arrived meanwhile.
-    """
-    run, cfg, task = session.run, session.run.cfg, task_of(session.run.cfg.model)
-
-    def evaluate(params: Tree, batch: Batch) -> LossSums:
-        request = CompileRequest("loss", batch.src.shape + batch.tgt.shape)
-        session.ahead.wait_for(request, session.interrupts.check)
-        return session.evaluate(params, batch)
-
-    with session.clock.during("validation"):
-        merged = validation.merged(params)
-        found = validation.evaluate(
-            evaluate,
-            merged,
-            cfg.model,
-            session.mesh,
-            split,
-            shapes=run.held_out_shapes,
-            check=session.interrupts.check_together,
-        )
-        if not cfg.training.validate_bleu:
-            return found.loss, {}, []
-        if session.ahead.enabled:
-            session.ahead.finish(session.ahead.predictions(split), session.interrupts.check)
-            distributed.barrier(f"{name} compiled")
-        outputs = task.predict(
-            merged,
-            cfg.model,
-            cfg,
-            session.mesh,
-            split,
-            run.vocabularies,
-            name=name,
-            interrupts=session.interrupts,
-        )
-        return found.loss, task.scores(cfg, split, outputs), outputs
-
-
-def save(
-    session: Session, state: TrainState, position: Position, *, scores: Scores | None = None, scheduled: bool = True
-) -> None:
-    """Save a checkpoint of this position. Raises UserError if a parameter is not finite."""
-    run = session.run
-    with session.clock.during("checkpoint"):
-        if not validation.all_finite(state.params):
-            raise UserError(f"step {position.step}: a parameter is not finite. {divergence_advice(session)}")
-        record = dataclasses.asdict(position) | {
-            "data": run.fingerprint,
-            "held_out": dict(run.held_out),
-            "vocabularies": run_folder.fingerprints(run.vocabularies),
-        }
-        session.place.settle()
-        whole = session.place.to_save(session.mesh, state)
-        checkpoint.save(session.checkpoints, whole, record, scores=scores, scheduled=scheduled)
-        session.save_clock.restart()
-
-
-def divergence_advice(session: Session) -> str:
-    """Return advice for a loss that is not finite; waits for a checkpoint that is being written.
-
-    A run keeps its configuration, so another learning rate requires another run. That run may start from the best
-    checkpoint of this one.
-    """
-    with contextlib.suppress(Exception):
-        checkpoint.wait(session.checkpoints)
-    workdir = session.run.workdir  # for an object store, its local copy
-    steps = run_folder.finished(run_folder.checkpoints(session.run.workdir))
-    if not steps:
-        return "Use a lower learning rate or clip in another workdir"
-    metric = session.run.cfg.training.best_metric
-    best = selection.best_of(session.checkpoints.known.validations, steps, metric) or max(steps)
-    return (
-        f"Use a lower learning rate or clip in another workdir; --config.training.finetune_from={workdir} starts it "
-        f"from the parameters of step {best}"
-    )

@@ -88,7 +88,7 @@ def open_run(
     layout = placed_state(key, mesh, **run.sizes)
     task_of(cfg.model).check_search(jax.eval_shape(weight_norm.merge, layout.params), cfg, run.vocabularies)
     ahead = stack.enter_context(ProgramsAhead(run, mesh, step, evaluate, layout.params))
-    begun = _begin(run, key, mesh, layout, ahead, tell)
+    begun = _begin(run, place.folder, key, mesh, layout, ahead, tell)
     reports, checkpoints = _commit(run, begun, _devices(mesh, cfg.parallel), place, told, stack)
     traced = cfg.training.traced if distributed.is_primary() else None
     profile = Profile(traced, run.workdir / PROFILE, step=begun.position.step, tell=reports.tell, clock=clock)
@@ -153,9 +153,11 @@ class _Begun(NamedTuple):
     origin: str = ""
 
 
-def _begin(run: Run, key: ProgramKey, mesh: Mesh, layout: TrainState, ahead: ProgramsAhead, tell: Tell) -> _Begun:
+def _begin(
+    run: Run, workdir: Path, key: ProgramKey, mesh: Mesh, layout: TrainState, ahead: ProgramsAhead, tell: Tell
+) -> _Begun:
     """Restore the newest intact checkpoint, or initialise a new state."""
-    folder = run_folder.checkpoints(run.workdir)
+    folder = run_folder.checkpoints(workdir)
     found = restoring.restore(folder, layout, check=lambda position: check_data(run, position), tell=tell)
     if found is None:
         begun = _begin_anew(run, key, mesh, layout, ahead, tell)
@@ -163,7 +165,7 @@ def _begin(run: Run, key: ProgramKey, mesh: Mesh, layout: TrainState, ahead: Pro
         position = _without_repeated_validation(Position.of(found.position), folder)
         begun = _Begun(found.state, position, found.damaged)
         tell(f"continuing at {position.where}")
-        if _measured_otherwise(run):
+        if _measured_otherwise(run.cfg, workdir):
             tell(
                 f"{run.cfg.training.best_metric} is computed differently from here on (search, "
                 "training.bleu_tokenize), but is compared directly with that of earlier checkpoints"
@@ -215,9 +217,9 @@ def _commit(
     )
 
     def commit() -> Reports:
-        _write(run, begun.damaged)
+        _write(run, place.folder, begun.damaged)
         return Reports(
-            run.workdir,
+            place.folder,
             step=position.step,
             validated=position.validated == position.step,
             told=told,
@@ -228,12 +230,12 @@ def _commit(
         )
 
     reports = stack.enter_context(distributed.primary_only("begun", commit) or Silence())
-    folder = run_folder.checkpoints(run.workdir)
+    folder = run_folder.checkpoints(place.folder)
     checkpoints = checkpoint.manager(folder, keep=cfg.keep, metric=cfg.best_metric, shared=place.shared)
     stack.enter_context(checkpoints)
     if checkpoints.known.damage:
         reports.tell(
-            f"{run.workdir / run_folder.SCORES} is damaged ({checkpoints.known.damage}): the scores of earlier "
+            f"{place.folder / run_folder.SCORES} is damaged ({checkpoints.known.damage}): the scores of earlier "
             "checkpoints are unknown, so all of them are kept"
         )
     if place.mirror is not None:
@@ -273,25 +275,25 @@ def _check_workdir(workdir: Path, cfg: Config) -> None:
     run_folder.check_config(workdir, cfg)
 
 
-def _measured_otherwise(run: Run) -> bool:
+def _measured_otherwise(cfg: Config, workdir: Path) -> bool:
     """Whether the score that selects the best checkpoint is computed differently than before this start."""
-    if run.cfg.training.best_metric == LOSS or run.cfg.classifies:
+    if cfg.training.best_metric == LOSS or cfg.classifies:
         return False
-    before, now = ((cfg.search, cfg.training.bleu_tokenize) for cfg in (run_folder.load_config(run.workdir), run.cfg))
-    return before != now
+    before = run_folder.load_config(workdir)
+    return (before.search, before.training.bleu_tokenize) != (cfg.search, cfg.training.bleu_tokenize)
 
 
-def _write(run: Run, damaged: list[Path]) -> None:
+def _write(run: Run, workdir: Path, damaged: list[Path]) -> None:
     """Write what has passed the checks: the configuration and new vocabularies. Rename damaged checkpoints.
 
     Learned vocabularies stay in the cache until there is a checkpoint, so a run that ends before it need not learn them
     again.
     """
-    run_folder.write_config(run.workdir, run_folder.with_origin(run.workdir, run.cfg))
-    if run_folder.has_checkpoint(run.workdir):
-        shutil.rmtree(run_folder.learned_vocabularies(run.workdir), ignore_errors=True)
+    run_folder.write_config(workdir, run_folder.with_origin(workdir, run.cfg))
+    if run_folder.has_checkpoint(workdir):
+        shutil.rmtree(run_folder.learned_vocabularies(workdir), ignore_errors=True)
     else:
-        vocabulary.save(run.vocabularies, run_folder.vocabulary(run.workdir))
+        vocabulary.save(run.vocabularies, run_folder.vocabulary(workdir))
     for place in damaged:
         checkpoint.put_aside(place, f"{place.name}{run_folder.DAMAGED}")
 

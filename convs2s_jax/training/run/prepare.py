@@ -6,37 +6,143 @@ import json
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from convs2s_jax.core.checksums import checksum
+from convs2s_jax.core.checksums import DamagedError, checksum, parsed, seal, unseal
 from convs2s_jax.core.config import check, to_dict
 from convs2s_jax.core.errors import Tell, UserError, counted
-from convs2s_jax.data import corpora, parallel_text, plan, tokens_on_disk, unknown, vocabulary
+from convs2s_jax.core.files import content, replace_file
+from convs2s_jax.data import corpora, parallel_text, plan, segmentation, tokens_on_disk, unknown, vocabulary
+from convs2s_jax.data.config import DataConfig
 from convs2s_jax.data.parallel_text import ParallelText
-from convs2s_jax.data.shapes import Shape
-from convs2s_jax.data.symbols import Labels
+from convs2s_jax.data.shapes import Shape, choose_shapes, rounded
+from convs2s_jax.data.symbols import Labels, Vocabulary
+from convs2s_jax.data.tokens_on_disk import TokenizedText
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics import scoring
 from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.training.run import finetuning, inputs, run_folder, validation
+from convs2s_jax.training.run import finetuning, run_folder
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.inputs import (
-    KnownText,
-    Split,
-    TrainingText,
-    batch_shapes,
-    by_side,
-    fingerprint,
-    fingerprint_of_text,
-    limits,
-    longest,
-    remember,
-    usable_rows,
-)
+from convs2s_jax.training.run.inputs import Split, fingerprint, fingerprint_of_text, held_out_shapes
 from convs2s_jax.training.run.selection import LOSS
 from convs2s_jax.training.run.tasks.task_table import task_of
 from convs2s_jax.training.schedule import PlateauConfig
+
+_FORMAT = 2
+
+
+class KnownText(NamedTuple):
+    """What an earlier start found in the same text.
+
+    Attributes:
+      train: the training split, without its lines.
+      shared: how many validation and how many test pairs are also in it.
+      unknown: the sentence about its unknown tokens, or "".
+    """
+
+    train: Split
+    shared: tuple[int, ...]
+    unknown: str
+
+
+class TrainingText:
+    """The lines of the training split, and those of the validation split, which may be held out from it.
+
+    Text of tens of millions of pairs takes minutes to read and tens of gigabytes of memory, in each process. So it is
+    only read if its tokens are not in the cache, where they are looked up by the checksums of its files.
+    """
+
+    def __init__(self, cfg: DataConfig, *, task: str) -> None:
+        """Read the validation split.
+
+        The training split is read too if it has no files, validation is held out from it, or each epoch resegments it.
+
+        Args:
+          cfg: the corpus.
+          task: what is trained; the targets were checked for it.
+
+        Raises:
+          UserError: a split cannot be read.
+        """
+        self._cfg, self._task = cfg, task
+        self._lines: ParallelText | None = None
+        self._files = None if cfg.subword_sampling else corpora.checksums(cfg, "train")
+        valid = None if self._files is None else parallel_text.read_own(cfg, "valid")
+        if valid is None:
+            self._files = None
+            self._lines, valid = parallel_text.read_train_and_valid(cfg)
+        self.valid = valid
+
+    def lines(self) -> ParallelText:
+        """The training split, read at the first call.
+
+        Raises:
+          UserError: it cannot be read, or its files have changed since they were recognised.
+        """
+        if self._lines is None:
+            self._lines = parallel_text.read(self._cfg, "train")
+            check(
+                self._files is None or corpora.checksums(self._cfg, "train") == self._files,
+                "the files of the training split changed while they were read: start again when they are complete",
+            )
+        return self._lines
+
+    def forget(self) -> None:
+        """Drop the lines, which may fill the memory of the host."""
+        self._lines = None
+
+    def origin(self) -> Any:
+        """Return a JSON value that identifies this text."""
+        return fingerprint_of_text(self.lines()) if self._files is None else self._files
+
+    def record(self, folder: Path, fingerprints: Sequence[str | None]) -> Path | None:
+        """The file in a cache with what earlier starts found in this text; None if it has no files.
+
+        Args:
+          folder: the cache.
+          fingerprints: of both vocabularies, and of the validation and the test split.
+        """
+        if self._files is None:
+            return None
+        depends = {
+            "format": _FORMAT,
+            "files": self._files,
+            "task": self._task,
+            "one_sided": self._cfg.one_sided,
+            "labelled": self._cfg.labelled,
+            "fingerprints": fingerprints,
+        }
+        return folder / f"train-{checksum(json.dumps(depends, sort_keys=True).encode())}.json"
+
+    def known(self, record: Path | None) -> KnownText | None:
+        """Return what an earlier start left in the cache; None if it left nothing, or not all of it is intact."""
+        if record is None:
+            return None
+        with contextlib.suppress(OSError, DamagedError, KeyError, TypeError, ValueError):
+            found = unseal(parsed(content(record)))
+            src, tgt = (tokens_on_disk.find(record.parent, f"train.{side}", found[side]) for side in ("src", "tgt"))
+            if src is not None and tgt is not None:
+                files = corpora.with_counts(self._cfg, "train", found["lines"])
+                return KnownText(
+                    Split(ParallelText((), (), "train", files), src, tgt), tuple(found["shared"]), found["unknown"]
+                )
+        return None
+
+
+def remember(record: Path | None, found: KnownText) -> None:
+    """Store what `TrainingText.known` returns. If the cache cannot be written, later starts read the text again."""
+    if record is not None:
+        kept = {
+            "src": found.train.src.key,
+            "tgt": found.train.tgt.key,
+            "lines": [count for _, count in found.train.text.files],
+            "shared": found.shared,
+            "unknown": found.unknown,
+        }
+        with contextlib.suppress(OSError):
+            replace_file(record, json.dumps(seal(kept)))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -103,7 +209,7 @@ def prepare(cfg: Config, workdir: Path, tell: Tell, *, learn: bool = True) -> Ru
     _check_validation(cfg, text.valid, tell)
     _advise_on_scores(cfg, held_out, tell)
     made = vocabularies_of(cfg, workdir, text, tell, learn=learn)
-    inputs.check_sampling(cfg.data, made)
+    _check_sampling(cfg.data, made)
     fingerprints = {one.name: fingerprint_of_text(one) for one in held_out}
     train = _training_split(cfg, workdir, made, text, held_out, list(fingerprints.values()), tell)
     valid, test = (tokenize(cfg, workdir, made, one, tell) if len(one) else None for one in held_out)
@@ -128,7 +234,7 @@ def prepare(cfg: Config, workdir: Path, tell: Tell, *, learn: bool = True) -> Ru
         rows=rows,
         shapes=chosen,
         first_uses=example.first_uses(),
-        held_out_shapes=validation.held_out_shapes(cfg.model, scored, tokens=cfg.data.batch.tokens),
+        held_out_shapes=held_out_shapes(cfg.model, scored, tokens=cfg.data.batch.tokens),
         batches=len(example.batches),
         used=used,
         batching=batching,
@@ -214,7 +320,7 @@ def _first_epoch(
     cfg: Config, train: Split, made: Vocabularies, rows: np.ndarray, tell: Tell
 ) -> tuple[tuple[Shape, ...], plan.Plan, str]:
     """The shapes of training batches, the plan of the first epoch, and both in words."""
-    first = inputs.segmented(cfg.data, train, made, seed=cfg.seed, epoch=1, longest=longest(cfg))
+    first = segmented(cfg.data, train, made, seed=cfg.seed, epoch=1, longest=longest(cfg))
     if cfg.data.subword_sampling:
         tell(
             f"data.subword_sampling is {cfg.data.subword_sampling}: each epoch samples a new segmentation of the "
@@ -275,7 +381,7 @@ def _unknown_in(split: Split, made: Vocabularies) -> str:
 
 
 def _tell_of_cuts(cfg: Config, split: Split, tell: Tell) -> None:
-    """Report how many pairs of a split `validation.evaluate` truncates: their loss is not that of the whole lines."""
+    """Report how many pairs of a split a validation truncates: their loss is not that of the whole lines."""
     src, tgt = split.lengths()
     cut = int(np.sum((src > cfg.model.max_source) | (tgt > cfg.model.max_target)))
     if cut:
@@ -375,3 +481,100 @@ def _origin(cfg: Config, text: TrainingText) -> str:
         "text": text.origin(),
     }
     return checksum(json.dumps(settings, sort_keys=True).encode())
+
+
+def longest(cfg: Config) -> tuple[int, int]:
+    """Maximum number of tokens of a source and of a target in training."""
+    most = cfg.data.batch.max_length
+    return min(most, cfg.model.max_source), min(most, cfg.model.max_target)
+
+
+def by_side(cfg: Config, source: int, target: int) -> dict[str, int]:
+    """Lengths of a source and of a target, by the names of their sides in messages.
+
+    A language model has no source, and a target of a classifier is a label: the only length then has the name "".
+    """
+    if cfg.data.one_sided:
+        return {"": target}
+    return {"": source} if cfg.classifies else {"source": source, "target": target}
+
+
+def limits(cfg: Config, source: int, target: int) -> str:
+    """Describe maximum lengths, as in "62 source or 62 target tokens"."""
+    return " or ".join(f"{most} {side}".strip() for side, most in by_side(cfg, source, target).items()) + " tokens"
+
+
+def batch_shapes(cfg: Config, src: np.ndarray, tgt: np.ndarray) -> tuple[tuple[Shape, ...], tuple[Shape, ...]]:
+    """Return shapes for pairs of these lengths: with the least padding, and rounded to the multiples the run sets."""
+    batch, (max_source, max_target) = cfg.data.batch, longest(cfg)
+    tight = choose_shapes(src, tgt, tokens=batch.tokens, count=batch.shapes)
+    most = (1 if cfg.data.one_sided else max_source, max_target)
+    return tight, rounded(tight, tokens=batch.tokens, rows=batch.row_multiple, length=batch.length_multiple, most=most)
+
+
+def usable_rows(cfg: Config, train: Split, tell: Tell) -> tuple[np.ndarray, str]:
+    """Return the indices of the examples that are neither empty nor too long, [n], and how many are used and skipped.
+
+    Raises:
+      UserError: none is left.
+    """
+    max_source, max_target = longest(cfg)
+    src, tgt = train.lengths()
+    rows, skipped = plan.usable(src, tgt, max_source=max_source, max_target=max_target, one_sided=cfg.data.one_sided)
+    has, skips = ("has an empty side", "with an empty side") if cfg.examples == "pairs" else ("is empty", "as empty")
+    used = (
+        f"{len(rows)} used, {skipped.empty} skipped {skips}, {skipped.too_long} skipped as longer than "
+        f"{limits(cfg, max_source, max_target)}"
+    )
+    tell(f"training {cfg.examples}: {used}")
+    if len(rows) == 0:
+        most, by, what = cfg.data.batch.max_length, "data.batch.max_length", "it"
+        if (shortest := min(by_side(cfg, max_source, max_target).values())) < most:
+            most, by, what = shortest, "the model's positions", "them"
+        raise UserError(
+            f"no training {cfg.examples.removesuffix('s')} is left: each {has} or is longer than the {most} tokens "
+            f"of {by}; raise {what}"
+        )
+    return rows, used
+
+
+def _check_sampling(cfg: DataConfig, vocabularies: Vocabularies) -> None:
+    """Raise UserError if the segmentation is to be sampled, but neither vocabulary can segment text in several ways."""
+    sides = (vocabularies.src, vocabularies.tgt)
+    check(
+        not cfg.subword_sampling or any(one.segmenter.divides_words for one in sides),
+        f"data.subword_sampling is {cfg.subword_sampling}, but the vocabularies consist of whole words: set it to 0, "
+        "or data.vocabulary.kind to bpe or unigram",
+    )
+
+
+def segmented(
+    cfg: DataConfig, train: Split, vocabularies: Vocabularies, *, seed: int, epoch: int, longest: tuple[int, int]
+) -> Split:
+    """Return the training data of an epoch: unchanged, or in a random segmentation that the arguments determine.
+
+    A sentence whose random segmentation is too long keeps its best one. Labels and word lists are never resegmented.
+
+    Args:
+      cfg: `subword_sampling` is used.
+      train: in the best segmentation, with its lines.
+      vocabularies: of both sides.
+      seed: of the run.
+      epoch: from 1.
+      longest: maximum number of tokens of a source and a target, end symbols included.
+    """
+    if not cfg.subword_sampling:
+        return train
+
+    def drawn(side: int, texts: Sequence[str], vocabulary: Vocabulary, best: TokenizedText) -> TokenizedText:
+        if not vocabulary.segmenter.divides_words:
+            return best
+        found = segmentation.draw(texts, vocabulary, rate=cfg.subword_sampling, seed=(seed, epoch, side))
+        cut_anyway = side == 0 and train.longest is not None and longest[0] >= train.longest
+        return found if cut_anyway else segmentation.within(found, best, longest[side])
+
+    return dataclasses.replace(
+        train,
+        src=drawn(0, train.text.src, vocabularies.src, train.src),
+        tgt=drawn(1, train.text.tgt, vocabularies.tgt, train.tgt),
+    )

@@ -16,7 +16,7 @@ from jax.sharding import Mesh, Sharding
 
 from convs2s_jax.core.compiler_options import OnCpu, unless_set
 from convs2s_jax.core.tokens import SPECIAL
-from convs2s_jax.nn import draws
+from convs2s_jax.nn import draws, weight_norm
 from convs2s_jax.nn.draws import FOR_KEYS, BatchedInit, host
 from convs2s_jax.nn.types import Array, Key, Tree
 from convs2s_jax.training import by_pmap, dispatch, gathering, optimizer, sharding
@@ -336,3 +336,7 @@ def evaluator(
             return loss(given, batch, None)
 
     return dispatch.jit(sums, out_shardings=sharding.replicated(mesh))
+
+
+merged_kernels = dispatch.jit(weight_norm.merge)
+"""The kernels of a training state's parameters."""

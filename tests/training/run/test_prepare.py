@@ -13,7 +13,7 @@ import pytest
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import parallel_text, tokens_on_disk, vocabulary
 from convs2s_jax.data.loader import fill
-from convs2s_jax.training.run import opening, run_folder, validation
+from convs2s_jax.training.run import inputs, opening, run_folder
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.prepare import prepare
 from convs2s_jax.translation.translator import load
@@ -323,8 +323,8 @@ def test_the_validation_and_the_test_set_share_their_shapes(folder):
         for side in ("in", "out"):
             (folder / f"{split}.{side}").write_text("".join("w1 " * n + "\n" for n in lines))
     run = prepare(tiny.config(**options(folder)), folder / "run", lambda _: None)
-    assert len(run.held_out_shapes) == validation.SHAPES
+    assert len(run.held_out_shapes) == inputs.HELD_OUT_SHAPES
     for split in (run.valid, run.test):
-        plan = validation.planned(run.cfg.model, split, run.held_out_shapes)
+        plan = inputs.planned(run.cfg.model, split, run.held_out_shapes)
         assert plan.shapes == run.held_out_shapes
         assert sorted(row for batch in plan.batches for row in batch.rows) == list(range(11))

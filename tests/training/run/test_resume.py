@@ -8,7 +8,7 @@ import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training import schedule
-from convs2s_jax.training.run import run_folder, validation
+from convs2s_jax.training.run import inputs, opening, run_folder, validation
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.reports import metrics_file
 from convs2s_jax.training.run.tasks import translation_task as translating
@@ -61,7 +61,7 @@ def test_a_signal_within_a_validation_leaves_it_for_later(tmp_path, undisturbed,
 @pytest.mark.drill
 def test_a_signal_within_a_validation_loss_leaves_it_for_later(tmp_path, undisturbed, monkeypatch):
     """The signal arrives in the first of several batches: no second one is evaluated."""
-    evaluator, evaluate_all, calls = validation.evaluator, validation.evaluate, []
+    evaluator, evaluate_all, calls = opening.evaluator, validation.evaluate, []
 
     def signalled(*args):
         evaluate = evaluator(*args)
@@ -74,10 +74,10 @@ def test_a_signal_within_a_validation_loss_leaves_it_for_later(tmp_path, undistu
 
         return call
 
-    monkeypatch.setattr(validation, "evaluator", signalled)
+    monkeypatch.setattr(opening, "evaluator", signalled)
 
     def in_small_batches(step, params, cfg, mesh, split, *, check, **_):
-        shapes = validation.held_out_shapes(cfg, [split], tokens=40)
+        shapes = inputs.held_out_shapes(cfg, [split], tokens=40)
         return evaluate_all(step, params, cfg, mesh, split, shapes=shapes, check=check)
 
     monkeypatch.setattr(validation, "evaluate", in_small_batches)

@@ -7,7 +7,7 @@ import pytest
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.interop.fairseq.exporting import Export, export_checkpoint
 from convs2s_jax.reporting import runs, summary
-from convs2s_jax.training.run import finetuning, loop, run_folder, selection
+from convs2s_jax.training.run import finetuning, run_folder, selection, validation
 from convs2s_jax.training.run.checkpoints import checkpoint, position_file, restoring
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.selection import Best, Validation
@@ -105,13 +105,13 @@ def test_a_validation_that_was_not_scheduled_counts_while_the_run_ends_there(tmp
 def test_a_run_that_had_ended_between_validations_tests_what_an_undisturbed_one_does(tmp_path, monkeypatch):
     """The losses are given. The best of all is at step 3, which the undisturbed run does not measure."""
     losses = {2: 3.0, 3: 1.0, 4: 2.0, 6: 2.5, 7: 2.75}
-    real = loop.measure
+    real = validation.measure
 
     def measured(here, params, split, *, name):
         kind, step = name.split()
         return (losses[int(step)], {}, []) if kind == "valid" else real(here, params, split, name=name)
 
-    monkeypatch.setattr(loop, "measure", measured)
+    monkeypatch.setattr(validation, "measure", measured)
     cfg = {"training__validate_every": 2, "training__keep": 1}
     for steps in (3, 7):
         train(tiny.config(**cfg, training__max_steps=steps), tmp_path / "continued")

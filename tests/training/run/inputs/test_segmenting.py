@@ -7,7 +7,8 @@ from sentencepiece import SentencePieceTrainer
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.pieces import load_model
 from convs2s_jax.data.vocabulary import Vocabularies
-from convs2s_jax.training.run import inputs, loop
+from convs2s_jax.training.run import loop
+from convs2s_jax.training.run import prepare as prepare_module
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.prepare import prepare
 from tests import tiny
@@ -18,7 +19,7 @@ SAMPLED = {"data__subword_sampling": 0.2}
 def segmented(run, epoch, **values):
     longest = values.pop("longest", (64, 64))
     data = tiny.config(**{"data__subword_sampling": 0.2, **values}).data
-    return inputs.segmented(data, run.train, run.vocabularies, seed=1, epoch=epoch, longest=longest)
+    return prepare_module.segmented(data, run.train, run.vocabularies, seed=1, epoch=epoch, longest=longest)
 
 
 def largest(run):
@@ -90,7 +91,7 @@ def test_whole_words_are_refused(tmp_path):
         )
     made = load_model(tmp_path / "words.model")
     with pytest.raises(UserError, match="the vocabularies consist of whole words"):
-        inputs.check_sampling(tiny.config(**SAMPLED).data, Vocabularies(src=made, tgt=made))
+        prepare_module._check_sampling(tiny.config(**SAMPLED).data, Vocabularies(src=made, tgt=made))
 
 
 @pytest.mark.drill
