@@ -61,7 +61,7 @@ nn/multihead.py  nn/test_multihead.py -k loops
 - * D**-0.5
 + * E**-0.5
 attention: additive scores without tanh
-nn/recurrent_attention.py  models/test_recurrent.py -k attention_equals_a_loop
+nn/recurrent.py  models/test_recurrent.py -k attention_equals_a_loop
 - jnp.tanh(add_broadcast(keys, query[:, None]))
 + add_broadcast(keys, query[:, None])
 masks: convolutions of the encoder read padding
@@ -73,7 +73,7 @@ nn/embedding.py  nn/test_embedding.py -k trains_no_row
 - jax.lax.stop_gradient(e)
 + e
 masks: the maximum over time includes padding
-nn/pooling.py  models/test_classifier.py -k padding
+nn/masking.py  models/test_classifier.py -k padding
 - jnp.where(mask[:, :, None], x, least)
 + x
 scaling: residuals without sqrt(.5)
@@ -105,11 +105,11 @@ nn/depthwise.py  nn/test_depthwise.py -k loops
 - x[:, j * dilation : j * dilation + T]
 + x[:, j : j + T]
 convolution: taps normalised over heads
-nn/taps.py  nn/test_depthwise.py -k sums_to_one
+nn/depthwise.py  nn/test_depthwise.py -k sums_to_one
 - scores.astype(accumulation_dtype(scores.dtype)), axis=-2
 + scores.astype(accumulation_dtype(scores.dtype)), axis=-1
 gate: halves exchanged
-nn/gate.py  nn/test_gate.py
+nn/convolution.py  nn/test_gate.py
 - a * jax.nn.sigmoid(b)
 + b * jax.nn.sigmoid(a)
 cells: GRU with its update gate reversed
@@ -121,7 +121,7 @@ nn/recurrent.py  nn/test_recurrent.py -k loop
 - jnp.where(mask[:, None], after, before)
 + after
 layer norm: gradient without the change of variance
-nn/layer_norm.py  nn/test_layer_norm.py -k forward_mode
+nn/cpu.py  nn/test_layer_norm.py -k forward_mode
 -  - n * along)
 + )
 weight norm: divided by the squared norm

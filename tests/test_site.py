@@ -39,7 +39,7 @@ def test_every_page_has_a_place_in_the_navigation(module):
     [
         ("docs/how-to/pod.md", "../../launch/README.md#what-was-tested", "../launch.md#what-was-tested"),
         ("launch/README.md", "../docs/distributed.md", "distributed.md"),
-        ("docs/paper-map.md", "../convs2s_jax/nn/gate.py", "files/convs2s_jax/nn/gate.py"),
+        ("docs/paper-map.md", "../convs2s_jax/nn/convolution.py", "files/convs2s_jax/nn/convolution.py"),
         ("docs/index.md", "https://arxiv.org/abs/1705.03122", "https://arxiv.org/abs/1705.03122"),
     ],
 )
@@ -47,7 +47,7 @@ def test_links_of_a_code_host_become_links_of_the_site(module, page, link, place
     stage = pytest.importorskip("griffe") and module("stage")
     text, files = stage.turned(f"See [`it`]({link}).\n\n```\n[no]({link})\n```\nNor `[x]({link})`.\n", page)
     assert text == f"See [`it`]({place}).\n\n```\n[no]({link})\n```\nNor `[x]({link})`.\n"
-    assert files == ({"convs2s_jax/nn/gate.py"} if "gate" in link else set())
+    assert files == ({"convs2s_jax/nn/convolution.py"} if "gate" in link else set())
 
 
 def test_a_page_that_prose_only_names_becomes_a_link(module):
@@ -66,14 +66,14 @@ def test_each_equation_names_code_that_exists(module):
 
 
 def test_code_beside_an_equation_is_the_function_without_its_docstring(module):
-    code = module("equations").source_of("nn.gate.glu", ROOT)
+    code = module("equations").source_of("nn.convolution.glu", ROOT)
     assert code.splitlines() == [
         "def glu(x: Array) -> Array:",
         "    a, b = jnp.split(x, 2, axis=-1)",
         "    return a * jax.nn.sigmoid(b)",
     ]
     with pytest.raises(LookupError, match="has no function or class 'gul'"):
-        module("equations").source_of("nn.gate.gul", ROOT)
+        module("equations").source_of("nn.convolution.gul", ROOT)
 
 
 def test_links_that_lead_nowhere_and_what_is_loaded_from_elsewhere_are_found(module, tmp_path):
@@ -146,7 +146,7 @@ def test_the_site_builds_without_a_warning_and_every_link_in_it_leads_somewhere(
     code = (ROOT / "docs" / "paper-map.md").read_text(encoding="utf-8").count("\nCode: ")
     assert page.count('<math xmlns="http://www.w3.org/1998/Math/MathML" display="block"') >= code
     assert page.count("equation-and-code") == code
-    assert 'href="reference/functions-of-the-paper-map.html#convs2s_jax.nn.gate.glu"' in page
+    assert 'href="reference/functions-of-the-paper-map.html#convs2s_jax.nn.convolution.glu"' in page
 
 
 @pytest.mark.drill

@@ -25,11 +25,11 @@ from convs2s_jax.models.conversion import cast
 from convs2s_jax.models.convs2s import ConvEncoderConfig
 from convs2s_jax.models.execution import ExecutionConfig, MatmulPrecision, matmul_precision_context
 from convs2s_jax.models.kinds import FeatureFunctions, FeaturesConfig, Options, check_rate
-from convs2s_jax.nn import affine, convolution, draws, embedding, pooling, struct, weight_norm
+from convs2s_jax.nn import affine, convolution, draws, embedding, masking, struct, weight_norm
 from convs2s_jax.nn.affine import Affine, add_bias
 from convs2s_jax.nn.dropout import dropout, split_key, typed
 from convs2s_jax.nn.embedding import Embedding, embed
-from convs2s_jax.nn.padding import zero_padding
+from convs2s_jax.nn.masking import zero_padding
 from convs2s_jax.nn.types import Array, Key, accumulation_dtype
 
 
@@ -126,7 +126,7 @@ def extract_kim(params: KimParams, _cfg: KimConfig, src: Array, options: Options
         padded = jnp.pad(x, ((0, 0), (0, width - 1), (0, 0)))
         c = jax.nn.relu(convolution.dense(bank.conv, padded, options.execution.form(False)))
         inside = mask & ((left >= width) | (begun == 1))
-        return pooling.maximum(c, inside)
+        return masking.maximum(c, inside)
 
     return jnp.concatenate([pooled(bank) for bank in params.banks], axis=-1)
 
@@ -177,7 +177,7 @@ def init_pooled(key: Key, cfg: PooledConfig, vocabulary: int, dim: int, rate: fl
 def extract_pooled(params: Any, cfg: PooledConfig, src: Array, options: Options) -> Array:
     """Encode the sentence and pool the values of the memory over its positions, [B, E]."""
     memory = cfg.encoder.functions.encode(params, cfg.encoder, src, options)
-    pool = pooling.maximum if cfg.pooling == "max" else pooling.mean
+    pool = masking.maximum if cfg.pooling == "max" else masking.mean
     return pool(memory.values, memory.mask)
 
 

@@ -1,6 +1,6 @@
 """Kinds of convolution for ConvS2S blocks. A kind is a config that names its functions.
 
-`dense` is the convolution of the paper (section 3.2); the others have two factors (`nn.factored`).
+`dense` is the convolution of the paper (section 3.2); the others have two factors (`nn.depthwise`).
 """
 
 import contextlib
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 import jax
 
 from convs2s_jax.core.config import add_kind, check, record
-from convs2s_jax.nn import convolution, factored
+from convs2s_jax.nn import convolution, depthwise
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.convolution import DenseForm, Valid
-from convs2s_jax.nn.taps import TAPS, normal
+from convs2s_jax.nn.depthwise import TAPS, normal
 from convs2s_jax.nn.types import Array, Key
 
 # Configs are static nodes of a tree, so that layers whose configs differ never share a loop (`convs2s.apply_layers`).
@@ -176,15 +176,15 @@ def _factored(name: str, deviation: Callable[[int, int], float]) -> ConvolutionF
     """
     taps = TAPS[name]
 
-    def init(key: Key, cfg: Any, width: int, inputs: int, outputs: int, keep: float) -> factored.Factored:
+    def init(key: Key, cfg: Any, width: int, inputs: int, outputs: int, keep: float) -> depthwise.Factored:
         draw, heads = normal(deviation(width, inputs)), cfg.heads_of(inputs)
-        return factored.init(key, taps, draw, width=width, inputs=inputs, outputs=outputs, heads=heads, keep=4 * keep)
+        return depthwise.init_factored(key, taps, draw, width, inputs, outputs, heads=heads, keep=4 * keep)
 
-    def convolve(params: factored.Factored, cfg: Any, x: Array, _form: DenseForm) -> Valid:
-        return factored.convolution(params, taps, x, cfg.dilation)
+    def convolve(params: depthwise.Factored, cfg: Any, x: Array, _form: DenseForm) -> Valid:
+        return depthwise.factored_convolution(params, taps, x, cfg.dilation)
 
-    def dense(params: factored.Factored, cfg: Any) -> Affine | None:
-        return None if cfg.dilation > 1 else factored.dense(params, taps)
+    def dense(params: depthwise.Factored, cfg: Any) -> Affine | None:
+        return None if cfg.dilation > 1 else depthwise.factored_as_dense(params, taps)
 
     return ConvolutionFunctions(init=init, convolve=convolve, dense=dense)
 

@@ -32,14 +32,12 @@ from convs2s_jax.nn import affine, attention, convolution, embedding, output, st
 from convs2s_jax.nn.activation_sharding import all_gather_channels, replicate_channels, shard_channels
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.attention import MultiStepAttention
-from convs2s_jax.nn.convolution import DenseForm
+from convs2s_jax.nn.convolution import DenseForm, glu
 from convs2s_jax.nn.dropout import dropout, split_key
 from convs2s_jax.nn.embedding import Embedding, embed, length_after, position_rows
-from convs2s_jax.nn.gate import glu
 from convs2s_jax.nn.gradient import scale_gradient
 from convs2s_jax.nn.initialisation import init_each
-from convs2s_jax.nn.padding import zero_padding
-from convs2s_jax.nn.pooling import mean
+from convs2s_jax.nn.masking import mean, zero_padding
 from convs2s_jax.nn.sharded_params import any_sharded, gather
 from convs2s_jax.nn.types import SQRT_HALF, Array, Key, Tree
 

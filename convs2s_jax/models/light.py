@@ -25,18 +25,16 @@ from convs2s_jax.models.kinds import (
 )
 from convs2s_jax.nn import affine, convolution, draws, embedding, layer_norm, multihead, struct
 from convs2s_jax.nn.affine import Affine, linear
-from convs2s_jax.nn.depthwise import depthwise
+from convs2s_jax.nn.convolution import glu
+from convs2s_jax.nn.cpu import materialise_gradient
+from convs2s_jax.nn.depthwise import TAPS, depthwise, uniform
 from convs2s_jax.nn.dropout import dropout, split_key
-from convs2s_jax.nn.embedding import Embedding, length_after
-from convs2s_jax.nn.gate import glu
-from convs2s_jax.nn.gradient import materialise_gradient, scale_gradient
+from convs2s_jax.nn.embedding import Embedding, length_after, sinusoidal
+from convs2s_jax.nn.gradient import scale_gradient
 from convs2s_jax.nn.layer_norm import LayerNorm
+from convs2s_jax.nn.masking import mean, zero_padding
 from convs2s_jax.nn.multihead import Multihead, SourceHeads
-from convs2s_jax.nn.padding import zero_padding
-from convs2s_jax.nn.pooling import mean
-from convs2s_jax.nn.positions import sinusoidal
 from convs2s_jax.nn.sharded_params import any_sharded, gather
-from convs2s_jax.nn.taps import TAPS, uniform
 from convs2s_jax.nn.types import Array, Key
 
 
@@ -112,7 +110,7 @@ class LightConvolution:
 
     Attributes:
       map_in: [E -> C], or [E -> 2C] before a GLU.
-      taps: parameters of an entry of `nn.taps.TAPS`.
+      taps: parameters of an entry of `nn.depthwise.TAPS`.
       map_out: [C -> E].
       norm: layer norm of the sublayer.
     """
@@ -200,7 +198,7 @@ def taps_and_input(
       mask: [N, T], True at real positions; the others are set to zero.
 
     Returns:
-      Taps as in `nn.taps.TapKind`, and z [N, T, C].
+      Taps as in `nn.depthwise.TapKind`, and z [N, T, C].
     """
     input_key, taps_key = split_key(key, 2)
     z = materialise_gradient(linear(params.map_in, dropout(x, cfg.input_dropout, input_key)))

@@ -1,6 +1,6 @@
 """Recurrent encoders and decoders: GRU or LSTM layers with attention (Bahdanau et al. 2015, Luong et al. 2015, GNMT).
 
-`nn.recurrent` has the cells, `nn.recurrent_attention` the scores of positions. There are three ways to wire attention
+`nn.recurrent` has the cells, `nn.recurrent` the scores of positions. There are three ways to wire attention
 into a decoder, by which state attends and where the context goes.
 
 e_t is the embedding of the word before the predicted one, s^l_t the state of layer l of L (its output h), y^l_t the
@@ -46,9 +46,18 @@ from convs2s_jax.nn.attention import context
 from convs2s_jax.nn.dropout import dropout, split_key
 from convs2s_jax.nn.embedding import Embedding, embed
 from convs2s_jax.nn.gradient import broadcast, scale_gradient, scan
-from convs2s_jax.nn.padding import zero_padding
-from convs2s_jax.nn.recurrent import CELLS, Cell, CellName, CellState
-from convs2s_jax.nn.recurrent_attention import ATTENTIONS, AttentionName, AttentionParams, ParamsT, Scoring
+from convs2s_jax.nn.masking import zero_padding
+from convs2s_jax.nn.recurrent import (
+    ATTENTIONS,
+    CELLS,
+    AttentionName,
+    AttentionParams,
+    Cell,
+    CellName,
+    CellState,
+    ParamsT,
+    Scoring,
+)
 from convs2s_jax.nn.types import Array, Key, accumulation_dtype
 
 

@@ -32,19 +32,16 @@ from convs2s_jax.models.kinds import (
     check_positions,
     fields_after,
 )
-from convs2s_jax.nn import convolution, embedding, factored, layer_norm, output, struct
+from convs2s_jax.nn import convolution, depthwise, embedding, layer_norm, output, struct
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.attention import context
+from convs2s_jax.nn.depthwise import TAPS, Factored, normal
 from convs2s_jax.nn.dropout import dropout, split_key
-from convs2s_jax.nn.embedding import Embedding, embed, length_after, position_embeddings
-from convs2s_jax.nn.factored import Factored
+from convs2s_jax.nn.embedding import Embedding, embed, length_after, position_embeddings, sinusoidal
 from convs2s_jax.nn.gradient import scale_gradient
 from convs2s_jax.nn.layer_norm import LayerNorm, normalise
-from convs2s_jax.nn.padding import zero_padding
-from convs2s_jax.nn.pooling import mean
-from convs2s_jax.nn.positions import sinusoidal
+from convs2s_jax.nn.masking import mean, zero_padding
 from convs2s_jax.nn.sharded_params import any_sharded, gather
-from convs2s_jax.nn.taps import TAPS, normal
 from convs2s_jax.nn.types import Array, Key, accumulation_dtype
 
 ATTENTION = ((5, 1), (5, 4))
@@ -131,7 +128,7 @@ def init_steps(key: Key, shapes: Shapes, dim: int, inputs: int | None = None) ->
     made = []
     for k, (width, _) in zip(jax.random.split(key, len(shapes)), shapes, strict=True):
         C = inputs or dim
-        conv = factored.init(k, SEPARABLE, normal(width**-0.5), width=width, inputs=C, outputs=dim, heads=C, keep=2.0)
+        conv = depthwise.init_factored(k, SEPARABLE, normal(width**-0.5), width, C, dim, heads=C, keep=2.0)
         made.append(SliceNetStep(conv=conv, norm=layer_norm.init(dim)))
         inputs = None
     return tuple(made)
@@ -153,7 +150,7 @@ def centred_steps(steps: Sequence[SliceNetStep], shapes: Shapes, x: Array, mask:
     """Apply steps of an encoder. Padding is zeroed before each convolution, as beyond the sentence boundary."""
     for step, (width, dilation) in zip(steps, shapes, strict=True):
         x = zero_padding(jax.nn.relu(x), mask)
-        convolve = factored.convolution(step.conv, SEPARABLE, x, dilation)
+        convolve = depthwise.factored_convolution(step.conv, SEPARABLE, x, dilation)
         x = normalise(step.norm, convolution.centred(convolve, x, _reach(width, dilation)))
     return x
 
@@ -165,7 +162,7 @@ def causal_steps(
     afters = []
     for step, (_, dilation), before in zip(steps, shapes, past_inputs, strict=True):
         x = jax.nn.relu(x)
-        y, after = convolution.causal(factored.convolution(step.conv, SEPARABLE, x, dilation), before, x)
+        y, after = convolution.causal(depthwise.factored_convolution(step.conv, SEPARABLE, x, dilation), before, x)
         x = normalise(step.norm, y)
         afters.append(after)
     return x, tuple(afters)

@@ -4,9 +4,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
-from convs2s_jax.nn import draws, struct
-from convs2s_jax.nn.gradient import add_broadcast, materialise_on_cpu
+from convs2s_jax.nn import cpu, draws, struct
+from convs2s_jax.nn.gradient import add_broadcast
 from convs2s_jax.nn.quantized import Quantized, product
 from convs2s_jax.nn.types import Array, Key
 
@@ -67,49 +68,23 @@ def linear(params: Affine, x: Array) -> Array:
     return add_bias(matmul(x, params.w), params.b)
 
 
-def matmul(x: Array, w: Any) -> Array:
-    """Multiply x w over the last axis: [..., C] and [C, D] -> [..., D], in the dtype of w.
-
-    All axes of x but the last are flattened into one, so that it is a product of two matrices. So is its gradient with
-    respect to w, x' dy, except in bfloat16, where XLA's CPU compiler computes `tangent_product` faster (decision 0046).
-    """
-    x = x.astype(w.dtype)
-    several = x.ndim > 2 and w.dtype == jnp.bfloat16 and not isinstance(w, Quantized)
-    return _matmul_nd(x, w) if several else _matmul_2d(x, w)
-
-
-def tangent_product(x: Array, dw: Array, precision: str | None = None) -> Array:
-    """Multiply x dw over the last axis, [..., C] and [C, D] -> [..., D]: the derivative of y = x w in the direction dw.
-
-    In reverse mode it becomes the gradient of the kernel: the product dy' x over all axes but the last, then a
-    transposition. XLA's CPU compiler would fuse the two and choose a slow layout, so they are kept apart there.
+def matmul(x: Array, w: Any, dtype: DTypeLike | None = None) -> Array:
+    """Multiply x w over the last axis: [..., C] and [C, D] -> [..., D].
 
     Args:
-      x: an array with at least two axes.
-      dw: the tangent of a kernel.
-      precision: precision of the product, as in `jax.lax.Precision`.
+      x: converted to the dtype of w.
+      w: an array, or integers (`Quantized`).
+      dtype: dtype of the sums and of the result; None for that of w.
     """
-    return jnp.einsum("...C,DC->...D", x, materialise_on_cpu(dw.T), precision=precision)
-
-
-def _matmul_2d(x: Array, w: Any) -> Array:
-    """Multiply x w as two matrices. All axes of x but the last are flattened into one."""
-    rows = x.reshape(-1, x.shape[-1])
-    y = product(rows, w) if isinstance(w, Quantized) else rows @ w
-    return y.reshape(*x.shape[:-1], w.shape[-1])
-
-
-@jax.custom_jvp
-def _matmul_nd(x: Array, w: Array) -> Array:
-    """Multiply x w, with `tangent_product` as the derivative with respect to w."""
-    return _matmul_2d(x, w)
-
-
-@_matmul_nd.defjvp
-def _tangent(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Product rule: dy = dx w + x dw."""
-    (x, w), (dx, dw) = primals, tangents
-    return _matmul_2d(x, w), _matmul_2d(dx, w) + tangent_product(x, dw)
+    if isinstance(w, Quantized):
+        return product(x, w, dtype)
+    x = x.astype(w.dtype)
+    if dtype is not None:
+        return jnp.einsum("...C,CD->...D", x, w, preferred_element_type=dtype)
+    if x.ndim > 2 and w.dtype == jnp.bfloat16:
+        return cpu.matmul(x, w)
+    # all axes of x but the last are one, so that this and its gradient with respect to w are products of two matrices
+    return (x.reshape(-1, x.shape[-1]) @ w).reshape(*x.shape[:-1], w.shape[-1])
 
 
 def add_bias(y: Array, b: Array) -> Array:

@@ -8,17 +8,15 @@ position t + j of the padded input (a cross-correlation, as in other frameworks)
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
-from convs2s_jax.nn import draws
-from convs2s_jax.nn.affine import Affine, add_bias, matmul, tangent_product
-from convs2s_jax.nn.quantized import Quantized, product
-from convs2s_jax.nn.types import Array, Key, accumulation_dtype
-from convs2s_jax.nn.winograd import tile, winograd
+from convs2s_jax.nn import cpu, draws
+from convs2s_jax.nn.affine import Affine, add_bias, matmul
+from convs2s_jax.nn.quantized import is_quantized
+from convs2s_jax.nn.types import Array, Key
 
 DenseForm = Literal["xla", "products", "winograd"]
 
@@ -57,6 +55,19 @@ def causal(convolve: Valid, history: Array, x: Array) -> tuple[Array, Array]:
     return convolve(padded), padded[:, x.shape[1] :]
 
 
+def glu(x: Array) -> Array:
+    """Gated linear unit v([A B]) = A * sigmoid(B) (section 3.2; Dauphin et al. 2016).
+
+    Args:
+      x: [..., 2C], A in the first C channels, the gate B in the last C.
+
+    Returns:
+      [..., C], in the dtype of x.
+    """
+    a, b = jnp.split(x, 2, axis=-1)
+    return a * jax.nn.sigmoid(b)
+
+
 def init(key: Key, width: int, inputs: int, outputs: int, *, keep: float = 1.0) -> Affine:
     """Initialise a convolution that feeds a GLU: w ~ N(0, sqrt(4 keep / (K C))), b = 0 (section 3.5).
 
@@ -91,10 +102,10 @@ def dense(params: Affine, x: Array, form: DenseForm = "xla") -> Array:
         raise ValueError(f"form is {form!r}: use one of {', '.join(DENSE_FORMS)}")
     width, inputs, outputs = params.w.shape
     x = x.astype(params.w.dtype)
-    if isinstance(params.w, Quantized):
-        y = product(_windows(x, width), params.w)
-    elif x.shape[1] == width:
-        y = jnp.einsum("BC,CD->BD", x.reshape(x.shape[0], width * inputs), params.w.reshape(-1, outputs))[:, None]
+    if x.shape[1] == width:
+        y = matmul(x.reshape(x.shape[0], 1, width * inputs), params.w.reshape(-1, outputs))
+    elif is_quantized(params.w):
+        y = matmul(cpu.windows(x, width), params.w.reshape(-1, outputs))
     elif width == 1:
         y = matmul(x, params.w[0])
     else:
@@ -107,56 +118,17 @@ def xla(w: Array, x: Array) -> Array:
     return jax.lax.conv_general_dilated(x, w, (1,), "VALID", dimension_numbers=("NWC", "WIO", "NWC"))
 
 
-def products(w: Array, x: Array) -> Array:
-    """The same with matrix products:  y = windows(x) w,  dw = windows(x)' dy,  dx_{t+j} += dy_t w_j'.
-
-    The backward pass saves x, not its windows. These three formulas were the fastest of those measured
-    (docs/performance-log.md).
-    """
-    return _products(w, x, jax.default_matmul_precision.value)
-
-
-@partial(jax.custom_jvp, nondiff_argnums=(2,))
-def _products(w: Array, x: Array, precision: str | None) -> Array:
-    """Implement `products`. JAX may trace the derivative outside the context that sets `precision`, so it is passed."""
-    return jnp.einsum("BTX,XD->BTD", _windows(x, len(w)), w.reshape(-1, w.shape[-1]), precision=precision)
-
-
-@_products.defjvp
-def _products_tangent(
-    precision: str | None, primals: tuple[Array, Array], tangents: tuple[Array, Array]
-) -> tuple[Array, Array]:
-    return _products(*primals, precision), _linear_in_tangents(precision, *primals, *tangents)
-
-
-@partial(jax.checkpoint, prevent_cse=False, static_argnums=0)
-def _linear_in_tangents(precision: str | None, w: Array, x: Array, dw: Array, dx: Array) -> Array:
-    """Compute dy_t = windows(x)_t dw + sum_j dx_{t+j} w_j, written so that its transpose is the fast reverse mode.
-
-    The transpose sums over the taps in float32 or better and in the opposite order, so the last tap comes first here.
-    """
-    width, _, outputs = w.shape
-    dy = tangent_product(_windows(x, width), dw.reshape(-1, outputs), precision)
-    dx = dx.astype(accumulation_dtype(x.dtype))
-    for j in reversed(range(width)):
-        part = dx[:, j : j + dy.shape[1]]
-        dy += jnp.einsum("BTC,CD->BTD", part, w[j], precision=precision, preferred_element_type=dy.dtype)
-    return dy
-
-
-def _windows(x: Array, width: int) -> Array:
-    """Collect the inputs that each output position sees, [B, T + K - 1, C] -> [B, T, K * C]."""
-    count = x.shape[1] - width + 1
-    return jnp.concatenate([x[:, j : j + count] for j in range(width)], axis=-1)
-
-
 def fewer_products(w: Array, x: Array) -> Array:
-    """Use `nn.winograd`, or `products` if it saves no multiplications, as for kernels of width 6 and more."""
-    form = products if tile(x.shape[1] - len(w) + 1, len(w)) == 1 else winograd
+    """Use `cpu.winograd`, or `cpu.convolution` if it saves no multiplications, as for kernels of width 6 and more."""
+    form = cpu.convolution if cpu.tile(x.shape[1] - len(w) + 1, len(w)) == 1 else cpu.winograd
     return form(w, x)
 
 
-DENSE_FORMS: dict[str, Callable[[Array, Array], Array]] = {"xla": xla, "products": products, "winograd": fewer_products}
+DENSE_FORMS: dict[str, Callable[[Array, Array], Array]] = {
+    "xla": xla,
+    "products": cpu.convolution,
+    "winograd": fewer_products,
+}
 """At width 3 on CPU, the first two are about equally fast, but the gradient of XLA's convolution is 20 times slower
 inside a loop there. It is silently wrong if batch and kernel are sharded over a mesh of three axes (decision 0001). The
 third needs half as many multiplications and has ten times the rounding error (decision 0034)."""

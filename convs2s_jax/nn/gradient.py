@@ -1,4 +1,4 @@
-"""Gradients: scaling (section 3.4), accumulation in float32 or better, and barriers against recomputation on CPU."""
+"""Gradients: scaling (section 3.4), and accumulation in float32 or better."""
 
 from collections.abc import Callable
 from functools import partial
@@ -33,31 +33,6 @@ def scale_gradient(x: Array, scale: float) -> Array:  # noqa: ARG001 - the rule 
 @scale_gradient.defjvp
 def _scale_tangent(scale: float, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     return primals[0], tangents[0] * scale
-
-
-@jax.custom_jvp
-def materialise_gradient(x: Array) -> Array:
-    """Identity whose gradient XLA's CPU compiler materialises once instead of recomputing it in each use.
-
-    A linear map uses this gradient three times, and dropout masks would be recomputed with it each time.
-    """
-    return x
-
-
-@materialise_gradient.defjvp
-def _materialised_tangent(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    return primals[0], materialise_on_cpu(tangents[0])
-
-
-@jax.jit  # so that it is traced once for each shape
-def materialise_on_cpu(x: Array) -> Array:
-    """Return x behind a barrier on CPU, so that XLA materialises it instead of fusing its producers with its consumers.
-
-    XLA's other compilers make better fusion decisions without a barrier, and need less memory traffic
-    (docs/performance-log.md).
-    """
-    apart: Array = jax.lax.platform_dependent(x, cpu=jax.lax.optimization_barrier, default=lambda x: x)
-    return apart
 
 
 def add_broadcast(y: Array, x: Array) -> Array:

@@ -1,12 +1,11 @@
 """The softmax layer of a decoder (section 3.2, last equation), with its own kernel or tied to the embedding table."""
 
 import jax
-import jax.numpy as jnp
 
 from convs2s_jax.nn import affine, draws
-from convs2s_jax.nn.affine import Affine, add_bias
+from convs2s_jax.nn.affine import Affine, add_bias, matmul
 from convs2s_jax.nn.embedding import Embedding
-from convs2s_jax.nn.quantized import Quantized, product
+from convs2s_jax.nn.quantized import Quantized
 from convs2s_jax.nn.types import Array, Key, accumulation_dtype
 
 
@@ -39,8 +38,4 @@ def columns(softmax: Affine, words: Array) -> Affine:
 
 def logits(softmax: Affine, features: Array) -> Array:
     """Compute W_o h + b_o (section 3.2, before the softmax): [..., O] -> [..., V], in float32 or better."""
-    dtype = accumulation_dtype(features.dtype)
-    if isinstance(softmax.w, Quantized):
-        return add_bias(product(features, softmax.w, dtype), softmax.b)
-    scores = jnp.einsum("...O,OV->...V", features, softmax.w, preferred_element_type=dtype)
-    return add_bias(scores, softmax.b)
+    return add_bias(matmul(features, softmax.w, accumulation_dtype(features.dtype)), softmax.b)

@@ -53,6 +53,10 @@ class Quantized:
         """Return the same integers for activations of this dtype."""
         return dataclasses.replace(self, dtype=jnp.dtype(dtype))
 
+    def reshape(self, inputs: int, outputs: int) -> "Quantized":
+        """Return the kernel [C, D] of these sizes, one of which may be -1."""
+        return dataclasses.replace(self, values=self.values.reshape(inputs, outputs))
+
     def columns(self, numbers: Array) -> "Quantized":
         """Restrict the kernel to these outputs."""
         return dataclasses.replace(self, values=self.values[..., numbers], scale=self.scale[numbers])

@@ -14,7 +14,7 @@ def names(text: str) -> list[list[str]]:
 
 
 def source_of(name: str, root: Path) -> str:
-    """The code of `nn.gate.glu` as it stands in its file, without its docstring, which the reference has.
+    """The code of `nn.convolution.glu` as it stands in its file, without its docstring, which the reference has.
 
     Raises:
       LookupError: the package has no such function or class.

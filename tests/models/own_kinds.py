@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import convs2s_jax as convs2s
 from convs2s_jax.core.config import record
 from convs2s_jax.models.kinds import DecoderConfig, EncoderConfig, Memory
-from convs2s_jax.nn import affine, embedding, output, pooling, struct
+from convs2s_jax.nn import affine, embedding, masking, output, struct
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.dropout import dropout, split_key
 from convs2s_jax.nn.embedding import Embedding, embed
@@ -38,7 +38,7 @@ def init_words(key, cfg, vocabulary, dim, rate):
 def encode(params, cfg, src, options):
     mask = src != PAD
     z = jnp.where(mask[..., None], dropout(embed(params.embedding, src), options.rate, options.key), 0.0)
-    return Memory(keys=z, values=z, mask=mask, summary=pooling.mean(z, mask))
+    return Memory(keys=z, values=z, mask=mask, summary=masking.mean(z, mask))
 
 
 @record

@@ -11,7 +11,7 @@ from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models import classifier
 from convs2s_jax.models.classifier import ClassifierConfig, KimConfig, PooledConfig
 from convs2s_jax.models.kinds import Options
-from convs2s_jax.nn import pooling
+from convs2s_jax.nn import masking
 from tests.helpers import array, drills_but
 from tests.models import kinds
 
@@ -93,7 +93,7 @@ def test_pooling_equals_numpy(name):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(3, 5, 4)).astype(np.float32) - 3  # below zero: a zero of padding would win
     mask = np.array([[0, 1, 1, 1, 0], [1, 0, 0, 0, 0], [0, 0, 0, 0, 0]], bool)
-    found, pool = getattr(pooling, name)(jnp.asarray(x), jnp.asarray(mask)), {"maximum": np.max, "mean": np.mean}[name]
+    found, pool = getattr(masking, name)(jnp.asarray(x), jnp.asarray(mask)), {"maximum": np.max, "mean": np.mean}[name]
     close(found, [pool(x[i][mask[i]], axis=0) if mask[i].any() else np.zeros(4) for i in range(3)])
 
 

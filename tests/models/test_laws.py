@@ -18,9 +18,8 @@ from convs2s_jax.models.config import AnyDecoder, AnyEncoder
 from convs2s_jax.models.convolutions import ConvolutionConfig
 from convs2s_jax.models.recurrent import WIRINGS
 from convs2s_jax.nn import weight_norm
-from convs2s_jax.nn.recurrent import CELLS
-from convs2s_jax.nn.recurrent_attention import ATTENTIONS
-from convs2s_jax.nn.taps import TAPS
+from convs2s_jax.nn.depthwise import TAPS
+from convs2s_jax.nn.recurrent import ATTENTIONS, CELLS
 from convs2s_jax.training import sharding
 from convs2s_jax.training.loss import Batch, loss
 from convs2s_jax.training.mesh import MeshConfig, make

@@ -13,8 +13,8 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models import encoder_decoder, light
 from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.nn import taps
-from convs2s_jax.nn.taps import TAPS, PredictedTaps, SharedTaps
+from convs2s_jax.nn import depthwise
+from convs2s_jax.nn.depthwise import TAPS, PredictedTaps, SharedTaps
 from convs2s_jax.training.loss import Batch, loss
 from tests.helpers import array, drills_but
 from tests.models.laws import filled
@@ -57,7 +57,7 @@ def test_dropout_stands_where_fairseq_puts_it(monkeypatch):
             seen.append(jax.random.key_data(key))
             return x
 
-        for module in (light, light.multihead, taps):
+        for module in (light, light.multihead, depthwise):
             monkeypatch.setattr(module, "dropout", record)
         loss(params, cfg, Batch(src=SOURCE, tgt=TOKENS), key=jax.random.key(0))
         return seen

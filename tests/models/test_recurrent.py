@@ -15,8 +15,9 @@ from convs2s_jax.models import recurrent
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.kinds import Memory, Options
 from convs2s_jax.models.recurrent import RecurrentDecoderConfig, RecurrentEncoderConfig
-from convs2s_jax.nn import output, recurrent_attention
-from convs2s_jax.nn.recurrent_attention import ATTENTIONS
+from convs2s_jax.nn import output
+from convs2s_jax.nn import recurrent as cells
+from convs2s_jax.nn.recurrent import ATTENTIONS
 from tests.helpers import array, drills_but, padded
 from tests.models.laws import filled
 
@@ -334,7 +335,7 @@ def test_gradients_through_chunks_are_those_of_the_whole(monkeypatch):
         return jax.jit(jax.grad(total, (0, 2)))(params, source, queries)
 
     chunked = gradient()
-    monkeypatch.setattr(recurrent_attention, "CHUNK", 100)
+    monkeypatch.setattr(cells, "CHUNK", 100)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), chunked, gradient())
 
 

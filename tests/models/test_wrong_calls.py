@@ -21,7 +21,7 @@ from convs2s_jax.models.kinds import NoEncoderConfig
 from convs2s_jax.models.recurrent import RecurrentDecoderConfig, RecurrentEncoderConfig
 from convs2s_jax.nn import convolution, multihead
 from convs2s_jax.nn.depthwise import depthwise
-from convs2s_jax.nn.positions import sinusoidal
+from convs2s_jax.nn.embedding import sinusoidal
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.translate import translate
 from convs2s_jax.training.loss import Batch, loss, training_loss

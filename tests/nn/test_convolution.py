@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from convs2s_jax.nn import convolution
+from convs2s_jax.nn import convolution, cpu
 from convs2s_jax.nn.affine import Affine
 from tests.helpers import array, drills_but
 
@@ -107,7 +107,7 @@ def test_causal_equals_loops_in_any_cut(width, cuts):
 def test_products_and_their_gradients_are_those_of_xlas_convolution_in_the_sizes_of_a_model():
     w, x = (array(random(*shape)) for shape in ((3, 64, 128), (4, 22, 64)))
     c = array(random(4, 20, 128))
-    forms = convolution.xla, convolution.products
+    forms = convolution.xla, cpu.convolution
     for a, b in zip(*(jax.vjp(form, w, x)[1](c) for form in forms), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-6 * float(jnp.max(jnp.abs(b))))
 
@@ -115,10 +115,10 @@ def test_products_and_their_gradients_are_those_of_xlas_convolution_in_the_sizes
 def test_products_have_no_convolution_in_their_gradient_and_keep_no_windows():
     """What is kept for the gradients is as large as w and x."""
     w, x = jnp.ones((3, 5, 8)), jnp.ones((2, 12, 5))
-    program = jax.make_jaxpr(jax.grad(lambda w, x: jnp.sum(convolution.products(w, x) ** 2), (0, 1)))(w, x)
+    program = jax.make_jaxpr(jax.grad(lambda w, x: jnp.sum(cpu.convolution(w, x) ** 2), (0, 1)))(w, x)
     assert "dot_general" in str(program)
     assert "conv_general_dilated" not in str(program)
-    kept = jax.eval_shape(lambda w, x: jax.vjp(convolution.products, w, x)[1], w, x)
+    kept = jax.eval_shape(lambda w, x: jax.vjp(cpu.convolution, w, x)[1], w, x)
     assert sum(leaf.size for leaf in jax.tree.leaves(kept)) == w.size + x.size
 
 

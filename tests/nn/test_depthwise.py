@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from convs2s_jax.nn import depthwise as module
-from convs2s_jax.nn import taps
 from convs2s_jax.nn.depthwise import DEPTHWISE_FORMS, WIDE, depthwise
 from tests.helpers import array, drills_but, operations
 
@@ -199,5 +198,5 @@ def test_no_grouped_convolution_and_nothing_kept_but_kernel_and_input(form):
 def test_softmax_sums_to_one_over_the_taps_of_each_head(shape):
     scores = random(*shape)
     expected = np.exp(scores) / np.exp(scores).sum(-2, keepdims=True)
-    close(taps.softmax(*single(scores)), expected)
-    assert taps.softmax(jnp.zeros(shape, jnp.bfloat16)).dtype == jnp.bfloat16
+    close(module.softmax(*single(scores)), expected)
+    assert module.softmax(jnp.zeros(shape, jnp.bfloat16)).dtype == jnp.bfloat16

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from convs2s_jax.nn.gate import glu
+from convs2s_jax.nn.convolution import glu
 from tests.helpers import array
 
 

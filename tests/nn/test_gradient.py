@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from convs2s_jax.nn.gradient import add_broadcast, broadcast, materialise_gradient, scale_gradient, scan
+from convs2s_jax.nn.cpu import materialise_gradient
+from convs2s_jax.nn.gradient import add_broadcast, broadcast, scale_gradient, scan
 from tests.helpers import barriers
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from convs2s_jax.core.tokens import PAD
-from convs2s_jax.nn.positions import sinusoidal
+from convs2s_jax.nn.embedding import sinusoidal
 
 
 def test_first_half_are_sines_and_second_half_cosines_of_falling_frequency():

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from convs2s_jax.nn.winograd import tile, transforms, winograd
+from convs2s_jax.nn.cpu import tile, transforms, winograd
 from convs2s_jax.training import flops
 from tests.helpers import array, drills_but
 

@@ -190,7 +190,7 @@ def test_gradients_of_an_update_cost_three_times_the_forward_pass_and_those_of_t
 )
 def test_recomputed_layers_are_no_work_of_the_model(encoder, decoder):
     plain = gradient_flops(model_of(encoder, decoder, scan_layers=0))
-    again = gradient_flops(model_of(encoder, decoder, scan_layers=0, remat=True))
+    again = gradient_flops(model_of(encoder, decoder, scan_layers=0, remat="block"))
     assert plain.recomputed == 0
     assert again.model == plain.model
     assert plain.model / 12 < again.recomputed < plain.model / 2

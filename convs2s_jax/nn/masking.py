@@ -1,9 +1,13 @@
-"""Pooling over time, from a sequence of any length to one vector (Collobert et al. 2011; Kim 2014)."""
+"""Masking of padded positions, and pooling over time: from a sequence of any length to one vector (Kim 2014)."""
 
 import jax.numpy as jnp
 
-from convs2s_jax.nn.padding import zero_padding
 from convs2s_jax.nn.types import Array, accumulation_dtype
+
+
+def zero_padding(x: Array, mask: Array) -> Array:
+    """Keep x [B, S, C] where mask [B, S] is True and set it to zero elsewhere."""
+    return jnp.where(mask[:, :, None], x, jnp.zeros_like(x))
 
 
 def maximum(x: Array, mask: Array) -> Array:

@@ -1,0 +1,272 @@
+"""What XLA's CPU compiler needs written in another way to be fast, or computes faster by another algorithm.
+
+On other devices the same functions are used where they cost nothing; barriers exist on CPUs only.
+"""
+
+from collections.abc import Sequence
+from functools import cache, partial
+from math import prod
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from convs2s_jax.nn.types import Array, accumulation_dtype
+
+EPSILON = 1e-5
+"""Added to the variance of a layer normalisation. It is PyTorch's default, which fairseq uses."""
+
+# Barriers against recomputation
+
+
+@jax.custom_jvp
+def materialise_gradient(x: Array) -> Array:
+    """Identity whose gradient XLA's CPU compiler materialises once instead of recomputing it in each use.
+
+    A linear map uses this gradient three times, and dropout masks would be recomputed with it each time.
+    """
+    return x
+
+
+@materialise_gradient.defjvp
+def _materialised_tangent(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    return primals[0], materialise_on_cpu(tangents[0])
+
+
+@jax.jit  # so that it is traced once for each shape
+def materialise_on_cpu(x: Array) -> Array:
+    """Return x behind a barrier on CPU, so that XLA materialises it instead of fusing its producers with its consumers.
+
+    XLA's other compilers make better fusion decisions without a barrier, and need less memory traffic
+    (docs/performance-log.md).
+    """
+    apart: Array = jax.lax.platform_dependent(x, cpu=jax.lax.optimization_barrier, default=lambda x: x)
+    return apart
+
+
+# Matrix products in bfloat16
+
+
+def tangent_product(x: Array, dw: Array, precision: str | None = None) -> Array:
+    """Multiply x dw over the last axis, [..., C] and [C, D] -> [..., D]: the derivative of y = x w in the direction dw.
+
+    In reverse mode it becomes the gradient of the kernel: the product dy' x over all axes but the last, then a
+    transposition. XLA's CPU compiler would fuse the two and choose a slow layout, so they are kept apart there.
+
+    Args:
+      x: an array with at least two axes.
+      dw: the tangent of a kernel.
+      precision: precision of the product, as in `jax.lax.Precision`.
+    """
+    return jnp.einsum("...C,DC->...D", x, materialise_on_cpu(dw.T), precision=precision)
+
+
+@jax.custom_jvp
+def matmul(x: Array, w: Array) -> Array:
+    """Multiply x w over the last axis of x [..., C] and w [C, D], as a product of two matrices.
+
+    The derivative with respect to w is `tangent_product`, which XLA's CPU compiler computes faster in bfloat16.
+    """
+    return _matmul_2d(x, w)
+
+
+@matmul.defjvp
+def _matmul_tangent(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Product rule: dy = dx w + x dw."""
+    (x, w), (dx, dw) = primals, tangents
+    return _matmul_2d(x, w), _matmul_2d(dx, w) + tangent_product(x, dw)
+
+
+def _matmul_2d(x: Array, w: Array) -> Array:
+    return (x.reshape(-1, x.shape[-1]) @ w).reshape(*x.shape[:-1], w.shape[-1])
+
+
+# Convolutions as matrix products
+
+
+def convolution(w: Array, x: Array) -> Array:
+    """Convolve x [B, T + K - 1, C] with w [K, C, D]:  y = windows(x) w,  dw = windows(x)' dy,  dx_{t+j} += dy_t w_j'.
+
+    The backward pass saves x, not its windows. These three formulas were the fastest of those measured. Unlike the
+    gradient of XLA's convolution, they are fast inside a loop.
+    """
+    return _convolution(w, x, jax.default_matmul_precision.value)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(2,))
+def _convolution(w: Array, x: Array, precision: str | None) -> Array:
+    """JAX may trace the derivative outside the context that sets `precision`, so it is passed."""
+    return jnp.einsum("BTX,XD->BTD", windows(x, len(w)), w.reshape(-1, w.shape[-1]), precision=precision)
+
+
+@_convolution.defjvp
+def _convolution_tangent(
+    precision: str | None, primals: tuple[Array, Array], tangents: tuple[Array, Array]
+) -> tuple[Array, Array]:
+    return _convolution(*primals, precision), _convolution_of_tangents(precision, *primals, *tangents)
+
+
+@partial(jax.checkpoint, prevent_cse=False, static_argnums=0)
+def _convolution_of_tangents(precision: str | None, w: Array, x: Array, dw: Array, dx: Array) -> Array:
+    """Compute dy_t = windows(x)_t dw + sum_j dx_{t+j} w_j, written so that its transpose is the fast reverse mode.
+
+    The transpose sums over the taps in float32 or better and in the opposite order, so the last tap comes first here.
+    """
+    width, _, outputs = w.shape
+    dy = tangent_product(windows(x, width), dw.reshape(-1, outputs), precision)
+    dx = dx.astype(accumulation_dtype(x.dtype))
+    for j in reversed(range(width)):
+        part = dx[:, j : j + dy.shape[1]]
+        dy += jnp.einsum("BTC,CD->BTD", part, w[j], precision=precision, preferred_element_type=dy.dtype)
+    return dy
+
+
+def windows(x: Array, width: int) -> Array:
+    """Collect the inputs that each output position sees, [B, T + K - 1, C] -> [B, T, K * C]."""
+    count = x.shape[1] - width + 1
+    return jnp.concatenate([x[:, j : j + count] for j in range(width)], axis=-1)
+
+
+# Layer normalisation
+
+
+@jax.custom_jvp
+def normalised(x: Array, scale: Array, shift: Array) -> Array:
+    """Compute scale r z + shift,  z = x - mean(x),  r = 1 / sqrt(mean(z^2) + 1e-5).
+
+    The backward pass saves z and r.
+    """
+    z, r = _centred(x)
+    return z * r * scale + shift
+
+
+@normalised.defjvp
+def _normalised_tangent(
+    primals: tuple[Array, Array, Array], tangents: tuple[Array, Array, Array]
+) -> tuple[Array, Array]:
+    x, scale, shift = primals
+    z, r = _centred(x)
+    # otherwise XLA's CPU compiler would recompute the result in each of its uses
+    return materialise_on_cpu(z * r * scale + shift), _normalised_of_tangents(z, r, scale, *tangents)
+
+
+@partial(jax.checkpoint, prevent_cse=False)
+def _normalised_of_tangents(z: Array, r: Array, scale: Array, dx: Array, dscale: Array, dshift: Array) -> Array:
+    """Compute dy = scale r (dx - mean(dx) - n mean(n dx)) + n dscale + dshift,  n = r z.
+
+    Its transpose is the gradient of x in few passes:  dx = g - mean(g) - n mean(n g)  with g = r scale dy.
+    """
+    n = z * r
+    along = jnp.mean(n * dx, axis=-1, keepdims=True)
+    return scale * r * (dx - jnp.mean(dx, axis=-1, keepdims=True) - n * along) + n * dscale + dshift
+
+
+def _centred(x: Array) -> tuple[Array, Array]:
+    """Compute z = x - mean(x) and r = 1 / sqrt(mean(z^2) + 1e-5) over the last axis."""
+    z = x - jnp.mean(x, axis=-1, keepdims=True)
+    return z, jax.lax.rsqrt(jnp.mean(jnp.square(z), axis=-1, keepdims=True) + EPSILON)
+
+
+# Convolutions with fewer multiplications (Winograd 1980; Lavin and Gray 2016, "Fast Algorithms for Convolutional Neural
+# Networks", section 4)
+
+POINTS = (0, 1, -1, 2, -2)
+"""Where the polynomials behind the transforms are evaluated, besides at infinity."""
+
+MOST_PRODUCTS = len(POINTS) + 1
+"""The number of products n of the largest tile."""
+
+Matrix = tuple[tuple[float, ...], ...]
+
+
+class Transforms(NamedTuple):
+    """The transform matrices for tiles of m outputs and kernels of width K, n = m + K - 1.
+
+    Attributes:
+      inputs: B', [n, n].
+      taps: G, [n, K].
+      outputs: A', [m, n].
+    """
+
+    inputs: Matrix
+    taps: Matrix
+    outputs: Matrix
+
+
+@cache
+def transforms(outputs: int, width: int) -> Transforms:
+    """Return the transforms for m `outputs` and K = `width`, by the transposed method of Toom and Cook.
+
+    Row i of B' contains the coefficients of the product of all (t - p) except that of point i, and G divides by its
+    value at point i. The last row is for the point at infinity.
+    """
+    points = POINTS[: outputs + width - 2]
+    others = [[q for q in points if q != p] for p in points]
+    scales = [prod(p - q for q in rest) for p, rest in zip(points, others, strict=True)] + [1]
+    inputs = [[*_coefficients(rest), 0] for rest in others] + [_coefficients(points)]
+    taps = [[a / s for a in row] for row, s in zip(_powers(points, width), scales, strict=True)]
+    values = _powers(points, outputs)
+    results = [[row[t] for row in values] for t in range(outputs)]
+    return Transforms(inputs=_matrix(inputs), taps=_matrix(taps), outputs=_matrix(results))
+
+
+def tile(length: int, width: int) -> int:
+    """Return the smallest m whose tiles cover this many outputs with the fewest products. 1 is the plain sum."""
+    largest = max(MOST_PRODUCTS - width + 1, 1)
+    return min(range(1, largest + 1), key=lambda m: -(-length // m) * (m + width - 1))
+
+
+@jax.jit  # so that equal layers are traced once
+def winograd(w: Array, x: Array) -> Array:
+    """Convolve x [B, T + K - 1, C] with w [K, C, D], 2 <= K <= 5: [B, T, D], computed in float32 or better.
+
+    A tile of m outputs is  y = A' [(G w) * (B' x)],  where * stands for n = m + K - 1 products, here matrix products
+    over the channels. The plain sum over taps needs m K of them, or 12 instead of 6 with K = 3 and m = 4. A, B and G
+    have small constants, so the rest are sums of inputs, taps and results. Gradients need equally few products.
+
+    The price is rounding. In float32 the errors of such a tile are about 3e-6 of the largest output, ten times those of
+    the sum. They grow with n, so n is at most 6.
+
+    JAX sees that it is linear in w and in x, so it has derivatives of every kind and order.
+    """
+    width, inputs, channels = w.shape
+    dtype, w, x = w.dtype, w.astype(accumulation_dtype(w.dtype)), x.astype(accumulation_dtype(x.dtype))
+    rows, length = x.shape[0], x.shape[1] - width + 1
+    m = tile(length, width)
+    tiles = -(-length // m)
+    by = transforms(m, width)
+    x = jnp.pad(x, ((0, 0), (0, m * (tiles + _beyond(m, width)) - x.shape[1]), (0, 0))).reshape(rows, -1, m, inputs)
+    read = [x[:, i // m : i // m + tiles, i % m].reshape(rows * tiles, inputs) for i in range(m + width - 1)]
+    products = [
+        _sum(of_inputs, read) @ _sum(of_taps, list(w)) for of_inputs, of_taps in zip(by.inputs, by.taps, strict=True)
+    ]
+    y = jnp.stack([_sum(row, products).reshape(rows, tiles, channels) for row in by.outputs], axis=2)
+    return y.reshape(rows, tiles * m, channels)[:, :length].astype(dtype)
+
+
+def _beyond(outputs: int, width: int) -> int:
+    """Return how many tiles beyond itself the last one reads."""
+    return -(-(width - 1) // outputs)
+
+
+def _sum(coefficients: Sequence[float], arrays: Sequence[Array]) -> Array:
+    """Sum arrays times coefficients, in their dtype; arrays with coefficient 0 are skipped."""
+    terms = [a if c == 1 else c * a for c, a in zip(coefficients, arrays, strict=True) if c]
+    return sum(terms[1:], terms[0])
+
+
+def _powers(points: Sequence[int], count: int) -> list[list[int]]:
+    """Return 1, t, ..., t^(count - 1) at each point; at infinity only the highest power counts."""
+    return [[p**j for j in range(count)] for p in points] + [[int(j == count - 1) for j in range(count)]]
+
+
+def _coefficients(roots: Sequence[int]) -> list[int]:
+    """Return the coefficients of the product of all (t - r), lowest power first."""
+    found = [1]
+    for r in roots:
+        found = [up - r * same for up, same in zip([0, *found], [*found, 0], strict=True)]
+    return found
+
+
+def _matrix(rows: Sequence[Sequence[float]]) -> Matrix:
+    return tuple(tuple(float(a) for a in row) for row in rows)
