@@ -212,12 +212,12 @@ schedules: force_anneal one epoch late
 training/schedule.py  training/test_schedule.py -k fixed
 - (epoch + 1 - cfg.force_anneal)
 + (epoch - cfg.force_anneal)
-mesh sums: the sums of one device
-training/by_device.py  training/test_parallel.py -k gradients_are_those_of_one_device
-- return grads, lax.psum(sums, ROWS)
-+ return grads, sums
+mesh sums: the gradients of one device
+training/parallel.py  training/test_by_device.py -k updates_of_several
+- lax.psum(sent, "data") if dim < 0
++ sent if dim < 0
 mesh sums: pmap keeps the sums of one device
-training/by_pmap.py  training/test_own_update.py -k pmap
+training/parallel.py  training/test_own_update.py -k pmap
 - lax.psum(total[1], "data")
 + total[1]
 accumulation: a batch counts in the next update too

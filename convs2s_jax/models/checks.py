@@ -17,7 +17,7 @@ from convs2s_jax.core.tokens import SPECIAL
 from convs2s_jax.models.kinds import Memory
 from convs2s_jax.nn.embedding import Embedding
 from convs2s_jax.nn.quantized import is_quantized
-from convs2s_jax.nn.sharded_params import any_sharded, is_sharded
+from convs2s_jax.nn.sharding import any_sharded
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Array, Tree
 from convs2s_jax.nn.weight_norm import Normed
@@ -35,9 +35,8 @@ def check_params(params: Any, record: type) -> None:
                 f"params are those of several models, with an embedding table of shape {node.table.shape} in place of "
                 "[V, E]: map the function over them with jax.vmap, or pass the parameters of one model"
             )
-    for leaf in jax.tree.leaves(params, is_leaf=is_sharded):
-        if not is_sharded(leaf):
-            check_axes("params", leaf)
+    for leaf in jax.tree.leaves(params):
+        check_axes("params", leaf)
 
 
 def check_config(cfg: Any, record: type, *, name: str = "cfg") -> None:

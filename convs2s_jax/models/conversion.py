@@ -17,7 +17,7 @@ from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.embedding import Embedding
 from convs2s_jax.nn.layer_norm import LayerNorm
 from convs2s_jax.nn.quantized import Quantized, is_quantized, quantize
-from convs2s_jax.nn.sharded_params import ShardedParam, any_sharded, gather, gathered_by_layer, is_sharded
+from convs2s_jax.nn.sharding import ShardedKernel
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Array, Tree
 
@@ -39,7 +39,7 @@ def split(params: Params, cfg: ModelConfig) -> Params:
 
 
 def cast(params: T, cfg: Any) -> T:
-    """Cast parameters to the dtype of the computation, and gather sharded ones (`nn.sharded_params`) unless layers do.
+    """Cast parameters to the dtype of the computation.
 
     If `cfg.dtype` is float32, float64 stays as it is.
 
@@ -48,14 +48,12 @@ def cast(params: T, cfg: Any) -> T:
       cfg: its config; only `dtype` is read.
     """
     if cfg.dtype == "float32":
-        params = jax.tree.map(lambda x: x.astype(jnp.float32) if x.dtype in _HALVES else x, params, is_leaf=is_sharded)
-    else:
-        params = in_dtype(params, cfg.dtype)
-    return gather_before_layers(params, cfg) if any_sharded(params) else params
+        return jax.tree.map(lambda x: x.astype(jnp.float32) if x.dtype in _HALVES else x, params)
+    return in_dtype(params, cfg.dtype)
 
 
 def in_dtype(params: T, dtype: DTypeLike) -> T:
-    """Cast parameters to a dtype, including sharded ones, without gathering them.
+    """Cast parameters to a dtype.
 
     Embeddings stay in float32, since their gradients add up row by row. So do the parameters of layer normalisation.
     """
@@ -64,33 +62,9 @@ def in_dtype(params: T, dtype: DTypeLike) -> T:
         return x if isinstance(x, Embedding | LayerNorm) else x.astype(dtype)
 
     converted: T = jax.tree.map(
-        convert, params, is_leaf=lambda x: isinstance(x, Embedding | LayerNorm | ShardedParam | Quantized)
+        convert, params, is_leaf=lambda x: isinstance(x, Embedding | LayerNorm | ShardedKernel | Quantized)
     )
     return converted
-
-
-def gather_before_layers(params: T, cfg: Any) -> T:
-    """Gather sharded parameters, except those in `blocks` that are not `early`: layers gather them.
-
-    Embedding tables are sent in the dtype of the computation.
-    """
-
-    def table(x: Any) -> Any:
-        if not is_sharded(x):
-            return x
-        return gather(x if cfg.dtype == "float32" else x.astype(cfg.dtype)).astype(x.dtype)
-
-    def convert(path: tuple[Any, ...], x: Any) -> Any:
-        name = path_of(path)
-        if isinstance(x, Embedding):
-            return Embedding(table=table(x.table), positions=table(x.positions))
-        left_to_layer = is_sharded(x) and not x.early and gathered_by_layer(name)
-        return x if left_to_layer else gather(x)
-
-    gathered: T = jax.tree_util.tree_map_with_path(
-        convert, params, is_leaf=lambda x: isinstance(x, Embedding | ShardedParam)
-    )
-    return gathered
 
 
 def precompute(params: Params, cfg: ModelConfig) -> Params:

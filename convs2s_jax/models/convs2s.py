@@ -15,7 +15,7 @@ from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import convs2s_fast
 from convs2s_jax.models.convolutions import ConvolutionConfig, DenseConfig
 from convs2s_jax.models.convs2s_fast import ProjectedSource, Tables, Words
-from convs2s_jax.models.execution import ExecutionConfig, mark_product, save_for_backward
+from convs2s_jax.models.execution import ExecutionConfig, mark_product
 from convs2s_jax.models.kinds import (
     Cache,
     DecoderConfig,
@@ -29,7 +29,6 @@ from convs2s_jax.models.kinds import (
     fields_after,
 )
 from convs2s_jax.nn import affine, attention, convolution, embedding, output, struct
-from convs2s_jax.nn.activation_sharding import all_gather_channels, replicate_channels, shard_channels
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.attention import MultiStepAttention
 from convs2s_jax.nn.convolution import DenseForm, glu
@@ -38,7 +37,7 @@ from convs2s_jax.nn.embedding import Embedding, embed, length_after, position_ro
 from convs2s_jax.nn.gradient import scale_gradient
 from convs2s_jax.nn.initialisation import init_each
 from convs2s_jax.nn.masking import mean, zero_padding
-from convs2s_jax.nn.sharded_params import any_sharded, gather
+from convs2s_jax.nn.sharding import all_gather_channels, replicate_channels, shard_channels
 from convs2s_jax.nn.types import SQRT_HALF, Array, Key, Tree
 
 
@@ -439,12 +438,8 @@ def residual(outputs: Sequence[Array], layer: ConvLayer, projection: Affine | No
 
 
 def mark_conv_output(y: Array, form: DenseForm) -> Array:
-    """Mark y, the output of a convolution, for `with_remat`, so that layers that gather their kernels save it.
-
-    They recompute everything else, since attention has a small part of the operations and half of the activations. In a
-    loop ("products"), the outputs of all its layers would be in memory together, so `remat` has to request them.
-    """
-    return mark_product(y) if form == "products" else save_for_backward(y)
+    """Mark y, the output of a convolution, as that of products if it is (`execution.mark_product`)."""
+    return mark_product(y) if form == "products" else y
 
 
 def gated(y: Array) -> Array:
@@ -507,11 +502,10 @@ def apply_layers(
     """
     outputs: list[Any] = [x]
     made: list[Tree] = []
-    sharded = any_sharded(items)
     for run in runs(layers, [jax.tree.structure(item) for item in items], cfg.shortest_loop):
         scanned = len(run) > 1
-        apply: BoundLayer = partial(_with_gathered_kernels, partial(layer, layers[run.start], cfg.form(scanned)))
-        apply = cfg.with_remat(apply, scanned=scanned, sharded=sharded, named=True)
+        apply: BoundLayer = partial(layer, layers[run.start], cfg.form(scanned))
+        apply = cfg.with_remat(apply, scanned=scanned)
         if scanned:
             stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(items[i] for i in run))
             x, ys = jax.lax.scan(partial(_body, apply), outputs[-1], stacked)
@@ -523,10 +517,6 @@ def apply_layers(
             made.append(y)
         outputs += [None] * (len(run) - 1) + [x]
     return outputs[-1], made
-
-
-def _with_gathered_kernels(apply: BoundLayer, item: Tree, outputs: Sequence[Array]) -> tuple[Array, Tree]:
-    return apply(gather(item), outputs)
 
 
 def _body(apply: BoundLayer, x: Array, item: Tree) -> tuple[Array, Tree]:

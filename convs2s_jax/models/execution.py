@@ -48,10 +48,7 @@ class ExecutionConfig:
         "none": save all. "block": save the input of each layer. "dots": save outputs of matrix products and
         convolutions. "offload": save outputs of matrix products without batch axes, in host memory (GPU, TPU); this
         recomputes convolutions of the form "xla". In recurrent decoders that attend at each time step, a block is one
-        time step. With mesh.fsdp, if layers gather their own kernels, all layers of the encoder or decoder save less
-        with "none": only outputs of products and convolutions. In ConvS2S they save only outputs of convolutions,
-        except those of the form "products", which "auto" uses in loops (on CPUs for gradients in bfloat16 with jax 0.11
-        and newer). True and False of earlier versions are "block" and "none".
+        time step. True and False of earlier versions are "block" and "none".
       convolution: how dense convolutions are computed, "xla", "products" or "winograd" (`nn.convolution`). "auto" uses
         products inside a loop and XLA's convolution elsewhere. There are two exceptions, for gradients on CPUs: in
         bfloat16 with jax 0.11 and newer, products (decision 0046); otherwise "winograd", which is faster and rounds
@@ -92,8 +89,6 @@ class ExecutionConfig:
         layer: F,
         *,
         scanned: bool = False,
-        sharded: bool = False,
-        named: bool = False,
         static: tuple[int, ...] = (),
     ) -> F:
         """Wrap the function of a layer in `jax.checkpoint`, with the policy of `remat`.
@@ -101,16 +96,11 @@ class ExecutionConfig:
         Args:
           layer: any function of parameters and arrays.
           scanned: whether it is the body of a loop.
-          sharded: whether any layer of its stack gathers its kernels, `nn.sharded_params.ShardedParam`s. If so, "none"
-            saves outputs of products but no gathered kernels.
-          named: whether the layer calls `save_for_backward` on what is worth saving in that case, instead of all
-            outputs of products.
           static: indices of its arguments that are not arrays.
         """
-        if self.remat == "none" and not sharded:
+        if self.remat == "none":
             return layer
-        products: Any = _SAVED if named and self.remat == "none" else _products
-        policy = {"block": None, "offload": _offloaded}.get(self.remat, products)
+        policy: Any = {"block": None, "offload": _offloaded, "dots": _products}[self.remat]
         checkpointed: Any = jax.checkpoint(layer, prevent_cse=not scanned, static_argnums=static, policy=policy)
         same: F = checkpointed
         return same
@@ -147,12 +137,6 @@ class ExecutionConfig:
         return dataclasses.replace(self, **chosen)
 
 
-def save_for_backward(x: Array) -> Array:
-    """Mark x as worth saving, for policies of `jax.checkpoint` (`ExecutionConfig.with_remat`)."""
-    named: Array = checkpoint_name(x, _SAVE)
-    return named
-
-
 def mark_product(x: Array) -> Array:
     """Mark x as the output of matrix products, which policies do not see in a function with a custom derivative."""
     named: Array = checkpoint_name(x, _PRODUCT)
@@ -162,7 +146,7 @@ def mark_product(x: Array) -> Array:
 def _products(primitive: Any, *_: Any, **params: Any) -> bool:
     """Policy that saves outputs of products: they are expensive, and none depends on kernels alone."""
     return primitive.name in ("dot_general", "conv_general_dilated") or (
-        primitive.name == "name" and params["name"] in (_SAVE, _PRODUCT)
+        primitive.name == "name" and params["name"] == _PRODUCT
     )
 
 
@@ -171,8 +155,7 @@ def _offloaded(primitive: Any, *shapes: Any, **params: Any) -> Any:
     return (_OFFLOAD_NAMED if primitive.name == "name" else _OFFLOAD_DOTS)(primitive, *shapes, **params)
 
 
-_SAVE, _PRODUCT = "worth keeping", "matrix product"
-_SAVED = jax.checkpoint_policies.save_only_these_names(_SAVE)
+_PRODUCT = "matrix product"
 _TO_HOST = {"offload_src": "device", "offload_dst": "pinned_host"}
 _OFFLOAD_DOTS = jax.checkpoint_policies.offload_dot_with_no_batch_dims(**_TO_HOST)
 _OFFLOAD_NAMED: Any = jax.checkpoint_policies.save_and_offload_only_these_names(

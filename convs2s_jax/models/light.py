@@ -34,7 +34,6 @@ from convs2s_jax.nn.gradient import scale_gradient
 from convs2s_jax.nn.layer_norm import LayerNorm
 from convs2s_jax.nn.masking import mean, zero_padding
 from convs2s_jax.nn.multihead import Multihead, SourceHeads
-from convs2s_jax.nn.sharded_params import any_sharded, gather
 from convs2s_jax.nn.types import Array, Key
 
 
@@ -273,7 +272,7 @@ def encode(params: LightEncoderParams, cfg: LightEncoderConfig, src: Array, opti
     keys = split_key(options.key, len(cfg.layers) + 1)
 
     def layer(block: LightEncoderBlock, width: int, x: Array, key: Key | None) -> Array:
-        block, k = gather(block), split_key(key, 4)
+        k = split_key(key, 4)
         conv, ffn = block.convolution, block.feed_forward
         w, z = taps_and_input(conv, cfg, sublayer_input(conv.norm, cfg, x), k[0], mask)
         y = linear(conv.map_out, depthwise(w, z, padding=((width - 1) // 2, width // 2)))
@@ -281,7 +280,7 @@ def encode(params: LightEncoderParams, cfg: LightEncoderConfig, src: Array, opti
         y = feed_forward(ffn, cfg, sublayer_input(ffn.norm, cfg, x), k[1])
         return sublayer_output(ffn.norm, cfg, x, y, rate, k[3])
 
-    apply = options.execution.with_remat(layer, sharded=any_sharded(params.blocks), static=(1,))
+    apply = options.execution.with_remat(layer, static=(1,))
     dtype = params.blocks[0].convolution.map_in.w.dtype
     x = dropout(embed(params.embedding, cfg, src).astype(dtype), rate, keys[0])
     for block, width, k in zip(params.blocks, cfg.layers, keys[1:], strict=True):
@@ -404,7 +403,7 @@ def prepare(params: LightDecoderParams, cfg: LightDecoderConfig, memory: Memory)
     """
     # so that the gradients of all layers are summed once
     keys, values = materialise_gradient(memory.keys), materialise_gradient(memory.values)
-    heads = [multihead.map_source(gather(block.attention.heads), cfg.heads, keys, values) for block in params.blocks]
+    heads = [multihead.map_source(block.attention.heads, cfg.heads, keys, values) for block in params.blocks]
     return dataclasses.replace(memory, keys=tuple(heads), values=(), prepared=True)
 
 
@@ -430,7 +429,7 @@ def advance(
     keys, rate = split_key(options.key, len(cfg.layers) + 1), options.rate
 
     def layer(block: LightDecoderBlock, history: Array, source: SourceHeads, x: Array, key: Key | None) -> Any:
-        block, k = gather(block), split_key(key, 6)
+        k = split_key(key, 6)
         conv, attention, ffn = block.convolution, block.attention, block.feed_forward
         w, z = taps_and_input(conv, cfg, sublayer_input(conv.norm, cfg, x), k[0])
         z, after = convolution.causal(partial(depthwise, w), history, z)
@@ -441,7 +440,7 @@ def advance(
         y = feed_forward(ffn, cfg, sublayer_input(ffn.norm, cfg, x), k[2])
         return sublayer_output(ffn.norm, cfg, x, y, rate, k[5]), after, a
 
-    apply = options.execution.with_remat(layer, sharded=any_sharded(params.blocks))
+    apply = options.execution.with_remat(layer)
     dtype = params.blocks[0].convolution.map_in.w.dtype
     x = dropout(embed(params.embedding, cfg, tokens, cache.length).astype(dtype), rate, keys[0])
     histories, weights = [], []

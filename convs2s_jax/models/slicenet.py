@@ -41,7 +41,6 @@ from convs2s_jax.nn.embedding import Embedding, embed, length_after, position_em
 from convs2s_jax.nn.gradient import scale_gradient
 from convs2s_jax.nn.layer_norm import LayerNorm, normalise
 from convs2s_jax.nn.masking import mean, zero_padding
-from convs2s_jax.nn.sharded_params import any_sharded, gather
 from convs2s_jax.nn.types import Array, Key, accumulation_dtype
 
 ATTENTION = ((5, 1), (5, 4))
@@ -385,8 +384,8 @@ def advance(
     timing = timing_of(cfg, tokens, cache.length, dim, dtype)
     source = (memory.keys.astype(dtype), memory.values.astype(dtype), memory.mask)
 
-    def block(params: SliceNetBlock, before: Any, x: Array, key: Key | None) -> tuple[Array, Array, Any]:
-        params, (before, queries) = gather(params), before
+    def block(params: SliceNetBlock, cached: Any, x: Array, key: Key | None) -> tuple[Array, Array, Any]:
+        before, queries = cached
         y, early = causal_steps(params.steps[:2], cfg.shapes[:2], before[:2], x)
         z, late = causal_steps(params.steps[2:], cfg.shapes[2:], before[2:], x + y)
         y = dropout(x + z, rate, key)
@@ -397,7 +396,7 @@ def advance(
     fetched, a, queries = attend(params.attention, queries, g, timing, *source)
     x, merged = causal_steps(params.merge, MERGE, merged, jnp.concatenate([fetched, g], axis=-1))
     weights, after = [a], [(merged, queries)]
-    apply = options.execution.with_remat(block, sharded=any_sharded(params.blocks))
+    apply = options.execution.with_remat(block)
     for p, before, k in zip(params.blocks, blocks, keys[1:], strict=True):
         x, a, now = apply(p, before, x, k)
         weights.append(a)

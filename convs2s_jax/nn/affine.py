@@ -9,6 +9,7 @@ from jax.typing import DTypeLike
 from convs2s_jax.nn import cpu, draws, struct
 from convs2s_jax.nn.gradient import add_broadcast
 from convs2s_jax.nn.quantized import Quantized, product
+from convs2s_jax.nn.sharding import gathers_kernel
 from convs2s_jax.nn.types import Array, Key
 
 
@@ -63,6 +64,7 @@ def xavier(key: Key, inputs: int, outputs: int, *, gain: float = 1.0) -> Affine:
     return Affine(w=draws.uniform(key, (inputs, outputs), bound), b=jnp.zeros(outputs))
 
 
+@gathers_kernel
 def linear(params: Affine, x: Array) -> Array:
     """Apply y = x w + b over the last axis: [..., C] -> [..., D], in the dtype of w."""
     return add_bias(matmul(x, params.w), params.b)

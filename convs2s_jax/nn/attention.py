@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from convs2s_jax.nn import affine, struct
-from convs2s_jax.nn.activation_sharding import replicate_channels, shard_channels
 from convs2s_jax.nn.affine import Affine, linear
+from convs2s_jax.nn.sharding import replicate_channels, shard_channels
 from convs2s_jax.nn.types import SQRT_HALF, Array, Key, accumulation_dtype
 
 

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from convs2s_jax.nn import cpu, draws
 from convs2s_jax.nn.affine import Affine, add_bias, matmul
 from convs2s_jax.nn.quantized import is_quantized
+from convs2s_jax.nn.sharding import gathers_kernel
 from convs2s_jax.nn.types import Array, Key
 
 DenseForm = Literal["xla", "products", "winograd"]
@@ -84,6 +85,7 @@ def init(key: Key, width: int, inputs: int, outputs: int, *, keep: float = 1.0) 
     return Affine(w=std * draws.normal(key, (width, inputs, outputs)), b=jnp.zeros(outputs))
 
 
+@gathers_kernel
 def dense(params: Affine, x: Array, form: DenseForm = "xla") -> Array:
     """Dense convolution y_t = b + sum_j x_{t+j} w_j, in which every output channel sees every input channel.
 

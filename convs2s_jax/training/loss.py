@@ -4,6 +4,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import AxisType
 
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import conversion, encoder_decoder
@@ -15,6 +16,7 @@ from convs2s_jax.nn.dropout import split_key
 from convs2s_jax.nn.gradient import scan
 from convs2s_jax.nn.types import Array, Key, accumulation_dtype
 from convs2s_jax.training.batch import Batch, LossSums
+from convs2s_jax.training.mesh import ROWS
 from convs2s_jax.training.softmax import summed_cross_entropy
 
 CHUNKS = 8
@@ -57,7 +59,8 @@ def loss(
     batch: Batch,
     *,
     smoothing: float | Array = 0.0,
-    shards: int = 1,
+    shards: int | None = None,
+    first_order: bool = False,
     key: Key | None = None,
 ) -> LossSums:
     """Return the summed loss of a batch. It has derivatives in forward and in reverse mode, of any order.
@@ -67,42 +70,37 @@ def loss(
       cfg: model.
       batch: sentence pairs.
       smoothing: label smoothing, in [0, 1), a number or an array [], which can be traced.
-      shards: number of shards of the rows, a divisor of B.
+      shards: number of shards of the rows, a divisor of B; None for that of the mesh of the program being traced.
+      first_order: for the training step: faster, with a gradient of `LossSums.loss` only, in reverse mode only. The
+        gradient of the softmax layer is computed in the forward pass (`training.softmax`), and `smoothing` is static.
       key: for dropout, one key or the keys [B] of `nn.dropout.row_keys`; None for no dropout.
 
     Raises:
       ValueError: src and tgt differ in rows, `shards` does not divide them, or `smoothing` is out of range or has
         axes.
     """
+    if first_order:
+        check_static("smoothing", smoothing)
+    shards = _row_shards() if shards is None else shards
     params, features = _features(params, cfg, batch, smoothing, shards, key)
-    smoothing = smoothing if isinstance(smoothing, jax.Array) else float(smoothing)
-    total, nll = _projected(params, cfg, features, batch.tgt, smoothing, shards)
+    if first_order:
+        with matmul_precision_context(cfg.matmul_precision):
+            layer = encoder_decoder.output_layer(params, cfg, features.dtype)
+            rows = cfg.execution.rows_of_scores
+            total, nll = summed_cross_entropy(
+                layer, features, batch.tgt, smoothing=float(smoothing), shards=shards, rows=rows
+            )
+    else:
+        smoothing = smoothing if isinstance(smoothing, jax.Array) else float(smoothing)
+        total, nll = _projected(params, cfg, features, batch.tgt, smoothing, shards)
     return LossSums(loss=total, nll=nll, tokens=jnp.sum(batch.tgt != PAD))
 
 
-def training_loss(
-    params: Params,
-    cfg: ModelConfig,
-    batch: Batch,
-    *,
-    smoothing: float = 0.0,
-    shards: int = 1,
-    key: Key | None = None,
-) -> LossSums:
-    """`loss` for the training step: faster, with a gradient of `LossSums.loss` only and no forward mode.
-
-    It computes the gradient of the softmax layer in the forward pass (`training.softmax`). Arguments as in `loss`, but
-    `smoothing` is static.
-    """
-    check_static("smoothing", smoothing)
-    smoothing = float(smoothing)
-    params, features = _features(params, cfg, batch, smoothing, shards, key)
-    with matmul_precision_context(cfg.matmul_precision):
-        layer = encoder_decoder.output_layer(params, cfg, features.dtype)
-        total, nll = summed_cross_entropy(
-            layer, features, batch.tgt, smoothing=smoothing, shards=shards, rows=cfg.execution.rows_of_scores
-        )
-    return LossSums(loss=total, nll=nll, tokens=jnp.sum(batch.tgt != PAD))
+def _row_shards() -> int:
+    """Number of devices over which XLA shards the rows of the program being traced."""
+    mesh = jax.sharding.get_abstract_mesh()
+    types = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    return math.prod(mesh.shape[name] for name, kind in types if name in ROWS and kind == AxisType.Auto)
 
 
 def _features(

@@ -1,34 +1,33 @@
 """An update on any mesh, compiled in one of three modes.
 
 `jit`: the program is written for the whole batch, and XLA partitions it by the shardings of its arguments.
-`shard_map`: each device runs the program on its rows, with named collectives for shards of kernels and gradients over
-`data` and `fsdp`. XLA partitions what `tensor` divides.
+`shard_map`: each row of devices along `data` runs the program on its rows of the batch, with named collectives over
+`data`, and XLA partitions what `fsdp` or `tensor` divide. With one device along `data`, or several along each axis, it
+is `jit`.
 `pmap`: each device runs the program on its rows with all parameters; the axis is `data`.
 All give the same update as one device with the whole batch, dropout included.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import optax
 from jax import lax
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from jax.typing import DTypeLike
 
 from convs2s_jax.core.config import check
 from convs2s_jax.nn import weight_norm
-from convs2s_jax.nn.sharded_params import gather
-from convs2s_jax.nn.types import Array, Key, Tree
-from convs2s_jax.training import by_device, by_pmap, dispatch, gathering, sharding
-from convs2s_jax.training.gathering import EACH_BATCH, Exchange
-from convs2s_jax.training.mesh import (
-    Parallel,
-    ShardingRule,
-    check_mesh,
-    names_of,
-    row_shards,
-    spans_slices,
-)
+from convs2s_jax.nn.affine import Affine
+from convs2s_jax.nn.sharding import ShardedKernel, gather
+from convs2s_jax.nn.trees import path_of
+from convs2s_jax.nn.types import Array, Key, Tree, accumulation_dtype
+from convs2s_jax.training import dispatch, sharding
+from convs2s_jax.training.mesh import Parallel, ShardingRule, check_mesh, names_of, row_shards, spans_slices
 from convs2s_jax.training.step import (
     BatchT,
     Finish,
@@ -40,8 +39,31 @@ from convs2s_jax.training.step import (
     apply_gradients,
     gradients,
     gradients_through_merge,
+    merged_gradients,
     tree_add,
 )
+
+SumDtype = Literal["auto", "float32", "bfloat16"]
+"""The dtype of gradient sums over `data`: "auto" is float32 with named collectives, and left to XLA in programs that it
+partitions, which sum in the dtype of the products."""
+
+
+class Placement(NamedTuple):
+    """Where arrays of an update are, and how gradients are summed.
+
+    Attributes:
+      mesh: devices; None for one.
+      rules: how parameters are sharded, before `sharding.RULES`.
+      layers_gather: the dtype in which layers gather their kernels; None if all are gathered before the loss.
+      sum_dtype: dtype of gradient sums over `data`.
+      accumulates: whether each device accumulates its gradients of several batches before they are summed over `data`.
+    """
+
+    mesh: Mesh | None
+    rules: Sequence[ShardingRule]
+    layers_gather: DTypeLike | None
+    sum_dtype: SumDtype
+    accumulates: bool
 
 
 def compile_steps(
@@ -52,8 +74,9 @@ def compile_steps(
     parallel: Parallel = "jit",
     clip: float = 0.0,
     skip_bad_steps: bool = False,
-    gathers_params: bool = False,
-    exchange: Exchange = EACH_BATCH,
+    layers_gather: DTypeLike | None = None,
+    sum_dtype: SumDtype = "auto",
+    accumulates: bool = False,
     rules: Sequence[ShardingRule] = (),
 ) -> Step[BatchT, SumsT]:
     """Return the compiled functions of an update. Gradients compile once per batch shape, the rest once.
@@ -65,169 +88,279 @@ def compile_steps(
       parallel: "jit", "shard_map" or "pmap".
       clip: maximum gradient norm; larger gradients are scaled down to it. 0 for no clipping.
       skip_bad_steps: whether to leave the state unchanged when the loss or the gradient is not finite.
-      gathers_params: whether the loss gathers parameters that are `nn.sharded_params.ShardedParam`s, as the losses of
-        this package do. Others get full parameters on a mesh too, all gathered at once.
-      exchange: how gradients are reduced over devices.
+      layers_gather: dtype in which the loss computes, if it gathers kernels that are `nn.sharding.ShardedKernel`s, as
+        the losses of this package do; others get full parameters on a mesh too, all gathered at once.
+      sum_dtype: dtype of the sums of gradients over `data`.
+      accumulates: whether updates have several batches, so that gradients are summed over devices once per update.
+        `jit` with `fsdp` does so only if the mesh spans slices, since one sum for each batch mostly takes less time.
       rules: how parameters are sharded, before `sharding.RULES`; `sharding.check_rules` checks them against parameters.
 
     Raises:
-      UserError: a mesh with axes that `parallel` cannot use.
+      UserError: a mesh with axes that `parallel` cannot use, or `sum_dtype` without sums over `data`.
       ValueError: `parallel` is not one of these modes, `clip` is negative or NaN, or the mesh has other axes than
         `mesh.make`.
     """
-    if parallel not in _MODES:
-        raise ValueError(f"parallel is {parallel!r}: use {', '.join(map(repr, _MODES))}")
+    if parallel not in ("jit", "shard_map", "pmap"):
+        raise ValueError(f"parallel is {parallel!r}: use 'jit', 'shard_map', 'pmap'")
     if not clip >= 0:
         raise ValueError(f"clip is {clip}: use a maximum gradient norm above 0, or 0 for no clipping")
+    named = False
     if mesh is not None:
         check_mesh(mesh)
-    loss = loss if gathers_params else _of_gathered(loss)
+        # with three axes, XLA's partitioner ends the process on lookups in a `shard_map` over one (jax 0.10)
+        named = mesh.shape["data"] > 1 and 1 in (mesh.shape["fsdp"], mesh.shape["tensor"])
+        check(
+            sum_dtype == "auto" or named or row_shards(mesh) == 1,
+            f"training.sum_dtype is {sum_dtype}: it is the dtype of sums over data, on meshes where data is above 1 "
+            "and fsdp or tensor is 1; use auto",
+        )
 
     def finish(state: TrainState, total: tuple[Tree, SumsT], rate: Array | None) -> tuple[TrainState, StepSums[SumsT]]:
         return apply_gradients(state, optimizer, *total, rate, clip=clip, skip_bad_steps=skip_bad_steps)
 
-    return _MODES[parallel](loss, finish, mesh, exchange, rules)
+    place = Placement(mesh, rules, layers_gather, sum_dtype, accumulates)
+    if parallel == "pmap":
+        return _pmap(loss, finish, place)
+    if mesh is None or not named:
+        return _jit(loss, finish, place)
+    sums_named = sum_dtype != "auto" or (accumulates and (mesh.shape["fsdp"] == 1 or spans_slices(mesh)))
+    if parallel == "jit" and not sums_named:
+        return _jit(loss, finish, place)
+    for number, rule in enumerate(rules):
+        check(
+            sharding.state_axis(mesh) == "data" or not any("data" in names_of(axes) for axes in rule.axes),
+            f"mesh.rules[{number}].axes contains data, but parallel=shard_map gathers over fsdp only (so does jit if "
+            "training.sum_dtype is set, or data.batch.accumulate is above 1 on several slices); drop it, or use "
+            "parallel=jit with training.sum_dtype=auto and data.batch.accumulate=1",
+        )
+    return _shard_map(loss, finish, place, mesh)
 
 
-def loss_shards(mesh: Mesh, parallel: Parallel, exchange: Exchange = EACH_BATCH) -> int:
-    """Number of shards of the rows that one call of the loss sees."""
-    return row_shards(mesh) if parallel == "jit" and not _by_device(mesh, parallel, exchange) else 1
+def in_use(
+    params: Tree,
+    mesh: Mesh | AbstractMesh | None,
+    rules: Sequence[ShardingRule] = (),
+    dtype: DTypeLike | None = None,
+) -> Tree:
+    """Merged parameters as a loss uses them: sharded over `tensor` only, or `ShardedKernel`s that layers gather.
 
-
-def _by_device(mesh: Mesh, parallel: Parallel, exchange: Exchange) -> bool:
-    """Whether `jit` uses the program of `shard_map`, whose collectives are named.
-
-    Under `jit`, XLA places the reductions: gradients cannot be accumulated per device, nor the dtype of the sum chosen.
-    They are accumulated if a device has those of all its rows, or if the sum over `data` uses the network between
-    slices. With `fsdp`, a reduction for each batch mostly takes less time on TPUs, and always less memory (decision
-    0041).
+    Args:
+      params: sharded as by `sharding.shardings`; within a `shard_map` over `data`, whole along it.
+      mesh: the axes; those that are manual have no part in it.
+      rules: of `sharding.shardings`.
+      dtype: in which sharded arrays are sent. Kernels of the layers in `blocks` are then `ShardedKernel`s if `fsdp`
+        shards them. None: all parameters are gathered here, in their own dtype.
     """
-    accumulates = exchange.reduce_once_per_update and (mesh.shape["fsdp"] == 1 or spans_slices(mesh))
-    return parallel == "jit" and row_shards(mesh) > 1 and (accumulates or exchange.dtype != "auto")
+    manual = mesh.manual_axes if isinstance(mesh, AbstractMesh) else ()
+    if mesh is None or all(size == 1 for axis, size in mesh.shape.items() if axis not in manual):
+        return params
+
+    def shardings(path: str, x: Array) -> tuple[NamedSharding, NamedSharding]:
+        cut = sharding.state_axis(mesh)
+        whole, own = (sharding.spec(path, x.shape, mesh, cut=axis, rules=rules) for axis in (None, cut))
+        own = P(*(sharding.entry([a for a in sharding.axes_of(e) if a not in manual]) for e in own))
+        return NamedSharding(mesh, whole), NamedSharding(mesh, own)
+
+    def array(path: str, x: Array) -> Array:
+        used, stored = shardings(path, x)
+        return gather(x, used, stored, x.dtype if dtype is None or used == stored else dtype).astype(x.dtype)
+
+    def node(path: tuple[Any, ...], x: Any) -> Any:
+        name = path_of(path)
+        if not isinstance(x, Affine):
+            return array(name, x)
+        b = array(f"{name}/b", x.b)
+        used, stored = shardings(f"{name}/w", x.w)
+        if dtype is None or used == stored or sharding.state_axis(mesh) == "data" or "/blocks/" not in name:
+            return Affine(w=array(f"{name}/w", x.w), b=b)
+        return Affine(w=ShardedKernel(x.w, used, stored, x.w.dtype), b=b)
+
+    return jax.tree_util.tree_map_with_path(node, params, is_leaf=lambda x: isinstance(x, Affine))
 
 
-def _of_gathered(loss: Loss[BatchT, SumsT]) -> Loss[BatchT, SumsT]:
-    return lambda params, batch, key: loss(gather(params), batch, key)
-
-
-def _jit(
-    loss: Loss[BatchT, SumsT],
-    finish: Finish[SumsT],
-    mesh: Mesh | None,
-    exchange: Exchange,
-    rules: Sequence[ShardingRule],
-) -> Step[BatchT, SumsT]:
-    if mesh is not None and _by_device(mesh, "jit", exchange):
-        return _shard_map(loss, finish, mesh, exchange, rules)
+def _jit(loss: Loss[BatchT, SumsT], finish: Finish[SumsT], place: Placement) -> Step[BatchT, SumsT]:
+    mesh, rules = place.mesh, place.rules
 
     def sharded_loss(params: Tree, batch: BatchT, key: Key | None) -> SumsT:
         if mesh is None:
             return loss(params, batch, key)
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            return loss(gathering.constrained(params, mesh, rules), batch, key)
+            return loss(in_use(params, mesh, rules, place.layers_gather), batch, key)
 
     def first(params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
-        return gradients(sharded_loss, params, batch, key=key)
+        grads, sums = gradients(sharded_loss, params, batch, key=key)
+        return _placed(grads, place), sums
 
-    return _sharded_state_step(first, finish, mesh, rules)
-
-
-def _shard_map(
-    loss: Loss[BatchT, SumsT],
-    finish: Finish[SumsT],
-    mesh: Mesh | None,
-    exchange: Exchange,
-    rules: Sequence[ShardingRule],
-) -> Step[BatchT, SumsT]:
-    if mesh is None or row_shards(mesh) == 1:  # there is no axis for a named collective
-        return _jit(loss, finish, mesh, exchange, rules)
-    _check_for_shard_map(mesh, rules)
-    if exchange.reduce_once_per_update and mesh.shape["data"] > 1:
-        return _accumulating_step(loss, finish, mesh, exchange, rules)
-
-    def first(params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
-        return gradients_through_merge(
-            params, lambda merged: by_device.reduced_gradients(loss, merged, batch, key, mesh, exchange, rules)
-        )
-
-    return _sharded_state_step(first, finish, mesh, rules)
+    return _compiled(first, finish, place)
 
 
-def _check_for_shard_map(mesh: Mesh, rules: Sequence[ShardingRule]) -> None:
-    other = "data" if sharding.state_axis(mesh) == "fsdp" else "fsdp"
-    for number, rule in enumerate(rules):
-        named = [name for axes in rule.axes for name in names_of(axes)]
-        check(
-            other not in named or mesh.shape[other] == 1,
-            f"mesh.rules[{number}].axes contains {other}, but parallel=shard_map gathers over "
-            f"{sharding.state_axis(mesh)} only (so does jit if training.sum_dtype is set, or data.batch.accumulate is "
-            "above 1 on several slices); drop it, or use parallel=jit with training.sum_dtype=auto and "
-            "data.batch.accumulate=1",
-        )
+def _shard_map(loss: Loss[BatchT, SumsT], finish: Finish[SumsT], place: Placement, mesh: Mesh) -> Step[BatchT, SumsT]:
+    """Named collectives over `data`: parameters that it shards are gathered, and gradients summed."""
+    alone = mesh.size == mesh.shape["data"]
+    each = partial(jax.shard_map, mesh=mesh, axis_names=set(mesh.axis_names) if alone else {"data"}, check_vma=False)
 
+    def dims(merged: Tree) -> Tree:
+        """For each array the dimension that `data` shards, -1 for none."""
+        return jax.tree_util.tree_map_with_path(partial(_dim_over_data, mesh, place.rules), merged)
 
-def _accumulating_step(
-    loss: Loss[BatchT, SumsT], finish: Finish[SumsT], mesh: Mesh, exchange: Exchange, rules: Sequence[ShardingRule]
-) -> Step[BatchT, SumsT]:
-    """Accumulate gradients of merged parameters on each device until `finish` sums them over `data`."""
+    def specs(dims: Tree) -> Tree:
+        return jax.tree.map(lambda dim: P() if dim < 0 else P(*[None] * dim, "data"), dims)
 
-    def first(params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
-        return by_device.unreduced_gradients(loss, weight_norm.merge(params), batch, key, mesh, exchange, rules)
+    def computed(merged: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
+        """Gradients with respect to merged parameters; if they accumulate, with an axis [data] that is not summed."""
+        cut = dims(merged)
 
-    def finish_reduced(
-        state: TrainState, total: tuple[Tree, SumsT], rate: Array | None
-    ) -> tuple[TrainState, StepSums[SumsT]]:
-        grads = gradients_through_merge(
-            state.params, lambda merged: by_device.reduce_over_data(total, merged, mesh, exchange, rules)
-        )
-        after, report = finish(state, grads, rate)
-        return lax.with_sharding_constraint(after, sharding.shardings(after, mesh, rules=rules)), report
+        def local(merged: Tree, batch: BatchT, key: Key | None, first: Array) -> tuple[Tree, SumsT]:
+            inside = jax.sharding.get_abstract_mesh()
 
-    return _compiled(first, finish_reduced, mesh)
+            def sharded_loss(params: Tree, batch: BatchT, key: Key | None) -> SumsT:
+                return loss(in_use(params, inside, place.rules, place.layers_gather), batch, key)
 
+            batch = batch if alone else lax.with_sharding_constraint(batch, NamedSharding(inside, P("fsdp")))
+            whole = jax.tree.map(partial(_gathered, place), merged, cut)
+            grads, sums = merged_gradients(sharded_loss, whole, batch, first=first[0], key=key)
+            if place.accumulates:
+                return jax.tree.map(lambda x: x[None], (grads, sums))
+            return jax.tree.map(partial(_summed, place), grads, cut), lax.psum(sums, "data")
 
-def _sharded_state_step(
-    gradients: Callable[[Tree, BatchT, Key | None], tuple[Tree, SumsT]],
-    finish: Finish[SumsT],
-    mesh: Mesh | None,
-    rules: Sequence[ShardingRule],
-) -> Step[BatchT, SumsT]:
-    """The programs of an update whose state is sharded as in `sharding.shardings`."""
+        results = (P("data"), P("data")) if place.accumulates else (specs(cut), P())
+        arguments = (specs(cut), P("data"), P(), P("data"))
+        rows, count = len(jax.tree.leaves(batch)[0]), mesh.shape["data"]
+        firsts = jnp.arange(count) * (rows // count)  # with other axes, XLA's partitioner has no `lax.axis_index`
+        found: tuple[Tree, SumsT] = each(local, in_specs=arguments, out_specs=results)(merged, batch, key, firsts)
+        return found
 
-    def placed(tree: Tree) -> Tree:
-        return tree if mesh is None else lax.with_sharding_constraint(tree, sharding.shardings(tree, mesh, rules=rules))
+    def summed(total: tuple[Tree, SumsT]) -> tuple[Tree, SumsT]:
+        cut = dims(jax.eval_shape(lambda grads: jax.tree.map(lambda x: x[0], grads), total[0]))
+
+        def local(total: tuple[Tree, SumsT]) -> tuple[Tree, SumsT]:
+            grads, sums = jax.tree.map(lambda x: x[0], total)
+            return jax.tree.map(partial(_summed, place), grads, cut), lax.psum(sums, "data")
+
+        found: tuple[Tree, SumsT] = each(local, in_specs=(P("data"),), out_specs=(specs(cut), P()))(total)
+        return found
 
     def first(params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
-        grads, sums = gradients(params, batch, key)
-        return placed(grads), sums
+        if place.accumulates:
+            return computed(weight_norm.merge(params), batch, key)
+        grads, sums = gradients_through_merge(params, lambda merged: computed(merged, batch, key))
+        return _placed(grads, place), sums
 
-    def finish_placed(
-        state: TrainState, total: tuple[Tree, SumsT], rate: Array | None
-    ) -> tuple[TrainState, StepSums[SumsT]]:
-        after, report = finish(state, total, rate)
-        return placed(after), report
+    def finish_summed(state: TrainState, total: Any, rate: Array | None) -> tuple[TrainState, StepSums[SumsT]]:
+        return finish(state, gradients_through_merge(state.params, lambda _: summed(total)), rate)
 
-    return _compiled(first, finish_placed, mesh)
+    return _compiled(first, finish_summed if place.accumulates else finish, place)
+
+
+def _dim_over_data(mesh: Mesh, rules: Sequence[ShardingRule], path: tuple[Any, ...], x: Array) -> int:
+    spec = sharding.spec(path_of(path), x.shape, mesh, cut=sharding.state_axis(mesh), rules=rules)
+    return next((i for i, entry in enumerate(spec) if "data" in sharding.axes_of(entry)), -1)
+
+
+def _gathered(place: Placement, shard: Array, dim: int) -> Array:
+    """An array that `data` shards along `dim`, whole along it."""
+    if dim < 0:
+        return shard
+    sent = shard if place.layers_gather is None else shard.astype(place.layers_gather)
+    whole: Array = lax.all_gather(sent, "data", axis=dim, tiled=True).astype(shard.dtype)
+    return whole
+
+
+def _summed(place: Placement, gradient: Array, dim: int = -1) -> Array:
+    """The sum over `data`, of which a device gets its shard along `dim`, or all if this is -1.
+
+    XLA's CPU compiler makes sums in bfloat16 those in float32 of rounded numbers. It ends the process instead if the
+    `shard_map` leaves an axis to the partitioner (jax 0.10 and 0.12), so that is written out here.
+    """
+    mesh, dtype = place.mesh, accumulation_dtype(gradient.dtype)
+    sent = gradient.astype(jnp.bfloat16 if place.sum_dtype == "bfloat16" else dtype)
+    if mesh is not None and mesh.size > mesh.shape["data"] and mesh.devices.flat[0].platform == "cpu":
+        sent = sent.astype(dtype)
+    total = lax.psum(sent, "data") if dim < 0 else lax.psum_scatter(sent, "data", scatter_dimension=dim, tiled=True)
+    return total.astype(gradient.dtype)
+
+
+def _pmap(loss: Loss[BatchT, SumsT], finish: Finish[SumsT], place: Placement) -> Step[BatchT, SumsT]:
+    """Each device has its rows and all parameters. Raises UserError if the mesh or a rule shards parameters."""
+    mesh = place.mesh
+    check_pmap(mesh, place.rules)
+    devices = jax.devices()[:1] if mesh is None else list(mesh.devices.flat)
+    each = partial(dispatch.pmap, axis_name="data", devices=devices)
+
+    def cut(batch: BatchT) -> BatchT:
+        """[B, ...] -> [devices, B / devices, ...]. No data moves between devices."""
+        return jax.tree.map(lambda x: x.reshape(len(devices), -1, *x.shape[1:]), batch)
+
+    def public(tree: Tree) -> Tree:
+        """Replicated results as arrays over all devices, since those of pmap only cover the devices of this process."""
+        return tree if mesh is None or not mesh.is_multi_process else jax.tree.map(partial(_of_all, mesh), tree)
+
+    def local(params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
+        begin = lax.axis_index("data") * len(jax.tree.leaves(batch)[0])
+        return gradients(loss, params, batch, first=begin, key=key)
+
+    def summed(total: tuple[Tree, SumsT]) -> tuple[Tree, SumsT]:
+        return jax.tree.map(partial(_summed, place), total[0]), lax.psum(total[1], "data")
+
+    cut_compiled, finish_compiled = dispatch.jit(cut), dispatch.jit(finish, donate_argnums=0)  # the same everywhere
+    if place.accumulates:
+        computed, total = each(local, in_axes=(None, 0, None), out_axes=0), each(summed, in_axes=0, out_axes=None)
+        add = each(tree_add, in_axes=0, out_axes=0, donate_argnums=0)
+    else:
+        computed = each(lambda *args: summed(local(*args)), in_axes=(None, 0, None), out_axes=None)
+        add = dispatch.jit(tree_add, donate_argnums=0)
+
+    def first(params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
+        found = computed(params, cut_compiled(batch), key)
+        return found if place.accumulates else public(found)
+
+    def end(state: TrainState, found: Any, rate: Any) -> tuple[TrainState, StepSums[SumsT]]:
+        after: tuple[TrainState, StepSums[SumsT]] = finish_compiled(state, public(total(found)), rate)
+        return after
+
+    return Step(
+        first=first,
+        add=lambda total, params, batch, key: add(total, first(params, batch, key)),
+        finish=end if place.accumulates else finish_compiled,
+    )
+
+
+def check_pmap(mesh: Mesh | None, rules: Sequence[ShardingRule]) -> None:
+    """Refuse sharding rules, and a mesh that shards parameters. Raises UserError."""
+    check(not rules, "mesh.rules is set with parallel=pmap, which replicates all parameters; drop it, or use jit")
+    for axis in ("fsdp", "tensor"):
+        size = 1 if mesh is None else mesh.shape[axis]
+        check(size == 1, f"mesh.{axis} is {size}, but parallel=pmap shards data only: use 1, or parallel=jit")
+
+
+def _of_all(mesh: Mesh, x: Array) -> Array:
+    shards = [shard.data for shard in x.addressable_shards]
+    return jax.make_array_from_single_device_arrays(x.shape, sharding.replicated(mesh), shards)
+
+
+def _placed(tree: Tree, place: Placement) -> Tree:
+    """Constrain arrays to the shardings that they have between updates."""
+    if place.mesh is None:
+        return tree
+    return lax.with_sharding_constraint(tree, sharding.shardings(tree, place.mesh, rules=place.rules))
 
 
 def _compiled(
-    first: Callable[[Tree, BatchT, Key | None], tuple[Tree, SumsT]], finish: Finish[SumsT], mesh: Mesh | None
+    first: Callable[[Tree, BatchT, Key | None], tuple[Tree, SumsT]], finish: Finish[SumsT], place: Placement
 ) -> Step[BatchT, SumsT]:
     """The programs of an update that adds up what `first` returns for each batch."""
 
     def add(total: tuple[Tree, SumsT], params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
         return tree_add(total, first(params, batch, key))
 
+    def finish_placed(
+        state: TrainState, total: tuple[Tree, SumsT], rate: Array | None
+    ) -> tuple[TrainState, StepSums[SumsT]]:
+        after, report = finish(state, total, rate)
+        return _placed(after, place), report
+
     return Step(
-        first=dispatch.jit_with_barriers(first, mesh),
-        add=dispatch.jit_with_barriers(add, mesh, donate_argnums=0),
-        finish=dispatch.jit(finish, donate_argnums=0),
+        first=dispatch.jit_with_barriers(first, place.mesh),
+        add=dispatch.jit_with_barriers(add, place.mesh, donate_argnums=0),
+        finish=dispatch.jit(finish_placed, donate_argnums=0),
     )
-
-
-Mode = Callable[[Loss[Any, Any], Finish[Any], Mesh | None, Exchange, Sequence[ShardingRule]], Step[Any, Any]]
-_MODES: dict[str, Mode] = {
-    "jit": _jit,
-    "shard_map": _shard_map,
-    "pmap": by_pmap.steps,
-}

@@ -116,10 +116,10 @@ def _dividing(names: list[str], length: int, mesh: Mesh | AbstractMesh) -> Any:
     for name in names:
         if mesh.shape[name] > 1 and length % math.prod(mesh.shape[each] for each in [*kept, name]) == 0:
             kept.append(name)
-    return _entry(kept)
+    return entry(kept)
 
 
-def _entry(names: Sequence[str]) -> Any:
+def entry(names: Sequence[str]) -> Any:
     """These mesh axes as an entry of a spec."""
     return tuple(names) if len(names) > 1 else names[0] if names else None
 

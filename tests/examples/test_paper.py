@@ -9,7 +9,7 @@ import pytest
 import convs2s_jax as convs2s
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.nn import weight_norm
-from convs2s_jax.training.loss import training_loss
+from convs2s_jax.training.loss import loss
 from convs2s_jax.training.optimizer import NesterovConfig, transformation
 from tests.examples.test_examples import FOLDER, example
 
@@ -107,7 +107,7 @@ def test_three_updates_are_those_of_the_package(paper, params):
     data = batch()
     optimizer = transformation(NesterovConfig(momentum=0.99))
     step = convs2s.compile_steps(
-        lambda p, data, key: training_loss(p, CFG, data, smoothing=0.1, key=key), optimizer, None, clip=0.1
+        lambda p, data, key: loss(p, CFG, data, smoothing=0.1, first_order=True, key=key), optimizer, None, clip=0.1
     )
     state, found = convs2s.init_state(params, optimizer), in_dicts(params)
     momentum = jax.tree.map(np.zeros_like, found)

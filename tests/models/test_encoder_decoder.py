@@ -10,10 +10,8 @@ import pytest
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import EOS, PAD
-from convs2s_jax.models import conversion, convs2s, encoder_decoder
+from convs2s_jax.models import convs2s, encoder_decoder
 from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.nn.sharded_params import ShardedParam, is_sharded
-from convs2s_jax.nn.trees import path_of
 from convs2s_jax.training import loss as losses
 from convs2s_jax.training.loss import Batch, cross_entropy, loss
 from tests.helpers import array, drills_but, padded, same
@@ -220,37 +218,3 @@ def test_a_wrong_value_is_refused_with_its_place(values, message):
 def test_longest_sentences_are_two_short_of_the_position_tables():
     cfg = build(ModelConfig, {"encoder": {"max_positions": 20}, "decoder": {"max_positions": 30}})
     assert (cfg.max_source, cfg.max_target) == (18, 28)
-
-
-def in_full(value, dtype):
-    return value.astype(dtype)
-
-
-def cast_shards(*, early=False):
-    """A tied model, and what `cast` to bfloat16 makes of its sharded parameters, by path."""
-    cfg, params = setup("tied_output", dtype="bfloat16")
-
-    def sharded(_, x):
-        return ShardedParam(x, in_full, x.dtype, early)
-
-    cast = conversion.cast(jax.tree_util.tree_map_with_path(sharded, params), cfg)
-    leaves = jax.tree_util.tree_leaves_with_path(cast, is_leaf=is_sharded)
-    return params, {path_of(path): leaf for path, leaf in leaves}
-
-
-def test_parameters_that_layers_gather_stay_sharded():
-    _, leaves = cast_shards()
-    stay = {path for path, leaf in leaves.items() if is_sharded(leaf)}
-    assert stay == {path for path in leaves if "/blocks/" in path}
-    assert {leaves[path].dtype for path in stay} == {"bfloat16"}
-    _, leaves = cast_shards(early=True)
-    assert [path for path, leaf in leaves.items() if is_sharded(leaf)] == []
-
-
-def test_gathered_tables_are_sent_in_bfloat16_and_stay_in_float32():
-    params, leaves = cast_shards()
-    table, positions = leaves["decoder/embedding/table"], leaves["encoder/embedding/positions"]
-    for found, full in ((table, params.decoder.embedding.table), (positions, params.encoder.embedding.positions)):
-        assert found.dtype == jnp.float32
-        np.testing.assert_array_equal(found, full.astype(jnp.bfloat16).astype(jnp.float32))
-    assert leaves["encoder/map_in/w"].dtype == jnp.bfloat16

@@ -11,14 +11,12 @@ import pytest
 from convs2s_jax.core.config import build, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import EOS, PAD
-from convs2s_jax.models import conversion, encoder_decoder
+from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.convs2s import ConvLayer, runs
 from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.dropout import row_keys
-from convs2s_jax.nn.sharded_params import ShardedParam
-from convs2s_jax.nn.trees import path_of
 from convs2s_jax.training.loss import Batch, loss
 from tests.helpers import array, close, drills_but
 from tests.models.laws import filled
@@ -159,24 +157,12 @@ def primitives(jaxpr, inside=()):
             yield from primitives(sub, (*inside, name))
 
 
-def same_array(value, dtype):
-    return value.astype(dtype)
-
-
-def counts(name, execution, of="forward", parts=False, early=""):
-    """How often a loop, a checkpoint, and operations occur in the layers: the loss's own loop is not counted.
-
-    With `parts`, parameters are sharded, and those whose path begins with `early` are gathered before the first layer.
-    """
+def counts(name, execution, of="forward"):
+    """How often a loop, a checkpoint, and operations occur in the layers: the loss's own loop is not counted."""
     params, batch = setup(name)
     cfg = config(name, execution)
 
-    def sharded(path, x):
-        return ShardedParam(x, same_array, x.dtype, early != "" and path_of(path).startswith(early))
-
     def features(params):
-        if parts:
-            params = conversion.cast(jax.tree_util.tree_map_with_path(sharded, params), cfg)
         memory = encoder_decoder.encode(params, cfg, batch.src)
         cache = encoder_decoder.init_cache(params, cfg, memory, B)
         return jnp.sum(encoder_decoder.advance(params, cfg, memory, cache, batch.tgt)[0])
@@ -190,24 +176,6 @@ def counts(name, execution, of="forward", parts=False, early=""):
         "xla in scan": sum(name == "conv_general_dilated" and "scan" in inside for name, inside in found),
         "products": sum(name == "dot_general" for name, _ in found),
     }
-
-
-def test_layers_of_parts_keep_the_outputs_of_convolutions_and_compute_attention_again():
-    """A convolution has three in a gradient: its own, and those for its input and its kernel. Of the attention of a
-    layer, the query, the scores and the context are computed a second time."""
-    plain, parts = (counts("two runs", UNROLLED, "backward", parts=parts) for parts in (False, True))
-    assert parts["xla"] == plain["xla"] == 3 * 8
-    assert parts["remat"] >= 8
-    assert parts["products"] == plain["products"] + 3 * 3
-
-
-def test_a_layer_that_is_gathered_before_the_first_is_no_part_of_a_loop_and_keeps_as_little_as_the_others():
-    """The middle one of the encoder's three layers of (6, 2), the last two of which are a run."""
-    for execution, loops in ((UNROLLED, (0, 0)), (OTHERS["scanned"], (3, 2))):
-        usual, one = (counts("two runs", execution, parts=True, early=early) for early in ("", "encoder/blocks/3/"))
-        assert (usual["scan"], one["scan"]) == loops
-        assert usual["remat"] == 8 - 2 * 2 * (loops[0] > 0)
-        assert one["remat"] == usual["remat"] + loops[0] - loops[1]
 
 
 def test_each_run_is_one_loop_without_xlas_convolution():

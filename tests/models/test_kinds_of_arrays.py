@@ -1,17 +1,16 @@
 """Keys, token ids and parameters are taken in each form that JAX and numpy have for them."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import serialization, traverse_util
-from jax.sharding import Mesh
 
 from convs2s_jax.models import classifier, conversion
 from convs2s_jax.models import encoder_decoder as model
-from convs2s_jax.nn.sharded_params import gather
-from convs2s_jax.training.gathering import constrained
-from convs2s_jax.training.loss import Batch, loss, training_loss
+from convs2s_jax.training.loss import Batch, loss
 from tests.helpers import drills_but
 from tests.models.kinds import DECODERS, ENCODERS, firsts
 from tests.models.laws import config, parameters
@@ -63,7 +62,7 @@ def test_a_cache_of_precomputed_parameters_keeps_its_dtypes_with_ids_in_64_bits(
 def test_ids_of_8_bits_have_the_losses_of_wider_ones():
     """With a vocabulary that 8 bits cannot count. The gradient of the training loss was another."""
     params = model.init(jax.random.key(0), CFG, source_vocabulary=300, target_vocabulary=300)
-    for of in (loss, training_loss):
+    for of in (loss, partial(loss, first_order=True)):
         wide, narrow = (
             jax.jit(jax.value_and_grad(lambda p, ids: of(p, CFG, Batch(src=ids, tgt=ids)).loss))(  # noqa: B023
                 params, SRC.astype(dtype)
@@ -93,9 +92,6 @@ def test_cast_to_float32_widens_halves_and_leaves_float64():
     assert {leaf.dtype for leaf in jax.tree.leaves(conversion.cast(half, CFG))} == {jnp.dtype(jnp.float32)}
     wide = jax.tree.map(lambda x: np.asarray(x, np.float64), half)
     assert {leaf.dtype for leaf in jax.tree.leaves(conversion.cast(wide, CFG))} == {np.dtype(np.float64)}
-    # as in training, where each parameter is one that the layers gather
-    wrapped = constrained(wide, Mesh(np.array(jax.devices()[:1]), ("data",)))
-    assert {leaf.dtype for leaf in jax.tree.leaves(gather(conversion.cast(wrapped, CFG)))} == {np.dtype(np.float64)}
 
 
 def test_flax_makes_a_flat_dictionary_of_parameters_and_takes_it_back(made):

@@ -15,7 +15,7 @@ from convs2s_jax.search import translate as translating
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.generate import generate
 from convs2s_jax.training.batch import Batch
-from convs2s_jax.training.loss import loss, training_loss
+from convs2s_jax.training.loss import loss
 from tests.helpers import drills_but, operations
 from tests.models.kinds import together
 from tests.models.laws import SOURCE, TARGET, config, fresh
@@ -95,7 +95,7 @@ def test_every_product_of_the_gradient_of_the_loss_in_training():
     cfg = config(matmul_precision="highest")
 
     def smoothed(params, src, tgt):
-        return training_loss(params, cfg, Batch(src=src, tgt=tgt), smoothing=0.1).loss
+        return loss(params, cfg, Batch(src=src, tgt=tgt), smoothing=0.1, first_order=True).loss
 
     assert traced(jax.grad(jax.jit(smoothed)), shapes(cfg), SRC, TGT) == {Precision.HIGHEST}
 

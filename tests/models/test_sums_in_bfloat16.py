@@ -17,12 +17,12 @@ from convs2s_jax.models import encoder_decoder as model
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.nn import gradient
 from convs2s_jax.training.batch import Batch
-from convs2s_jax.training.loss import loss, training_loss
+from convs2s_jax.training.loss import loss
 from tests.helpers import drills_but, operations
 from tests.models.kinds import ENCODERS, together
 from tests.models.laws import SOURCE, TARGET, E, config
 
-LOSSES = {"loss": loss, "training_loss": training_loss}
+LOSSES = {"loss": loss, "training_loss": partial(loss, first_order=True)}
 """That of validation, and that of an update, which computes the softmax layer with its gradient."""
 HALF = jnp.bfloat16
 

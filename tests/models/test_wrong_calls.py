@@ -24,7 +24,7 @@ from convs2s_jax.nn.depthwise import depthwise
 from convs2s_jax.nn.embedding import sinusoidal
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.translate import translate
-from convs2s_jax.training.loss import Batch, loss, training_loss
+from convs2s_jax.training.loss import Batch, loss
 from tests.models.small_model import BATCH, CFG, KIM, SRC, L, V, classify, decode, init, initialised
 
 DEEPER = dataclasses.replace(
@@ -209,7 +209,7 @@ WRONG = {
         r"^batch is a tuple: create it with convs2s_jax.Batch\(src=..., tgt=...\)$",
     ),
     "a traced smoothing of the loss for training": (
-        lambda made: jax.jit(lambda s: training_loss(made.params, CFG, BATCH, smoothing=s))(0.1),
+        lambda made: jax.jit(lambda s: loss(made.params, CFG, BATCH, smoothing=s, first_order=True))(0.1),
         "^smoothing is traced, but has to be static: pass static_argnames='smoothing' to jax.jit, or close over it",
     ),
     "several smoothings": (

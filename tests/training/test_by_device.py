@@ -10,10 +10,8 @@ import optax
 import pytest
 
 from convs2s_jax.nn import affine, weight_norm
-from convs2s_jax.nn.sharded_params import gather
 from convs2s_jax.scaling import collectives, hlo
 from convs2s_jax.training import sharding
-from convs2s_jax.training.gathering import Exchange
 from convs2s_jax.training.parallel import compile_steps
 from convs2s_jax.training.step import init_state, update
 from tests.helpers import drills_but
@@ -34,7 +32,6 @@ class Sums(NamedTuple):
 
 def loss(params, batch, key):
     """Two layers and noise for each row; rows of zeros count nothing."""
-    params = gather(params)
     hidden = jnp.tanh(affine.linear(params["lower"], batch["x"]))
     noise = jax.vmap(lambda k: jax.random.normal(k, (16,)))(key)
     y = affine.linear(params["upper"], hidden + 0.1 * noise)
@@ -54,21 +51,21 @@ def params():
     return weight_norm.split({"lower": affine.init(lower, 8, 16), "upper": affine.init(upper, 16, 32)})
 
 
-def laid_out(way, sizes, exchange):
+def laid_out(way, sizes, **how):
     """State, steps and batches."""
     optimizer = optax.sgd(0.1, momentum=0.9)
     state = init_state(params(), optimizer)
     if sizes is None:
-        return state, compile_steps(loss, optimizer, gathers_params=True), batches()
+        return state, compile_steps(loss, optimizer), batches()
     mesh = mesh_of(sizes)
     state = jax.device_put(state, sharding.shardings(state, mesh, way))
-    steps = compile_steps(loss, optimizer, mesh, parallel=way, gathers_params=True, exchange=exchange)
+    steps = compile_steps(loss, optimizer, mesh, parallel=way, **how)
     return state, steps, jax.device_put(batches(), sharding.batch_sharding(mesh))
 
 
-def updated(way, sizes, exchange):
+def updated(way, sizes, **how):
     """After an update of three batches, and one of a single batch."""
-    state, steps, given = laid_out(way, sizes, exchange)
+    state, steps, given = laid_out(way, sizes, **how)
     state, first = update(steps, state, given, None, KEY)
     state, second = update(steps, state, given[:1], None, KEY)
     return jax.device_get((state, first, second))
@@ -89,7 +86,7 @@ def summed_bytes(found, axis):
 
 @pytest.mark.parametrize(("way", "sizes"), drills_but(WAYS, kept=[("shard_map", (2, 4, 1))]), ids=str)
 def test_updates_of_several_batches_are_those_of_one_device(way, sizes):
-    assert_equal_each(updated(way, sizes, Exchange(reduce_once_per_update=True)), updated("jit", None, Exchange()))
+    assert_equal_each(updated(way, sizes, accumulates=True), updated("jit", None))
 
 
 @pytest.mark.parametrize("tensor", drills_but([1, 2], kept=[2]))
@@ -97,17 +94,17 @@ def test_updates_of_several_batches_are_those_of_one_device(way, sizes):
 def test_batches_of_an_update_are_exchanged_once(way, tensor):
     sizes = {"data": 8 // tensor, "fsdp": 1, "tensor": tensor}
     mesh = tuple(sizes.values())
-    state, steps, given = laid_out(way, mesh, Exchange(reduce_once_per_update=True))
+    state, steps, given = laid_out(way, mesh, accumulates=True)
     first, add, finish = exchanged(steps, state, given[0], sizes)
     assert summed_bytes(first, "data") == summed_bytes(add, "data") == 0
     assert summed_bytes(finish, "data") >= 4 * KERNELS // tensor
-    each = exchanged(*laid_out(way, mesh, Exchange())[1::-1], given[0], sizes)
+    each = exchanged(*laid_out(way, mesh)[1::-1], given[0], sizes)
     assert [summed_bytes(found, "data") >= 4 * KERNELS // tensor for found in each] == [True, True, False]
 
 
 def test_fsdp_scatters_each_batch_and_sums_over_data_once():
     """So that no device has all gradients."""
-    state, steps, given = laid_out("shard_map", (2, 4, 1), Exchange(reduce_once_per_update=True))
+    state, steps, given = laid_out("shard_map", (2, 4, 1), accumulates=True)
     first, add, finish = exchanged(steps, state, given[0], {"data": 2, "fsdp": 4, "tensor": 1})
     assert [summed_bytes(found, "fsdp") >= 4 * KERNELS for found in (first, add, finish)] == [True, True, False]
     assert [summed_bytes(found, "data") for found in (first, add)] == [0, 0]
@@ -116,28 +113,13 @@ def test_fsdp_scatters_each_batch_and_sums_over_data_once():
     assert grads["upper"].w.addressable_shards[0].data.shape == (1, 16, 8)
 
 
-@pytest.mark.parametrize("once", drills_but([False, True], kept=[True]))
-def test_exchanges_over_rows_are_of_one_part_of_tensor(once):
-    """Kernels and gradients are not made whole over `tensor` for them, and totals that wait lie over it too."""
-    state, steps, given = laid_out("shard_map", (2, 2, 2), Exchange(reduce_once_per_update=once))
-    first, _, finish = exchanged(steps, state, given[0], {"data": 2, "fsdp": 2, "tensor": 2})
-    half = 4 * KERNELS // 2
-    gathered = sum(each.size for each in first if each.kind == "all-gather" and each.axis == "fsdp")
-    assert gathered == half
-    assert half <= summed_bytes(first, "fsdp") < 1.5 * half
-    grads, _ = steps.first(state.params, given[0], KEY)
-    if once:
-        assert half / 2 <= summed_bytes(finish, "data") < half
-        assert grads["upper"].w.addressable_shards[0].data.size == 16 * 32 // 4
-
-
 DTYPES = [(asked, other, once) for asked, other in (("float32", "bf16"), ("bfloat16", "f32")) for once in (False, True)]
 
 
 @pytest.mark.parametrize(("asked", "other", "once"), drills_but(DTYPES, [DTYPES[0], DTYPES[3]]))
 def test_gradients_are_summed_in_the_dtype_that_is_asked_for(asked, other, once):
     """In the program as it is handed to XLA, whose CPU compiler sums bfloat16 in float32."""
-    state, steps, given = laid_out("jit", (8, 1, 1), Exchange(asked, once))
+    state, steps, given = laid_out("jit", (8, 1, 1), sum_dtype=asked, accumulates=once)
     first = steps.first.lower(state.params, given[0], KEY)
     program = steps.finish.lower(state, steps.first(state.params, given[0], KEY), None) if once else first
     operands = re.findall(
@@ -155,15 +137,15 @@ def test_gradients_are_summed_in_the_dtype_that_is_asked_for(asked, other, once)
             ("pmap", (8, 1, 1), False),
             ("pmap", (8, 1, 1), True),
             ("jit", (4, 1, 2), True),
-            ("jit", (2, 2, 2), False),
+            ("jit", (2, 4, 1), False),
         ],
         [("jit", (4, 1, 2), True)],
     ),
 )
 def test_sums_in_bfloat16_are_those_in_float32_up_to_its_rounding(way, sizes, once):
     """Eight summands in bfloat16: relative errors of 2**-9 each, and of the partial sums."""
-    theirs = updated("jit", None, Exchange())
-    ours = updated(way, sizes, Exchange("bfloat16", once))
+    theirs = updated("jit", None)
+    ours = updated(way, sizes, sum_dtype="bfloat16", accumulates=once)
     assert_equal_each(ours, theirs, tolerance=8 * 2**-9)
     with pytest.raises(AssertionError):
         assert_equal_each(ours, theirs, tolerance=1e-5)

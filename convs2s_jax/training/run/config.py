@@ -12,9 +12,9 @@ from convs2s_jax.metrics.scoring import DEFAULT, METRICS
 from convs2s_jax.models.classifier import ClassifierConfig
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.training.gathering import SumDtype
 from convs2s_jax.training.mesh import MeshConfig, Parallel
 from convs2s_jax.training.optimizer import AnyOptimizer, NesterovConfig
+from convs2s_jax.training.parallel import SumDtype
 from convs2s_jax.training.run.reports.trackers import TRACKERS
 from convs2s_jax.training.run.selection import LOSS
 from convs2s_jax.training.schedule import AnySchedule, PlateauConfig

@@ -19,11 +19,10 @@ from convs2s_jax.core.tokens import SPECIAL
 from convs2s_jax.nn import draws, weight_norm
 from convs2s_jax.nn.draws import FOR_KEYS, BatchedInit, host
 from convs2s_jax.nn.types import Array, Key, Tree
-from convs2s_jax.training import by_pmap, dispatch, gathering, optimizer, sharding
+from convs2s_jax.training import dispatch, optimizer, sharding
 from convs2s_jax.training.batch import Batch, LossSums
-from convs2s_jax.training.gathering import Exchange
-from convs2s_jax.training.mesh import Parallel, ShardingRule, row_shards
-from convs2s_jax.training.parallel import compile_steps, loss_shards
+from convs2s_jax.training.mesh import Parallel, ShardingRule
+from convs2s_jax.training.parallel import check_pmap, compile_steps, in_use
 from convs2s_jax.training.run.compilations import shared
 from convs2s_jax.training.run.config import AnyModel, Config, TrainingConfig
 from convs2s_jax.training.run.tasks.task_table import task_of
@@ -82,18 +81,17 @@ def vocabulary_sizes(cfg: Config, size: int | None = None, labels: int | None = 
     return {"source": source, "target": source if asked.joint or cfg.translator.share_embeddings else target}
 
 
-def loss_of(model: AnyModel, *, smoothing: float = 0.0, shards: int = 1) -> Loss[Batch, LossSums]:
+def loss_of(model: AnyModel, *, smoothing: float = 0.0) -> Loss[Batch, LossSums]:
     """The loss of a model's task.
 
     Args:
       model: its configuration.
       smoothing: of labels.
-      shards: number of devices over which the rows of one call are sharded; see `parallel.loss_shards`.
     """
     task = task_of(model)
 
     def loss(params: Tree, batch: Batch, key: Key | None) -> LossSums:
-        return task.batch_loss(params, model, batch, smoothing=smoothing, shards=shards, key=key)
+        return task.batch_loss(params, model, batch, smoothing=smoothing, key=key)
 
     return loss
 
@@ -115,22 +113,21 @@ def compile_configured(
       training: the optimiser, and how gradients are summed and clipped.
       mesh: the devices; None for one.
       parallel: how the update is spread over devices.
-      accumulates: whether updates have several batches; see `Exchange.reduce_once_per_update`.
+      accumulates: whether updates have several batches; see `parallel.compile_steps`.
       rules: how parameters are sharded, before those of `training.sharding`.
       platform: of the devices that the mesh stands in for (`ExecutionConfig.for_gradients`); None for its own.
     """
     model = _for_gradients(model, mesh, platform)
-    exchange = Exchange(dtype=training.sum_dtype, reduce_once_per_update=accumulates)
-    shards = 1 if mesh is None else loss_shards(mesh, parallel, exchange)
     return compile_steps(
-        loss_of(model, smoothing=training.label_smoothing, shards=shards),
+        loss_of(model, smoothing=training.label_smoothing),
         optimizer.transformation(training.optimizer),
         mesh,
         parallel=parallel,
         clip=training.clip,
         skip_bad_steps=training.skip_bad_steps > 0,
-        gathers_params=True,
-        exchange=exchange,
+        layers_gather=model.dtype,
+        sum_dtype=training.sum_dtype,
+        accumulates=accumulates,
         rules=rules,
     )
 
@@ -298,7 +295,7 @@ def _fresh(key: ProgramKey, *, source: int, target: int) -> Callable[[Key], Trai
 def check_rules(cfg: Config) -> None:
     """Refuse `mesh.rules` that do not fit the model or `parallel`. Raises UserError."""
     if cfg.parallel == "pmap":
-        by_pmap.check_rules(cfg.mesh.rules)
+        check_pmap(None, cfg.mesh.rules)
     if cfg.mesh.rules:
         sharding.check_rules(abstract_state(cfg).params, cfg.mesh.rules)
 
@@ -328,11 +325,11 @@ def evaluator(
     model: AnyModel, mesh: Mesh, rules: tuple[ShardingRule, ...], parallel: Parallel
 ) -> Callable[[Tree, Batch], LossSums]:
     """The jitted loss of one batch, without dropout and smoothing. With pmap parameters are whole and stay so."""
-    loss = loss_of(model, shards=row_shards(mesh))
+    loss = loss_of(model)
 
     def sums(params: Tree, batch: Batch) -> LossSums:
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            given = params if parallel == "pmap" else gathering.constrained(params, mesh, rules)
+            given = params if parallel == "pmap" else in_use(params, mesh, rules, model.dtype)
             return loss(given, batch, None)
 
     return dispatch.jit(sums, out_shardings=sharding.replicated(mesh))

@@ -46,7 +46,6 @@ def batch_loss(
     *,
     smoothing: float = 0.0,
     key: Key | None = None,
-    **_: object,
 ) -> LossSums:
     """Cross entropy of the labels, summed over texts; arguments as in `training.loss.loss`. `tokens` counts texts."""
     labels = batch.tgt[:, 0]

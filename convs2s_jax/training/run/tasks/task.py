@@ -29,7 +29,7 @@ class Task(Protocol[M]):
         """The trained parameters: with weight normalisation, kernels are split into direction and length."""
 
     def batch_loss(
-        self, params: Tree, cfg: M, batch: Batch, *, smoothing: float = ..., shards: int = ..., key: Key | None = ...
+        self, params: Tree, cfg: M, batch: Batch, *, smoothing: float = ..., key: Key | None = ...
     ) -> LossSums:
         """Return the summed loss of a batch; arguments as in `training.loss.loss`."""
 

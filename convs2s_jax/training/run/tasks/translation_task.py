@@ -1,6 +1,7 @@
 """The translation task: an encoder-decoder is trained on sentence pairs and evaluated by its translations."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 from jax.sharding import Mesh
@@ -21,7 +22,7 @@ from convs2s_jax.search import keys
 from convs2s_jax.search.batching import DEFAULT_BATCHING
 from convs2s_jax.search.memory import check_beam
 from convs2s_jax.search.translate import lowerings, translate
-from convs2s_jax.training.loss import training_loss
+from convs2s_jax.training.loss import loss
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.inputs import Split
 from convs2s_jax.training.run.processes import distributed
@@ -34,7 +35,7 @@ def init(key: Key, cfg: ModelConfig, *, source: int, target: int) -> Params:
 
 
 split = conversion.split
-batch_loss = training_loss
+batch_loss = partial(loss, first_order=True)
 
 
 def build_vocabularies(cfg: DataConfig, text: ParallelText, seed: int) -> Vocabularies:
