@@ -23,9 +23,10 @@ from convs2s_jax.training.run.config import Config
 FIELDS = """# Every field of the configuration
 
 A configuration file returns these fields as nested dictionaries; on the command line each is a flag, as in
-`--config.model.dropout=0.3`. A field has the default that is shown unless it is set, and the kind of a record is chosen
-by `kind`. `convs2s train --help=config` prints the descriptions in full length. [commands.md](commands.md) lists the
-other flags. This page is generated from the source ([how](../CONTRIBUTING.md#documents)).
+`--config.model.dropout=0.3`. The default stands after the name, or after the values that a field may have; `None` and
+empty lists are not shown. `kind` chooses the kind of a record. `convs2s train --help=config` prints the descriptions in
+full length. [commands.md](commands.md) lists the other flags. This page is generated from the source
+([how](../CONTRIBUTING.md#documents)).
 """
 FLAGS = """# Every command and every flag
 
@@ -114,10 +115,14 @@ def _entry(field: Field, *, brief: bool) -> str:
     if default is dataclasses.MISSING:
         kind += "; required"
     elif not dataclasses.is_dataclass(default):
-        plain = type(default) in (int, float, bool, str) and not kind.startswith("one of")  # the default shows the type
-        kind = f"`{_written(default)}`" if brief and plain else f"{kind}; default `{_written(default)}`"
+        # a default shows the type, unless it is one of several values
+        choice = kind.startswith("one of") or type(default) not in (int, float, bool, str)
+        kind = f"{kind}; default `{_written(default)}`" if choice or not brief else f"`{_written(default)}`"
     elif len(inner) > 1:
         kind += f"; default {to_dict(default)['kind']}"
+    if brief:
+        kind = kind.removeprefix("one of the kinds ").removeprefix("one of ").replace("; default", ";")
+        kind = kind.removesuffix("; `None`").removesuffix("; `[]`")
     return _item(f"`{field.name}` ({kind})", _first_sentence(field.text) if brief else field.text)
 
 
