@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from convs2s_jax.core import stores
+from convs2s_jax.core import files, stores
 from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.core.guard import NO_ROOM, held_interrupts
 from convs2s_jax.core.places import joined, scheme_of
@@ -33,7 +33,7 @@ def download(address: str, path: Path, *, most: int | None = None) -> None:
     """Copy an object to a file. Raises OSError as `stores.pieces`; for a missing object, no file is created."""
     pieces = stores.pieces(address, most=most)
     first = next(pieces)
-    with path.open("wb") as file:
+    with files.replacing(path) as part, part.open("wb") as file:
         file.write(first)
         file.writelines(pieces)
 
@@ -187,9 +187,14 @@ def outgoing_folder(
 
     with _results(flag, address) as (kept, folder):
         try:
-            if is_new:
-                _check_new(flag, address, is_new, last)
-            elif reused:
+            if is_new and stores.names(address):
+                raise UserError(
+                    f"{flag}={address} already exists: choose a new folder, or delete its objects if they are from an "
+                    "upload that did not finish; nothing was written"
+                )
+            if is_new and stores.is_readable(joined(address, is_new)):
+                raise stores.not_listed(address)
+            if reused:
                 there = [name for beginning in reused for name in stores.names(address, beginning)]
                 stores.in_parallel(lambda name: fetch(address, folder, name), there)
             else:
@@ -199,20 +204,6 @@ def outgoing_folder(
         sent |= stamps(folder)
         yield folder, with_address(tell, folder, address), save
     upload(flag, address, kept, send, tell)
-
-
-def _check_new(flag: str, address: str, known: str, last: str) -> None:
-    """Refuse an address under which there are objects, or the one called `known`. Raises UserError or OSError."""
-    if others := stores.names(address):
-        if last and not any(_completes(name, last) for name in others):
-            raise UserError(
-                f"{flag}={address} contains objects, but no {last}, which is uploaded last: delete them if they are "
-                "from an upload that did not finish and nothing is being written there, or choose a new folder; "
-                "nothing was written"
-            )
-        raise UserError(f"{flag}={address} already exists: choose a new folder; nothing was written")
-    if stores.is_readable(joined(address, known)):
-        raise stores.not_listed(address)
 
 
 def upload(flag: str, address: str, folder: Path, send: Callable[[], None], tell: Tell) -> None:

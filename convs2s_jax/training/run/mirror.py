@@ -1,12 +1,13 @@
 """A workdir that is open for a training: a folder, or the local copy of a workdir in an object store (decision 0025).
 
 The run works in the copy as in any workdir, and process 0 writes back what changes. A checkpoint is written back file
-by file, its position last. The programs that process 0 compiles are written back too (decision 0040): JAX caches them
-in a folder of the copy, and other machines fetch what is there when they start.
+by file, its position last. JAX caches the programs that it compiles in the copy too (decision 0040), so that other
+machines, which fetch them when they start, need not compile them.
 """
 
 import contextlib
 import dataclasses
+import errno
 import os
 import shutil
 import sqlite3
@@ -24,10 +25,11 @@ import numpy as np
 from jax.sharding import Mesh
 from tqdm import tqdm
 
-from convs2s_jax.core import compiled_programs, files, local_copies, stores
+from convs2s_jax.core import compiled_programs, local_copies, stores
 from convs2s_jax.core.checksums import checksum
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.guard import writing_remedy
+from convs2s_jax.core.local_copies import Stamp
 from convs2s_jax.core.places import joined, scheme_of
 from convs2s_jax.training.run import lock, store_copy
 from convs2s_jax.training.run.processes import distributed
@@ -47,8 +49,8 @@ QUIET = 5.0
 """Seconds for which a program has not changed when it is written back: JAX writes it in place."""
 ZSTANDARD = b"\x28\xb5\x2f\xfd"
 """First bytes of what JAX compresses with zstd instead of zlib, if a library for that is installed."""
-LOCAL = ("cache", CHECKPOINTS, PROGRAMS)
-"""Folders that are not written back with the other files: tokenised text stays local, and the others have an order."""
+LOCAL = ("cache", CHECKPOINTS)
+"""Folders that are not written back with the other files: tokenised text stays local, and checkpoints have an order."""
 LEFT = (".", lock.NAME, f"{DATABASE}-")
 """Prefixes of files that are not written back: temporary ones, locks, what SQLite keeps beside a database in use."""
 
@@ -83,8 +85,12 @@ class Workdir:
     def refresh(self) -> None:
         """Make the finished checkpoints readable on all processes."""
         self.settle()
+        self.fetch()
+
+    def fetch(self) -> None:
+        """Update the copies of other machines. Raises UserError on all processes if one cannot do it."""
         if not self.shared:
-            _fetched_everywhere(self.address, self.folder, fetches=self.fetches)
+            _everywhere(self.address, lambda: fetch(self.address, self.folder) if self.fetches else None)
 
     def to_save(self, mesh: Mesh, state: TrainState) -> TrainState:
         """Return a state as it is saved: each process's shards in a shared folder, otherwise all of it, on the host."""
@@ -113,16 +119,13 @@ def opened(workdir: Path | str) -> Iterator[Workdir]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(local_copies.address_in_errors(folder, address))
         found = distributed.primary_only("fetched", lambda: stack.enter_context(_held(address, folder)))
-        _made_everywhere(address, folder)
+        _everywhere(address, lambda: _make(address, folder))
         together = distributed.sharing(folder)
         shared = distributed.true_on_all(len(together) == jax.process_count())
-        first = together[0] == jax.process_index()
-        fetches = first and not distributed.is_primary()
-        if not shared:
-            _fetched_everywhere(address, folder, fetches=fetches)
-        if first:
-            fetch_programs(address, folder)
-        yield Workdir(folder, address=address, mirror=found, shared=shared, fetches=fetches)
+        fetches = together[0] == jax.process_index() and not distributed.is_primary()
+        place = Workdir(folder, address=address, mirror=found, shared=shared, fetches=fetches)
+        place.fetch()
+        yield place
         distributed.primary_only("written back", found.close if found else lambda: None)
 
 
@@ -149,15 +152,15 @@ def keep_programs(workdir: str, environment: Mapping[str, str]) -> None:
         jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
 
 
-def fetch(address: str, folder: Path) -> dict[str, bytes | None]:
+def fetch(address: str, folder: Path) -> tuple[list[str], dict[str, bytes | None]]:
     """Update the local copy of a workdir to what the store has: what a run reads when it continues.
 
     Args:
       address: of the workdir, which a process of this run holds.
-      folder: of the copy. Checkpoints left by an earlier start are reused if they are the same, else removed.
+      folder: of the copy. Programs and checkpoints of an earlier start are reused; other checkpoints are removed.
 
     Returns:
-      The checkpoints in the store, as `store_copy.update` returns them.
+      The names of the objects in the store, and its checkpoints as `store_copy.update` returns them.
 
     Raises:
       OSError: something cannot be read or written, or the lock is not listed, as little as other objects then.
@@ -165,33 +168,40 @@ def fetch(address: str, folder: Path) -> dict[str, bytes | None]:
     found = stores.names(address)
     if lock.NAME not in found:
         raise stores.not_listed(address)
-    for name in {*FILES} - {*LOCAL}:
-        path = folder / name
+    for path in [*(folder / name for name in {*FILES} - {*LOCAL}), *folder.glob(f"{DATABASE}-*")]:
         shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
-    for path in folder.glob(f"{DATABASE}-*"):
-        path.unlink()
-    wanted = [name for name in found if (name in FILES and name != lock.NAME) or name.startswith("vocab/")]
-    stores.in_parallel(lambda name: local_copies.fetch(address, folder, name), wanted)
+
+    def wanted(name: str) -> bool:
+        if name.startswith(_programs(folder)):
+            return not (folder / name).exists()
+        return (name in FILES and name != lock.NAME) or name.startswith("vocab/")
+
+    stores.in_parallel(lambda name: local_copies.fetch(address, folder, name), filter(wanted, found))
     store_copy.set_origin(folder, "--workdir", address)
-    return store_copy.update(folder, address, found)
+    return found, store_copy.update(folder, address, found)
 
 
 class Mirror:
     """Writes back what a run changes in the local copy of its workdir."""
 
     def __init__(
-        self, address: str, folder: Path, known: dict[str, bytes | None], may_write: Callable[[], bool]
+        self,
+        address: str,
+        folder: Path,
+        fetched: tuple[list[str], dict[str, bytes | None]],
+        may_write: Callable[[], bool],
     ) -> None:
         """Start with a copy that matches the store.
 
         Args:
           address: of the workdir.
           folder: of the copy.
-          known: the checkpoints in the store, as `fetch` returns them.
+          fetched: the result of `fetch`.
           may_write: whether the workdir is still held by this process.
         """
-        self._address, self._folder, self._known, self._may_write = address, folder, known, may_write
-        self._sent, self._programs = _changing(folder), _Programs(address, folder)
+        self._address, self._folder, self._may_write = address, folder, may_write
+        names, self._known = fetched
+        self._sent = {name: stamp for name, stamp in _changing(folder).items() if name in {*names}}
         self._guard, self._stop = threading.Lock(), threading.Event()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -236,24 +246,35 @@ class Mirror:
             self._stop.set()
             self._thread.join()
             self.settle()
-            self._programs.push(quiet=0)
+            self._push_programs(quiet=0)
 
     def push(self) -> None:
-        """Write back what has changed. Raises OSError if it cannot be written."""
+        """Write back what has changed, except programs. Raises OSError if it cannot be written."""
         with self._guard:
             if not self._may_write():
                 raise OSError(0, "the lock could not be renewed: is the store reachable?")
             steps = _checkpoints(self._folder)  # listed first: the reports before a checkpoint are written before it
             now = _changing(self._folder)
-            for name in sorted((name for name in now if self._sent.get(name) != now[name]), key=_rank):
-                with contextlib.suppress(FileNotFoundError, sqlite3.Error):  # removed just now, or in use
-                    content, address = _content(self._folder / name), joined(self._address, name)
-                    stores.write(address, content) if content else stores.delete(address)
-                    self._sent[name] = now[name]
+            self._write({name: now[name] for name in sorted(now, key=_rank) if not name.startswith(f"{PROGRAMS}/")})
             written = [self._push_checkpoint(step, steps[step]) for step in steps]
             if written and all(written):
                 for step in [step for step in self._known if step not in steps and not step.endswith(DAMAGED)]:
                     self._delete(step)
+
+    def _push_programs(self, quiet: float) -> None:
+        """Write back the programs that are `quiet` seconds old. They only save time: a failing store is ignored."""
+        now, own = _changing(self._folder), _programs(self._folder)
+        with contextlib.suppress(OSError):
+            self._write({n: now[n] for n in now if n.startswith(own) and now[n][1] <= (time.time() - quiet) * 1e9})
+
+    def _write(self, files: dict[str, Stamp]) -> None:
+        """Write back files if they have changed. Raises OSError if one cannot be written."""
+        for name, stamp in files.items():
+            if self._sent.get(name) != stamp:
+                with contextlib.suppress(FileNotFoundError, sqlite3.Error):  # removed just now, or in use
+                    content, address = _content(self._folder / name), joined(self._address, name)
+                    stores.write(address, content) if content else stores.delete(address)
+                    self._sent[name] = stamp
 
     def _push_checkpoint(self, step: str, position: bytes) -> bool:
         """Write back a checkpoint; return False if it was deleted meanwhile, since newer ones exist."""
@@ -304,69 +325,7 @@ class Mirror:
                 self._tell("can be written again")
             failing = error is not None
             if not failing:
-                self._programs.push()
-
-
-def programs_of(copy: Path) -> Path:
-    """Return the folder of the programs in a local copy of a workdir."""
-    return copy / PROGRAMS / compiled_programs.processor()
-
-
-def fetch_programs(address: str, copy: Path) -> None:
-    """Copy the programs of a workdir that its local copy lacks, if JAX uses them. Never raises OSError."""
-    folder, there = programs_of(copy), joined(address, PROGRAMS, compiled_programs.processor())
-    if _is_used(folder):
-        try:
-            # in no subfolder, as they are written: the path of another name could leave the folder
-            names = [name for name in stores.names(there) if "/" not in name and not (folder / name).exists()]
-            stores.in_parallel(lambda name: files.replace_file(folder / name, stores.read(joined(there, name))), names)
-        except OSError as error:
-            tqdm.write(f"compiled programs in {there} could not be fetched ({error.strerror})", file=sys.stderr)
-
-
-class _Programs:
-    """Writes back the compiled programs that the store lacks. They only save time: a run continues without them."""
-
-    def __init__(self, address: str, copy: Path) -> None:
-        self._address, self._folder = joined(address, PROGRAMS, compiled_programs.processor()), programs_of(copy)
-        self._there: set[str] | None = None
-        self._told = False
-
-    def push(self, *, quiet: float = QUIET) -> None:
-        """Write back what has not changed for `quiet` seconds, if JAX caches programs there. Never raises OSError."""
-        if not _is_used(self._folder):
-            return
-        try:
-            if self._there is None:
-                self._there = set(stores.names(self._address))
-            for path in self._folder.iterdir():
-                if path.name not in self._there and not path.name.startswith("."):
-                    with contextlib.suppress(FileNotFoundError):
-                        if path.stat().st_mtime <= time.time() - quiet and self._written(path):
-                            self._there.add(path.name)
-        except OSError as error:
-            if not self._told:
-                tqdm.write(
-                    f"compiled programs in {self._address} could not be written back ({error.strerror})",
-                    file=sys.stderr,
-                )
-            self._told = True
-
-    def _written(self, path: Path) -> bool:
-        """Write back a program, or delete it if a kill has truncated it: JAX would never write it again."""
-        content = path.read_bytes()
-        try:
-            content.startswith(ZSTANDARD) or zlib.decompress(content)
-        except zlib.error:
-            path.unlink()
-            return False
-        stores.write(joined(self._address, path.name), content)
-        return True
-
-
-def _is_used(folder: Path) -> bool:
-    settings: Any = jax.config  # JAX creates its attributes at start-up
-    return settings.jax_compilation_cache_dir == str(folder) and folder.is_dir()
+                self._push_programs(QUIET)
 
 
 @contextlib.contextmanager
@@ -384,53 +343,48 @@ def _held(address: str, folder: Path) -> Iterator[Mirror]:
         yield found
 
 
-def _made_everywhere(address: str, folder: Path) -> None:
-    """Create the folder of the copy on all processes. All raise UserError if one cannot write there."""
-    refused = None
+def _make(address: str, folder: Path) -> None:
+    """Create the folder of the copy. Raises UserError if this process cannot write there."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         remedy = writing_remedy(error, "set XDG_CACHE_HOME to another folder")
-        refused = UserError(
+        raise UserError(
             f"--workdir={address}: its local copy in {folder} cannot be written: {error.strerror}; {remedy}"
-        )
-    _agree(refused, address)
+        ) from error
 
 
-def _fetched_everywhere(address: str, folder: Path, *, fetches: bool) -> None:
-    """Update the copies of a workdir but that of the primary process: one process per folder `fetches`.
-
-    Raises:
-      UserError: on all processes, if one cannot copy it.
-    """
+def _everywhere(address: str, work: Callable[[], Any]) -> None:
+    """Do something to the copies on all processes. All raise UserError if one cannot do it."""
     refused = None
-    if fetches:
-        try:
-            fetch(address, folder)
-        except OSError as error:
-            refused = stores.unusable("--workdir", address, error)
-    _agree(refused, address)
-
-
-def _agree(refused: UserError | None, address: str) -> None:
-    """Raise UserError on all processes if one has an error."""
+    try:
+        work()
+    except UserError as error:
+        refused = error
+    except OSError as error:
+        refused = stores.unusable("--workdir", address, error)
     if not distributed.true_on_all(refused is None):
         raise refused or UserError(f"--workdir={address} cannot be copied by another process, which reports why")
 
 
-def _changing(folder: Path) -> dict[str, local_copies.Stamp]:
-    """Return the stamps of the files in a copy that are written back."""
-    return {
-        name: stamp
-        for name, stamp in local_copies.stamps(folder, without=LOCAL).items()
-        if not name.startswith(LEFT) and "/." not in name
-    }
+def _programs(folder: Path) -> str:
+    """Return how the names of compiled programs begin that JAX caches in a copy; a line break if it caches none."""
+    own, settings = f"{PROGRAMS}/{compiled_programs.processor()}/", jax.config  # which gets attributes at start-up
+    return own if getattr(settings, "jax_compilation_cache_dir", None) == str(Path(folder, own)) else "\n"
+
+
+def _changing(folder: Path) -> dict[str, Stamp]:
+    """Return the stamps of the files in a copy that are written back, and of programs."""
+    found = local_copies.stamps(folder, without=LOCAL)
+    return {name: stamp for name, stamp in found.items() if not name.startswith(LEFT) and "/." not in name}
 
 
 def _content(path: Path) -> bytes:
     """The content of a file: only complete lines of files that grow by lines, and only what is committed of a database.
+
+    A program that a kill has truncated is deleted: JAX would compile it at each start, and never write it again.
 
     Raises:
       OSError: it cannot be read.
@@ -441,6 +395,12 @@ def _content(path: Path) -> bytes:
             if hasattr(database, "serialize"):  # not where SQLite before 3.36 was built without it
                 return database.serialize()
     data = path.read_bytes()
+    if path.match(f"{PROGRAMS}/*/*") and not data.startswith(ZSTANDARD):
+        try:
+            zlib.decompress(data)
+        except zlib.error:
+            path.unlink()
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from None
     return data[: data.rfind(b"\n") + 1] if path.suffix in (".jsonl", ".log") else data
 
 

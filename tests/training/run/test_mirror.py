@@ -1,15 +1,21 @@
 """The local copy of a workdir in an object store, and what is written back."""
 
 import contextlib
+import errno
+import os
 import re
 import shutil
 import sqlite3
+import stat
 import threading
 import time
+import zlib
+from concurrent.futures import ThreadPoolExecutor
 
+import jax
 import pytest
 
-from convs2s_jax.core import stores
+from convs2s_jax.core import compiled_programs, local_copies, stores
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run import mirror, store_copy
 from convs2s_jax.training.run.checkpoints import checkpoint, restoring
@@ -46,9 +52,7 @@ def copy(saved, tmp_path):
 
 def mirrored(folder):
     """The mirror of a folder of which nothing is in the store."""
-    found = Mirror(RUN, folder, {}, lambda: True)
-    found._sent.clear()
-    return found
+    return Mirror(RUN, folder, ([], {}), lambda: True)
 
 
 def steps():
@@ -69,8 +73,7 @@ def test_what_is_written_back_is_fetched_again(bucket, copy, tmp_path):  # noqa:
     other = tmp_path / "other"
     other.mkdir()
     (other / "samples").mkdir()
-    known = mirror.fetch(RUN, other)
-    assert sorted(known) == ["10", "20", "30"]
+    assert sorted(mirror.fetch(RUN, other)[1]) == ["10", "20", "30"]
     assert_bitwise(restored(other).state, restored(copy).state)
     assert [path.parent.name for path in (other / "checkpoints").glob("*/params")] == ["30"]
     assert not (other / "samples").exists()
@@ -90,11 +93,11 @@ def test_a_database_of_a_tracker_is_whole_in_the_store_and_fetched_again(bucket,
         mirrored(here).push()
     assert stores.names(RUN) == ["lock", "mlflow.db"]
     (other / "mlflow.db-wal").write_text("of another state")
-    known = mirror.fetch(RUN, other)
+    fetched = mirror.fetch(RUN, other)
     assert sorted(path.name for path in other.iterdir()) == [".origin", "mlflow.db"]
     with contextlib.closing(sqlite3.connect(other / "mlflow.db")) as database:
         assert database.execute("SELECT value FROM metrics").fetchall() == [(1,)]
-    before, again = stores.read(f"{RUN}/mlflow.db"), Mirror(RUN, other, known, lambda: True)
+    before, again = stores.read(f"{RUN}/mlflow.db"), Mirror(RUN, other, fetched, lambda: True)
     (other / "mlflow.db").write_text("no database")
     (other / "train.log").write_text("a line\n")
     again.push()
@@ -162,14 +165,14 @@ def test_a_checkpoint_that_is_cut_off_does_not_count(bucket, copy, tmp_path, mon
     monkeypatch.setattr(stores, "write", write)
     other = tmp_path / "other"
     other.mkdir()
-    known = mirror.fetch(RUN, other)
+    fetched = mirror.fetch(RUN, other)
     assert int(restored(other).state.step) == 20
     if kept:
-        assert known["30"] is None
+        assert fetched[1]["30"] is None
     with checkpoint.manager(other / "checkpoints", keep=9) as checkpoints:  # the run does step 30 again
         checkpoint.save(checkpoints, state(30), position(30), scores={"loss": 2.0})
         checkpoint.wait(checkpoints)
-    Mirror(RUN, other, known, lambda: True).push()
+    Mirror(RUN, other, fetched, lambda: True).push()
     found = store_copy.steps_of(stores.names(RUN))["30"]
     here = [
         str(path.relative_to(other / "checkpoints/30"))
@@ -223,7 +226,7 @@ def test_who_may_not_write_does_not(bucket, copy, monkeypatch, capsys):  # noqa:
     monkeypatch.setattr(mirror, "PATIENCE", 0.0)
     why = r"the lock could not be renewed: is the store reachable\?"
     with pytest.raises(UserError, match=rf"cannot be written: {why}; the checkpoints written so far"):
-        Mirror(RUN, copy, {}, lambda: False).settle()
+        Mirror(RUN, copy, ([], {}), lambda: False).settle()
     assert re.search(
         rf"^--workdir={RUN} cannot be written \({why}\); retrying for up to 0 min", capsys.readouterr().err
     )
@@ -233,7 +236,7 @@ def test_who_may_not_write_does_not(bucket, copy, monkeypatch, capsys):  # noqa:
 def test_an_outage_and_its_end_are_told(bucket, copy, monkeypatch, capsys):  # noqa: F811
     monkeypatch.setattr(mirror, "PERIOD", 0.01)
     answers = iter([False, False, True, True])
-    mine = Mirror(RUN, copy, {}, lambda: next(answers, True))
+    mine = Mirror(RUN, copy, ([], {}), lambda: next(answers, True))
     mine.start()
     end = time.monotonic() + 60
     told = ""
@@ -295,7 +298,121 @@ def test_a_workdir_that_is_not_there_is_named(bucket):  # noqa: F811
 
 def test_a_workdir_whose_claim_is_not_listed_is_not_taken_for_an_empty_one(bucket, tmp_path):  # noqa: F811
     (tmp_path / "copy").mkdir()
-    assert mirror.fetch(RUN, tmp_path / "copy") == {}
+    assert mirror.fetch(RUN, tmp_path / "copy") == (["lock"], {})
     stores.delete(f"{RUN}/lock")
     with pytest.raises(OSError, match="its objects are not listed"):
         mirror.fetch(RUN, tmp_path / "copy")
+
+
+@pytest.fixture
+def used():
+    """Tells JAX to cache its programs in a local copy."""
+
+    def use(copy):
+        folder = copy / "compiled" / compiled_programs.processor()
+        folder.mkdir(parents=True, exist_ok=True)
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+        return folder
+
+    before = jax.config.jax_compilation_cache_dir
+    yield use
+    jax.config.update("jax_compilation_cache_dir", before)
+
+
+def compiled(path, *, age, cut=0):
+    """A program that was written so many seconds ago."""
+    content = zlib.compress(path.name.encode())
+    path.write_bytes(content[: len(content) - cut])
+    os.utime(path, (time.time() - age, time.time() - age))
+
+
+def test_another_machine_gets_the_programs_that_are_whole(bucket, requests, used, tmp_path):  # noqa: F811
+    """JAX would compile one that a kill has truncated at each start, and never write it again."""
+    here, there = used(tmp_path / "here"), tmp_path / "there"
+    compiled(here / "one", age=60)
+    compiled(here / "truncated", age=60, cut=3)
+    compiled(here / "being-written", age=0)
+    (tmp_path / "here" / "train.log").write_text("a line\n")
+    mine = mirrored(tmp_path / "here")
+    mine._push_programs(mirror.QUIET)
+    folder = f"{RUN}/compiled/{compiled_programs.processor()}"
+    assert stores.names(folder) == ["one"]
+    assert not (here / "truncated").exists()
+    mine.start()
+    mine.close()
+    assert stores.names(folder) == ["being-written", "one"]
+    assert stores.read(f"{RUN}/train.log") == b"a line\n"
+    fetched_into = used(there)
+    again = Mirror(RUN, there, mirror.fetch(RUN, there), lambda: True)
+    assert {path.name: zlib.decompress(path.read_bytes()) for path in fetched_into.iterdir()} == {
+        "one": b"one",
+        "being-written": b"being-written",
+    }
+    requests.clear()
+    again._push_programs(0)
+    used(tmp_path / "third")  # as with JAX_COMPILATION_CACHE_DIR: another folder is left alone
+    compiled(here / "two", age=60)
+    mine._push_programs(0)
+    (tmp_path / "fourth").mkdir()
+    mirror.fetch(RUN, tmp_path / "fourth")
+    assert requests == []
+    assert not list((tmp_path / "fourth").rglob("one"))
+
+
+def test_the_copy_of_a_workdir_is_its_users_alone(tmp_path, used):
+    jax.config.update("jax_compilation_cache_dir", None)
+    environment = {"XDG_CACHE_HOME": str(tmp_path), "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "all"}
+    mirror.keep_programs(f"{RUN}/", environment)
+    copy = mirror.folder_of(RUN, environment)
+    assert jax.config.jax_compilation_cache_dir == str(copy / "compiled" / compiled_programs.processor())
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o700
+    assert jax.config.jax_persistent_cache_enable_xla_caches != "none"
+
+
+def test_processes_that_share_a_copy_fetch_arrays_once(bucket, copy, tmp_path, monkeypatch):  # noqa: F811
+    mirrored(copy).push()
+    other, fetch, fetched = tmp_path / "other", local_copies.fetch, []
+    other.mkdir()
+    mirror.fetch(RUN, other)
+
+    def noted(address, folder, name):
+        fetched.append(name)
+        fetch(address, folder, name)
+
+    monkeypatch.setattr(local_copies, "fetch", noted)
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(store_copy.fetch_item, [other / "checkpoints" / "30" / "params"] * 4))
+    assert len(fetched) == len(set(fetched)) == len(stores.names(f"{RUN}/checkpoints/30/params"))
+
+
+def test_sentences_about_a_local_workdir_stay_as_they_are(tmp_path, monkeypatch):
+    """The path of a folder ./a is "a", which is in most sentences."""
+    monkeypatch.chdir(tmp_path)
+    told = []
+    with store_copy.reading("./a", told.append) as (_, tell):
+        tell("averaging the checkpoints")
+    assert told == ["averaging the checkpoints"]
+
+
+def test_a_copy_is_called_by_its_address_and_deleted(bucket):  # noqa: F811
+    stores.write("gs://bucket/run/config.json", b"{}")
+    told = []
+    with store_copy.reading("gs://bucket/run/", told.append) as (folder, tell):
+        tell(f"{folder}/config.json is here")
+        assert (folder / "config.json").read_bytes() == b"{}"
+    assert told == ["gs://bucket/run/config.json is here"]
+    assert not folder.exists()
+
+
+def test_a_full_disk_is_not_taken_for_the_store(bucket, monkeypatch):  # noqa: F811
+    stores.write("gs://bucket/run/config.json", b"{}")
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(store_copy.local_copies, "fetch", full)
+    with (
+        pytest.raises(UserError, match=r"^--workdir=gs://bucket/run: no space for a temporary copy in /.*set TMPDIR$"),
+        store_copy.opened("gs://bucket/run"),
+    ):
+        pytest.fail("there is a copy")
