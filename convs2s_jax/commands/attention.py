@@ -69,11 +69,11 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     with ended_by_signals():
         from convs2s_jax.core import compiled_programs, local_copies
         from convs2s_jax.data.text_files import name_of, read_lines
-        from convs2s_jax.training.run import run_folder, store_copy
+        from convs2s_jax.training.run import outputs, run_folder, store_copy
         from convs2s_jax.translation import attention_figure, fit, layer_attention, trained, translator
         from convs2s_jax.translation.jobs import inputs
 
-    run_folder.check_outside_runs(options.output, "--output")
+    outputs.check_outside_runs(options.output, "--output")
     compiled_programs.keep(os.environ)
     with store_copy.reading(options.workdir, tell) as (workdir, told):
         cfg = run_folder.load_config(workdir)

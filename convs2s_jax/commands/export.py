@@ -71,9 +71,9 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     packages.check_installed("exporting", NEEDED, "export")
     with ended_by_signals():
         from convs2s_jax.interop.programs.exporting import Export, export_programs
-        from convs2s_jax.training.run import run_folder
+        from convs2s_jax.training.run import outputs
 
-    run_folder.check_outside_runs(options.output, "--output")
+    outputs.check_outside_runs(options.output, "--output")
     order = Export(
         workdir=options.workdir,
         output=options.output,

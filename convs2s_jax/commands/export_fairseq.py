@@ -50,9 +50,9 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     given = command_line.options_of(ExportFlags, values)
     with ended_by_signals():
         from convs2s_jax.interop.fairseq.exporting import Export, export_checkpoint
-        from convs2s_jax.training.run import run_folder
+        from convs2s_jax.training.run import outputs
 
-    run_folder.check_outside_runs(given.output, "--output")
+    outputs.check_outside_runs(given.output, "--output")
     order = Export(
         workdir=given.workdir,
         output=given.output,

@@ -30,9 +30,9 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     with ended_by_signals():
         from convs2s_jax.core import compiled_programs
         from convs2s_jax.reporting.report import report
-        from convs2s_jax.training.run import run_folder
+        from convs2s_jax.training.run import outputs
 
-    run_folder.check_outside_runs(options.output, "--output")
+    outputs.check_outside_runs(options.output, "--output")
     compiled_programs.keep(os.environ)
     place = report(options, when=time.strftime("%Y-%m-%d %H:%M"), tell=tell)
     print(f"written: {place}")  # noqa: T201

@@ -62,9 +62,9 @@ class Batches:
 def check_json(name: str) -> None:
     """Raise UserError early if --json is set to a file of a run or cannot be written: a plan takes minutes."""
     with ended_by_signals():
-        from convs2s_jax.training.run import run_folder
+        from convs2s_jax.training.run import outputs
 
-    run_folder.check_outside_runs(name, "--json")
+    outputs.check_outside_runs(name, "--json")
     if scheme_of(name):
         stores.check_object("--json", name)
     elif name:

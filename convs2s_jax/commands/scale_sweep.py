@@ -92,9 +92,9 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
         packages.check_installed("drawing a figure (or use --nofigures)", ["matplotlib"], "plan")
     with ended_by_signals():
         from convs2s_jax.scaling import plan, sweep, topology
-        from convs2s_jax.training.run import run_folder
+        from convs2s_jax.training.run import outputs
 
-    run_folder.check_outside_runs(options.output, "--output")
+    outputs.check_outside_runs(options.output, "--output")
     wanted = sweep.cases(
         options.topologies,
         options.slices,

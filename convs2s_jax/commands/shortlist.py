@@ -58,12 +58,12 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     command_line.refuse_overrides(others, "a shortlist")
     with ended_by_signals():
         from convs2s_jax.data import corpora
-        from convs2s_jax.training.run import run_folder, store_copy
+        from convs2s_jax.training.run import outputs, run_folder, store_copy
         from convs2s_jax.translation import shortlists
         from convs2s_jax.translation.jobs import output
         from convs2s_jax.translation.trained import moved
 
-    run_folder.check_outside_runs(options.output, "--output")
+    outputs.check_outside_runs(options.output, "--output")
     place = options.output or joined(options.workdir, shortlists.NAME)
     with store_copy.opened(options.workdir) as workdir, local_copies.outgoing("--output", place, tell) as path:
         if options.output or workdir.is_dir():  # a missing workdir is reported below

@@ -11,8 +11,8 @@ from convs2s_jax.core.errors import Tell
 from convs2s_jax.core.places import resolved
 from convs2s_jax.training.run import store_copy
 from convs2s_jax.training.run.checkpoints import derived_workdir
+from convs2s_jax.training.run.outputs import check_not_of_run
 from convs2s_jax.training.run.programs import state_of
-from convs2s_jax.training.run.run_folder import check_not_of_run
 from convs2s_jax.translation import trained
 from convs2s_jax.translation.trained import Steps
 

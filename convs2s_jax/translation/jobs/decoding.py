@@ -15,7 +15,7 @@ from convs2s_jax.data import corpora
 from convs2s_jax.metrics import scoring
 from convs2s_jax.search import keys
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.training.run import run_folder
+from convs2s_jax.training.run import outputs, run_folder
 from convs2s_jax.translation import fit, shortlists
 from convs2s_jax.translation.jobs import inputs, labelling, output, resuming
 from convs2s_jax.translation.jobs.formats import FORMATS, Format
@@ -43,7 +43,7 @@ def decode(options: Options, *, tell: Tell) -> None:
     output.check_writable(options.output)
     configs = [run_folder.load_config(Path(workdir), given_as=flag) for flag, workdir in options.runs]
     for (flag, workdir), cfg in zip(options.runs, configs, strict=True):
-        run_folder.check_not_of_run(options.output, workdir, flag)
+        outputs.check_not_of_run(options.output, workdir, flag)
         output.check_not_overwriting(
             options.output, corpora.files_of(moved(cfg.data, options.corpus)), f"the corpus of {flag}={workdir}"
         )

@@ -12,7 +12,7 @@ from typing import Any
 from convs2s_jax.core import local_copies, stores
 from convs2s_jax.core.errors import Tell
 from convs2s_jax.core.places import scheme_of
-from convs2s_jax.training.run import run_folder, store_copy
+from convs2s_jax.training.run import outputs, store_copy
 from convs2s_jax.translation.jobs import resuming
 from convs2s_jax.translation.jobs.options import READ, Options
 
@@ -28,7 +28,7 @@ def localised(options: Options, tell: Tell) -> Iterator[tuple[Options, Tell]]:
       UserError: a store cannot be used, a file is missing, or the output cannot be written back at the end.
     """
     for flag, workdir in options.runs:
-        run_folder.check_not_of_run(options.output, workdir, flag)
+        outputs.check_not_of_run(options.output, workdir, flag)
     with contextlib.ExitStack() as stack:
         copies = _Copies(stack, tell)
         files: dict[str, Any] = {name: copies.file(name, getattr(options, name)) for name in READ}

@@ -9,7 +9,6 @@ import jax
 import numpy as np
 import pytest
 
-from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.shapes import Shape
 from convs2s_jax.training.mesh import MeshConfig, make
 from convs2s_jax.training.run import background_compiler, opening, validation
@@ -84,19 +83,6 @@ def test_names_needed_now_are_done_before_others_and_awaited():
         assert checks == [True, True]
         work.go["b"].set()
         work.go["d"].set()
-
-
-def test_as_many_are_at_work_as_there_are_threads():
-    work = Work()
-    with BackgroundCompiler(work, threads=2) as one:
-        one.request("abcd")
-        assert work.reached["a"].wait(60)
-        assert work.reached["b"].wait(60)
-        assert sorted(work.begun) == ["a", "b"]
-        work.go["a"].set()
-        assert work.reached["c"].wait(60)
-        for go in work.go.values():
-            go.set()
 
 
 @pytest.mark.parametrize("kind", [EndedAtOnceError, KeyboardInterrupt])
@@ -281,8 +267,3 @@ def test_accelerators_compile_ahead_by_default(monkeypatch, platform, processes,
     monkeypatch.setattr(background_compiler.os, "cpu_count", lambda: cores)
     mesh = SimpleNamespace(devices=np.array([SimpleNamespace(platform=platform)]))
     assert background_compiler.default_threads(mesh) == threads
-
-
-def test_another_number_of_threads_is_refused():
-    with pytest.raises(UserError, match=r"compile_ahead is -1: use 0 \(none\) to 64 threads$"):
-        tiny.config(training__compile_ahead=-1)

@@ -8,17 +8,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.flatten_util import ravel_pytree
 
 from convs2s_jax.models import execution as execution_module
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.convs2s import ConvDecoderConfig, ConvEncoderConfig, ConvLayer
-from convs2s_jax.models.execution import ExecutionConfig, has_fast_bfloat16_products
+from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.run.config import TrainingConfig
 from convs2s_jax.training.run.programs import compile_configured, loss_of
 from convs2s_jax.training.step import gradients
-from tests.helpers import difference, drills_but
+from tests.helpers import drills_but
 from tests.meshes import mesh_of
 from tests.states import first_state
 
@@ -101,32 +100,6 @@ def test_in_bfloat16_cpus_have_products_where_those_are_fast_and_fewer_of_them_e
         return str(jax.make_jaxpr(step.first)(params_of(model()), batch(), jax.random.key(1)))
 
     assert program(model(dtype="bfloat16")) == program(model(dtype="bfloat16", convolution=form))
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_cpus_have_plain_sums_where_fewer_products_would_round_or_communicate_more(dtype, monkeypatch):
-    monkeypatch.setattr(execution_module, "has_fast_bfloat16_products", lambda: False)
-    assert ExecutionConfig().for_gradients("cpu", dtype).convolution == "winograd"
-    assert ExecutionConfig().for_gradients("cpu", dtype, plain=True).convolution == "auto"
-
-
-@pytest.mark.drill
-def test_fewer_products_in_bfloat16_are_as_accurate_as_xlas_convolution():
-    """They are computed in float32, so only inputs and results are rounded."""
-    params = params_of(model())
-
-    def gradient(**kinds):
-        step = compile_configured(model(**kinds), TrainingConfig())
-        return ravel_pytree(step.first(params, batch(), jax.random.key(1))[0])[0]
-
-    exact = gradient(convolution="xla")
-    fewer, plain = (difference(gradient(dtype="bfloat16", convolution=form), exact) for form in ("winograd", "xla"))
-    assert fewer == pytest.approx(plain, rel=0.02)
-
-
-def test_products_in_bfloat16_are_fast_from_jax_0_11_on():
-    assert not has_fast_bfloat16_products("0.10.2")
-    assert all(has_fast_bfloat16_products(version) for version in ("0.11.2", "0.12.0.1", "1.0.0"))
 
 
 LOOP = re.compile(r"\blength=8\b")

@@ -71,10 +71,6 @@ def cut_newest(workdir):
     path.write_bytes(path.read_bytes()[:100])
 
 
-def set_newest_aside(workdir):
-    (workdir / "checkpoints" / "3").rename(workdir / "checkpoints" / "3.before")
-
-
 def damage_vocabulary(workdir):
     (workdir / "vocab" / "src.txt").write_text("a 9\nb 8\n")
 
@@ -92,7 +88,6 @@ REFUSALS = {
         r"training data .* have changed since its checkpoint of step 3",
     ),
     "other data, a damaged checkpoint": (cut_newest, {"other": True, **OTHER}, "training data .* have changed"),
-    "other data, a save cut short": (set_newest_aside, {"other": True, **OTHER}, "training data .* have changed"),
     "another configuration": (
         lambda _: None,
         {"model__dropout": 0.3, **OTHER},

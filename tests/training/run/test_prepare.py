@@ -1,22 +1,17 @@
 """What a start tells of its text, what it refuses, and what a later start uses again."""
 
 import gc
-import os
 import re
-import shutil
-import signal
 import weakref
 
 import numpy as np
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.data import parallel_text, tokens_on_disk, vocabulary
+from convs2s_jax.data import parallel_text
 from convs2s_jax.data.loader import fill
-from convs2s_jax.training.run import inputs, opening, run_folder
-from convs2s_jax.training.run.loop import train
+from convs2s_jax.training.run import inputs, opening
 from convs2s_jax.training.run.prepare import prepare
-from convs2s_jax.translation.translator import load
 from tests import tiny
 
 
@@ -43,21 +38,6 @@ def options(folder, **more):
     }
 
 
-@pytest.mark.parametrize("scored", [True, False])
-def test_tokenised_references_of_a_test_set_are_told_if_there_is_no_validation_set(folder, tmp_path, scored):
-    for side in ("in", "out"):
-        (folder / f"test.{side}").write_text("a b .\nc d .\n")
-    values = options(folder, training__validate_bleu=scored)
-    told = []
-    prepare(tiny.config(**values, data__hold_out=0), tmp_path / "run", told.append)
-    assert any(sentence.startswith("the references look tokenised") for sentence in told) == scored
-    for side in ("in", "out"):
-        (folder / f"valid.{side}").write_text("e f\ng h\n")
-    told.clear()
-    prepare(tiny.config(**values), tmp_path / "another", told.append)
-    assert not any("look tokenised" in sentence for sentence in told)
-
-
 def test_the_lines_of_the_training_text_do_not_stay_in_memory(folder, tmp_path, monkeypatch):
     """Those of the validation set do: they are translated and scored."""
     seen, real = [], parallel_text.read_train_and_valid
@@ -73,17 +53,6 @@ def test_the_lines_of_the_training_text_do_not_stay_in_memory(folder, tmp_path, 
     assert [ref() for ref in seen] == [None, found.valid.text]
     assert (found.train.text.name, found.train.text.files) == ("train", ((str(folder / "train.out"), 200),))
     assert (len(found.train.text), len(found.train.src), len(found.valid.text.tgt)) == (0, 180, 20)
-
-
-def test_unknown_tokens_are_told_of_each_split_and_side(folder, tmp_path):
-    (folder / "valid.in").write_text("w1 w2 w3 w4\nw1 w3 w4 w5\n")
-    (folder / "valid.out").write_text("w1 zebra\nw2 zebra\n")
-    told = []
-    prepare(tiny.config(**options(folder)), tmp_path / "run", told.append)
-    assert [sentence for sentence in told if sentence.startswith("unknown in")] == [
-        "unknown in train: 0.00 % of source tokens, 0.00 % of target tokens",
-        "unknown in valid: 0.00 % of source tokens, 50.00 % of target tokens (most often zebra)",
-    ]
 
 
 LANGUAGE_MODEL = {"data__src": "", "model__encoder": {"kind": "none"}, "model__decoder__attention_layers": []}
@@ -127,21 +96,6 @@ def test_messages_speak_of_what_the_model_is_trained_on(folder, tmp_path, values
         rf"batches: 1 an epoch in 1 shape, [\d.]+ % padding; {shape}",
     ):
         assert [re.fullmatch(pattern, sentence) for sentence in told].count(None) == len(told) - 1, (pattern, told)
-
-
-@pytest.mark.parametrize(
-    ("values", "noun"), [(LANGUAGE_MODEL, "line"), (CLASSIFIER, "text")], ids=["language model", "classifier"]
-)
-def test_where_nothing_is_left_the_message_names_what_the_model_is_trained_on(folder, tmp_path, values, noun):
-    """For a classifier it once named the length of a label."""
-    (folder / "train.in").write_text("w1 w2 w3\n" * 20)
-    (folder / "train.out").write_text("w1 w2 w3\nw4 w5 w6\n" * 10)
-    bound = {"data__hold_out": 0, "data__batch__max_length": 3}
-    rule = (
-        f"no training {noun} is left: each is empty or is longer than the 3 tokens of data.batch.max_length; raise it"
-    )
-    with pytest.raises(UserError, match=rule):
-        prepare(tiny.config(**options(folder, **bound, **values)), tmp_path / "run", print)
 
 
 def test_validation_pairs_that_are_cut_are_counted(folder, tmp_path):
@@ -216,30 +170,6 @@ def test_long_sources_are_cut_where_it_is_asked_for_and_counted(folder, tmp_path
     assert row.tolist() == [*run.train.src[i][:11].tolist(), 2]
 
 
-@pytest.mark.drill
-def test_a_run_that_is_interrupted_before_its_first_update_saves_nothing_and_may_still_change(
-    folder, tmp_path, monkeypatch, capsys
-):
-    """A signal while vocabularies are learned, and one while the training text is tokenised."""
-    workdir = tmp_path / "run"
-
-    def interrupted(work):
-        def call(*arguments, **named):
-            os.kill(os.getpid(), signal.SIGTERM)
-            return work(*arguments, **named)
-
-        return call
-
-    for module, name in ((vocabulary, "build"), (tokens_on_disk, "tokenize")):
-        with monkeypatch.context() as patch:
-            patch.setattr(module, name, interrupted(getattr(module, name)))
-            train(tiny.config(**options(folder, data__hold_out=0.1)), workdir)
-        assert "SIGTERM: stopped before the first update; there was nothing to save" in capsys.readouterr().err
-        assert not run_folder.has_checkpoint(workdir)
-    train(tiny.config(**options(folder, data__hold_out=0.1, training__clip=0.2)), workdir)
-    assert load(workdir, tell=print).steps == ((3,),)
-
-
 def test_vocabularies_that_an_earlier_start_has_learned_are_used_again(folder, tmp_path, capsys):
     """Where text, settings and seed are the same and they are intact; else they are learned."""
     workdir, told = tmp_path / "run", []
@@ -263,21 +193,6 @@ def test_vocabularies_that_an_earlier_start_has_learned_are_used_again(folder, t
         path.write_text(path.read_text().replace("w", "z", 1))
     assert said() == (first[0], [True, False, True])
     assert said() == (first[0], [False, True, False])
-
-
-def test_learned_vocabularies_are_kept_until_a_run_continues_from_a_checkpoint(folder, tmp_path):
-    """A run that is killed before its first checkpoint does not learn them again."""
-    workdir = tmp_path / "run"
-
-    def run(steps):
-        train(tiny.config(**options(folder, data__hold_out=0.1, training__max_steps=steps)), workdir)
-        return (workdir / "train.log").read_text().count("learning the vocabularies")
-
-    assert run(1) == 1
-    shutil.rmtree(workdir / "checkpoints")  # as if it had been killed
-    assert run(1) == 1
-    assert run(2) == 1
-    assert not (workdir / "cache" / "vocab").exists()
 
 
 def test_prepared_vocabularies_are_named_and_serve_other_runs(folder, tmp_path):
@@ -307,14 +222,6 @@ def test_what_rounding_costs_is_told(folder, tmp_path, multiples):
     found = re.search(rf"shapes, ([\d.]+) % padding{without}; ", line)
     assert (found[2] is not None) == bool(multiples)
     assert found[2] is None or float(found[1]) > float(found[2])
-
-
-@pytest.mark.parametrize("name", ["row_multiple", "length_multiple"])
-def test_a_multiple_that_is_none_is_refused(name):
-    with pytest.raises(
-        UserError, match=rf"{name} is 0: use a number between 1 \(no rounding\) and 1024, such as 8 or 128$"
-    ):
-        tiny.config(**{f"data__batch__{name}": 0})
 
 
 def test_the_validation_and_the_test_set_share_their_shapes(folder):

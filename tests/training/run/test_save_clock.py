@@ -2,7 +2,6 @@
 
 import pytest
 
-from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run import session
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.processes import distributed
@@ -30,13 +29,6 @@ def test_a_save_is_due_when_the_minutes_since_the_last_one_have_passed(monkeypat
     assert [*answers, clock.due()] == [False, True, True, False]
 
 
-def test_zero_minutes_are_never_due(monkeypatch):
-    time = Time(monkeypatch)
-    clock = SaveClock(0.0)
-    time.now += 1e9
-    assert not clock.due()
-
-
 @pytest.mark.parametrize("answer", [True, False])
 def test_the_clock_of_process_0_decides(monkeypatch, answer):
     """Whatever this process has measured."""
@@ -62,9 +54,3 @@ def test_a_run_saves_at_the_first_report_after_the_time(tmp_path, monkeypatch):
     train(tiny.config(**options, training__max_steps=9), tmp_path)
     saved = sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir())
     assert saved == [4, 8, 9]
-
-
-def test_negative_minutes_are_refused():
-    message = r"^config.training.save_every_minutes is -1.0: use 0 \(never by the clock\) or more$"
-    with pytest.raises(UserError, match=message):
-        tiny.config(training__save_every_minutes=-1)

@@ -7,7 +7,7 @@ import pytest
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.interop.fairseq.exporting import Export, export_checkpoint
 from convs2s_jax.reporting import runs, summary
-from convs2s_jax.training.run import finetuning, run_folder, selection, validation
+from convs2s_jax.training.run import finetuning, run_folder, selection
 from convs2s_jax.training.run.checkpoints import checkpoint, position_file, restoring
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.selection import Best, Validation
@@ -46,12 +46,6 @@ def test_patience_ends_training_with_a_reason():
         "training.patience is 3: no scheduled validation since step 40 had a higher bleu than its 31.2500"
     )
     assert selection.ended(Best(waiting=2), "loss", 2) == "training.patience is 2: no validation had a finite loss"
-
-
-def test_values_of_another_metric_are_not_compared():
-    best = Best("loss", 1.5, step=40, waiting=3)
-    assert selection.ended(best, "bleu", 2) == ""
-    assert selection.validated(best, "bleu", {"loss": 9.0, "bleu": 0.5}, step=50) == Best("bleu", 0.5, step=50)
 
 
 def test_the_checkpoint_with_the_highest_score_stays_and_is_read(tmp_path):
@@ -99,29 +93,6 @@ def test_a_validation_that_was_not_scheduled_counts_while_the_run_ends_there(tmp
     assert kept((27, None, True)) == ([10, 27], 10)  # the run went on
     assert kept((30, 2.5, True)) == ([10, 30], 10)
     assert kept((35, 4.0, False)) == ([10, 35], 10)
-
-
-@pytest.mark.drill
-def test_a_run_that_had_ended_between_validations_tests_what_an_undisturbed_one_does(tmp_path, monkeypatch):
-    """The losses are given. The best of all is at step 3, which the undisturbed run does not measure."""
-    losses = {2: 3.0, 3: 1.0, 4: 2.0, 6: 2.5, 7: 2.75}
-    real = validation.measure
-
-    def measured(here, params, split, *, name):
-        kind, step = name.split()
-        return (losses[int(step)], {}, []) if kind == "valid" else real(here, params, split, name=name)
-
-    monkeypatch.setattr(validation, "measure", measured)
-    cfg = {"training__validate_every": 2, "training__keep": 1}
-    for steps in (3, 7):
-        train(tiny.config(**cfg, training__max_steps=steps), tmp_path / "continued")
-        tests = [line["step"] for line in tiny.metrics(tmp_path / "continued") if line["split"] == "test"]
-        assert tests[-1] == summary.best_step(runs.read(tmp_path / "continued", "run")) == {3: 3, 7: 4}[steps]
-    train(tiny.config(**cfg, training__max_steps=7), tmp_path / "run")
-    [test] = [line for line in tiny.metrics(tmp_path / "run") if line["split"] == "test"]
-    assert test == [line for line in tiny.metrics(tmp_path / "continued") if line["split"] == "test"][-1]
-    assert run_folder.finished(tmp_path / "run" / "checkpoints").keys() == {4, 7}
-    assert run_folder.finished(tmp_path / "continued" / "checkpoints").keys() == {4, 7}
 
 
 STILL = {"training__schedule": {"kind": "fixed", "rates": [1e-30]}, "training__validate_every": 1}

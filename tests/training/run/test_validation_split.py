@@ -104,20 +104,6 @@ def test_a_split_that_is_there_counts(folder):
     assert len(parallel_text.read(config(folder, hold_out=0.1), "train")) == 200
 
 
-@pytest.mark.parametrize("hold_out", [0.0, 0.1])
-@pytest.mark.parametrize("own", [False, True])
-def test_both_splits_at_once_are_those_of_separate_reads_and_each_file_is_read_once(folder, own, hold_out, monkeypatch):
-    for side in ("in", "out") if own else ():
-        (folder / f"valid.{side}").write_text("w1\n")
-    cfg, opened = config(folder, hold_out=hold_out), []
-    separate = tuple(parallel_text.read(cfg, split, optional=split == "valid") for split in ("train", "valid"))
-    read_lines = corpora.read_lines
-    monkeypatch.setattr(corpora, "read_lines", lambda path, **more: opened.append(path) or read_lines(path, **more))
-    both = parallel_text.read_train_and_valid(cfg)
-    assert [(text, text.rows, text.files) for text in both] == [(text, text.rows, text.files) for text in separate]
-    assert len(opened) == len(set(opened)) == (4 if own else 2)
-
-
 def test_what_to_do_without_validation_lines_is_said(folder):
     with pytest.raises(
         UserError, match=r"valid.out\[.gz\].*; set data.hold_out=0.05 to hold out a part of train, or data.hold"
@@ -157,17 +143,3 @@ def test_training_goes_without_validation_and_the_last_parameters_count(folder, 
         train(tiny.config(**plateau), tmp_path / "other")
     [way_out] = re.findall(r'schedule="(.*)"$', str(error.value))
     tiny.config(**options(folder, data__hold_out=0, training__schedule=ast.literal_eval(way_out)))
-
-
-def test_one_file_is_not_both_sides_of_a_split(folder):
-    listed = {"train": [(str(folder / "train.in"), str(folder / "train.out"))]}
-    cfg = DataConfig(src="in", tgt="in", dir=str(folder), files=listed)
-    assert len(parallel_text.read(cfg, "train")) == 200
-    assert len(parallel_text.read(cfg, "valid", optional=True)) == 0
-    (folder / "valid.in").write_text("w1\n")
-    with pytest.raises(
-        UserError, match=r"both sides of valid would be .*valid.in; list its files in data.files.valid$"
-    ):
-        parallel_text.read(cfg, "valid")
-    with pytest.raises(UserError, match="src and tgt are both 'de'"):
-        DataConfig(corpus="cldr", src="de", tgt="de", files=listed)

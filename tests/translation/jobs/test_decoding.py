@@ -11,7 +11,7 @@ import pytest
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.config import DataConfig
-from convs2s_jax.training.run import run_folder
+from convs2s_jax.training.run import outputs
 from convs2s_jax.translation import lines, translator
 from convs2s_jax.translation.jobs import decoding
 from convs2s_jax.translation.jobs.options import Options
@@ -310,22 +310,22 @@ def test_no_file_of_the_run_is_written_over(desk, name):
         with pytest.raises(UserError, match=rf"/{name} belongs to the run --workdir=.*: choose another path$"):
             desk.decode(output=place)
     with pytest.raises(UserError, match=r"belongs to the run --lm=.*: choose another path$"):
-        run_folder.check_not_of_run(place, str(desk.workdir), "--lm")
+        outputs.check_not_of_run(place, str(desk.workdir), "--lm")
 
 
 def test_no_file_of_any_run_is_written_over(desk, tmp_path):
     """By commands whose output need not concern that run."""
     for name in ("config.json", "vocab/src.model", "checkpoints/3"):
         with pytest.raises(UserError, match=rf"^--json=.*/{name} belongs to the run in .*: choose another path$"):
-            run_folder.check_outside_runs(f"{desk.workdir}/{name}", "--json")
+            outputs.check_outside_runs(f"{desk.workdir}/{name}", "--json")
     for free in ("", "-", "gs://bucket/plan.json", f"{desk.workdir}/plan.json", f"{tmp_path}/config.json"):
-        run_folder.check_outside_runs(free, "--json")
+        outputs.check_outside_runs(free, "--json")
 
 
 def test_other_files_beside_those_of_a_run_may_be_outputs(desk):
     for free in ("out", "outputs/config.json", "config.json.txt", "../vocab"):
-        run_folder.check_not_of_run(f"{desk.workdir}/{free}", str(desk.workdir), "--workdir")
-    run_folder.check_not_of_run("-", str(desk.workdir), "--workdir")
+        outputs.check_not_of_run(f"{desk.workdir}/{free}", str(desk.workdir), "--workdir")
+    outputs.check_not_of_run("-", str(desk.workdir), "--workdir")
 
 
 def test_an_output_is_not_compressed_by_its_name(desk):

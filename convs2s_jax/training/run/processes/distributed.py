@@ -83,35 +83,25 @@ def primary_only(name: str, work: Callable[[], T]) -> T | None:
 
 
 def sharing(folder: Path) -> list[int]:
-    """Return the processes that see the same folder as this one, itself included; others may have their own.
-
-    Raises:
-      OSError: the folder cannot be written or read. It must exist.
-    """
+    """Return the processes that see the same folder as this one, itself included if it can write there."""
     if not is_multi_process():
         return [0]
     token = int(multihost_utils.broadcast_one_to_all(np.uint32(secrets.randbits(32))))
     own = folder / f".met-{token}-{jax.process_index()}"
-    own.touch()
     try:
+        with contextlib.suppress(OSError):
+            own.touch()
         barrier(f"met {token}")
         found = sorted(int(path.name.rpartition("-")[2]) for path in folder.glob(f".met-{token}-*"))
         barrier(f"seen {token}")
     finally:
-        own.unlink()
+        own.unlink(missing_ok=True)
     return found
 
 
 def agree_on_folder(folder: Path) -> None:
     """Raise UserError on all processes unless all see the same folder."""
-    if not is_multi_process():
-        return
-    token = int(multihost_utils.broadcast_one_to_all(np.uint32(secrets.randbits(32))))
-    path = folder / f".met-{token}"
-    primary_only(f"{path.name} written", lambda: path.write_text(""))
-    same = true_on_all(path.exists())
-    if is_primary():
-        path.unlink()
+    same = true_on_all(len(sharing(folder)) == jax.process_count())
     check(same, f"--workdir={folder} is not the same folder for all processes: it must be on a file system they share")
 
 

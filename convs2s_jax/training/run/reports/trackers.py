@@ -219,13 +219,10 @@ class Trackers:
 def run_id(workdir: Path, address: str, *, step: int) -> str:
     """Return the id of the run in a workdir: new when the run starts, then that of the workdir's file.
 
-    The file also stores a checksum of the address, so that a copy of the workdir is a separate run. A run that an
-    earlier version started has no such file; its id is the checksum of its address.
+    The file also stores a checksum of the address, so that a copy of the workdir is a separate run.
     """
     path, place = workdir / RUN_ID, hashlib.sha256(address.encode()).hexdigest()[:12]
-    if step:
-        if not path.exists():
-            return place
+    if step and path.exists():
         known = re.fullmatch(rf"([0-9a-f]{{12}}) {place}\n", path.read_text(errors="replace"))
         if known:
             return known[1]

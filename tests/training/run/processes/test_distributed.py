@@ -1,6 +1,5 @@
 """Several processes: what one process with as many devices computes, and no fault of one of them loses work."""
 
-import json
 import re
 import signal
 
@@ -123,32 +122,6 @@ def test_a_signal_to_one_process_ends_both_at_one_step_and_any_topology_goes_on(
 
 
 @pytest.mark.drill
-def test_a_signal_within_a_validation_ends_it_on_both_and_the_next_start_validates(tmp_path):
-    """Two thousand lines take each process several rounds of translation; the signal arrives before the first."""
-    workdir = tmp_path / "run"
-    options = {"training__validate_every": 4, "training__save_every": None, "data__cldr__valid": 2500}
-    config = config_file(tmp_path, **DATA, **options, training__max_steps=5)
-    with processes.running(config, workdir, 2, 1) as both:
-        processes.await_(lambda: any(line["step"] == 4 for line in lines_of(workdir)), *both)
-        both[1].popen.send_signal(signal.SIGTERM)
-        assert [process.wait() for process in both] == [0, 0]
-        assert "stopped at step 4, epoch 1: SIGTERM" in both[0].told
-    assert [(line["step"], line["split"]) for line in tiny.metrics(workdir)][-1] == (4, "train")
-    stopped = tiny.arrays(workdir, 4)
-    told = processes.run(config, workdir, 2, 1)
-    assert "continuing at step 4" in told[0]
-    assert [line["step"] for line in tiny.metrics(workdir) if line["split"] == "valid"] == [4, 5]
-    again = tiny.arrays(workdir, 4)
-    assert all(np.array_equal(again[name], array) for name, array in stopped.items())
-
-
-def lines_of(workdir):
-    """Whole lines of metrics.jsonl while it is written."""
-    path = workdir / "metrics.jsonl"
-    return [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
-
-
-@pytest.mark.drill
 def test_a_killed_process_ends_the_other_and_nothing_is_lost(tmp_path, two):
     """Restarted, with the newest checkpoint damaged in the part of one process, it is bitwise the undisturbed run."""
     workdir, config = tmp_path / "run", config_file(tmp_path, **FSDP, **SILENT)
@@ -170,16 +143,6 @@ def test_a_killed_process_ends_the_other_and_nothing_is_lost(tmp_path, two):
     assert tiny.digests(workdir, STEPS) == tiny.digests(two, STEPS)
 
 
-@pytest.mark.drill  # test_peers has a lost process
-def test_without_its_leader_a_process_ends_within_the_bound(tmp_path):
-    workdir, config = tmp_path / "run", config_file(tmp_path, **DATA, **SILENT)
-    with processes.running(config, workdir, 2, 1, heartbeat=10) as both:
-        processes.wait_for_step(both, workdir, 1)
-        both[0].popen.send_signal(signal.SIGKILL)
-        assert both[1].wait(10 + MARGIN) in (75, -signal.SIGABRT)
-        assert re.search("another process of this command was lost|another task died", both[1].told)
-
-
 @pytest.mark.parametrize(("options", "sentence"), drills_but(DIFFERENT, kept=DIFFERENT[:1]))
 def test_processes_that_differ_are_refused(tmp_path, options, sentence):
     config = config_file(tmp_path, **DATA)
@@ -188,37 +151,6 @@ def test_processes_that_differ_are_refused(tmp_path, options, sentence):
         assert [process.wait() for process in both] == [2, 2]
         assert any(sentence in process.told for process in both)
     assert not (tmp_path / "run" / "config.json").exists()
-
-
-@pytest.mark.drill
-def test_one_after_another_on_eight_one_and_four_devices_is_the_same_run(tmp_path, whole):
-    stages = [(4, {"mesh__data": 8}), (8, {"mesh__data": 1}), (STEPS, {"mesh__data": 4, "parallel": "pmap"})]
-    for bound, options in stages:
-        train(tiny.config(**{**OPTIONS, **SILENT, "training__max_steps": bound, **options}), tmp_path / "run")
-    assert_same_parameters(tmp_path / "run", whole)
-    position = json.loads((tmp_path / "run" / "config.json").read_text())["mesh"]
-    assert position["data"] == 4
-
-
-@pytest.mark.drill
-def test_a_workdir_of_its_own_is_refused(tmp_path):
-    """As where it lies on no shared file system."""
-    config = config_file(tmp_path, **DATA)
-    others = [[f"--workdir={tmp_path}/one/run"], [f"--workdir={tmp_path}/two/run"]]
-    with processes.running(config, tmp_path / "run", 2, 1, others=others) as both:
-        assert [process.wait() for process in both] == [2, 2]
-        assert "is not the same folder for all processes" in both[1].told
-
-
-@pytest.mark.drill
-def test_what_process_0_refuses_all_refuse(tmp_path):
-    """Process 0 alone reads whether another run lies there."""
-    train(tiny.config(**{**OPTIONS, **SILENT}, mesh__data=1), tmp_path / "run")
-    config = config_file(tmp_path, **DATA, **SILENT, training__clip=5.0)
-    with processes.running(config, tmp_path / "run", 2, 1) as both:
-        assert [process.wait() for process in both] == [2, 2]
-        assert "training.clip is 0.1 there and 5.0 here" in both[0].told
-        assert "this command cannot continue; process 0 reports why" in both[1].told
 
 
 def named(number):
@@ -246,17 +178,3 @@ def test_each_way_to_launch_finds_the_others_and_an_interrupt_ends_all(tmp_path,
         assert "devices: 2 x cpu in 2 processes; jit over data 2" in both[0].told
         assert "SIGINT: all processes save before exit; send it again to exit this one immediately" in both[0].told
         assert re.search(r"stopped at step \d+, epoch \d+: SIGTERM", both[0].told)
-
-
-@pytest.mark.drill
-def test_a_loss_that_is_not_finite_ends_all_processes(tmp_path):
-    options = {"training__schedule__rate": 1e30, "training__clip": 0.0, "training__save_every": 100}
-    config, workdir = config_file(tmp_path, **DATA, **options), tmp_path / "run"
-    with processes.running(config, workdir, 2, 1) as both:
-        assert [process.wait() for process in both] == [2, 2]
-        sentence = (
-            r"step (\d): the loss is \S+ and the gradient norm \S+ at learning rate 1e\+30; the gradient of "
-            r"encoder/embedding/table is the first that is not finite\. Use a lower"
-        )
-        first, second = (re.search(sentence, process.told) for process in both)
-        assert first[1] == second[1]

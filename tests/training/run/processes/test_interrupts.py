@@ -26,15 +26,6 @@ from tests.helpers import drills_but
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_first_signal_is_only_noted(number):
-    with Interrupts() as interrupts:
-        interrupts.begin()
-        assert interrupts.received == ""
-        os.kill(os.getpid(), number)
-        assert interrupts.received == number.name
-
-
-@pytest.mark.parametrize("number", SIGNALS)
 def test_handler_and_thread_report_a_signal_once(number, capsys):
     with Interrupts(own_process=True) as interrupts:
         interrupts.begin()
@@ -266,16 +257,6 @@ def test_a_first_signal_is_told_and_a_second_one_ends_a_process_within_a_library
     process.send_signal(number)
     assert process.communicate(timeout=30) == ("", "")
     assert process.returncode == 130
-
-
-@pytest.mark.parametrize("then", drills_but(["pass", "entered.begin()"], kept=["entered.begin()"]))
-def test_a_process_without_a_reader_of_its_messages_is_ended_too(then, stuck):
-    process = stuck(then)
-    process.stderr.close()
-    while process.poll() is None:  # at the latest until the timer kills it
-        process.send_signal(signal.SIGINT)
-        time.sleep(0.6)
-    assert process.returncode == (0 if then == "pass" else 130)
 
 
 @pytest.mark.parametrize(("gap", "ended"), [(0.02, []), (1.0, [130])])

@@ -1,4 +1,4 @@
-"""A lost process ends the others with a sentence and status 75; a signal before the first update ends all."""
+"""Processes find each other; a lost one ends the others with a sentence and status 75; an early signal ends all."""
 
 import contextlib
 import json
@@ -11,15 +11,21 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 
+import jax
 import numpy as np
 import pytest
 
 from convs2s_jax.commands import train
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.training.run.processes import peers
+from convs2s_jax.core.guard import LOST
+from convs2s_jax.training.mesh import MeshConfig, make
+from convs2s_jax.training.run.processes import distributed, peers
+from convs2s_jax.training.run.processes.options import Processes, from_environment
 from convs2s_jax.training.run.processes.peers import Peers
 from tests import processes, tiny
+from tests import processes as real
 
 SILENCE = 4
 MARGIN = 6
@@ -118,15 +124,6 @@ def test_a_silent_process_is_lost_and_one_that_speaks_is_not(watching, capfd):
     assert "process 1: silent for 0.5 s" in capfd.readouterr().err
 
 
-def test_one_that_was_itself_kept_from_running_gives_the_others_time_to_be_heard(watching, monkeypatch):
-    monkeypatch.setattr(peers, "PAUSE", -1.0)  # every pulse comes after a pause
-    with watching(silence=0.5) as (_, there, statuses):
-        there.sendall(b"alive\n")
-        with pytest.raises(queue.Empty):
-            statuses.get(timeout=1.5)
-        there.sendall(b"bye done\n")
-
-
 @pytest.mark.parametrize("unread", [False, True])
 def test_a_process_that_is_done_is_no_loss_and_one_that_failed_is_one_later(watching, monkeypatch, unread):
     """A connection that is closed with lines unread is reset, as seen from the other side."""
@@ -170,19 +167,6 @@ def test_a_user_error_that_process_0_has_or_reports_ends_the_others_before_it(wa
             assert statuses.get(timeout=60) == 2  # the connection is open
     said = f"process {2 if b'2' in line else 0} reports why"
     assert said in capfd.readouterr().err
-
-
-def test_a_process_has_time_to_report_a_user_error_that_process_0_has_too(watching, monkeypatch):
-    monkeypatch.setattr(peers.distributed, "is_primary", lambda: False)
-    with watching(silence=60) as (found, _, statuses):
-        here, there = socket.socketpair()
-        with there:
-            found.add(0, here, here.makefile(encoding="ascii"))
-            there.sendall(b"bye refused\n")
-            with pytest.raises(queue.Empty):
-                statuses.get(timeout=0.3)
-            found._over.set()  # it has reported the error itself
-    assert statuses.empty()
 
 
 @pytest.mark.parametrize(
@@ -313,3 +297,150 @@ def test_a_signal_to_one_process_before_the_first_update_ends_all(receiver, name
         found = ended(started, MARGIN)
     right = [status == 0 and f"{name}: stopped before the first update" in told for status, told in found]
     tally(tries=3, losses=right.count(False))
+
+
+GIVEN = {"coordinator_address": "10.0.0.1:1234", "num_processes": 4, "process_id": 3}
+
+
+def test_flags_come_before_the_environment():
+    environment = {"JAX_COORDINATOR_ADDRESS": "host:9", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1"}
+    found = from_environment(Processes(), environment)
+    assert (found.coordinator_address, found.num_processes, found.process_id) == ("host:9", 2, 1)
+    assert from_environment(Processes(**GIVEN), environment) == Processes(**GIVEN)
+    assert from_environment(Processes(), {}) == Processes()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"process_id": 1},
+            r"^--process_id without --coordinator_address, --num_processes: set all three, as flags or in the env",
+        ),
+        ({**GIVEN, "process_id": 4}, r"^--process_id=4: with 4 processes, use 0 to 3$"),
+        ({**GIVEN, "num_processes": 0}, r"^--num_processes=0: use 1 or more$"),
+        ({**GIVEN, "coordinator_address": "host"}, r"^--coordinator_address=host: use host:port, such as 10.0.0.1"),
+        ({**GIVEN, "coordinator_address": "host:1\u00b3"}, "^--coordinator_address=host:1\u00b3: use host:port"),
+        ({**GIVEN, "coordinator_address": "host:65536"}, "^--coordinator_address=host:65536: use host:port"),
+        ({**GIVEN, "coordinator_address": "host:0"}, "^--coordinator_address=host:0: use host:port"),
+        ({"heartbeat_timeout": 0}, r"^--heartbeat_timeout=0: use 1 second or more$"),
+    ],
+)
+def test_nonsense_is_refused(values, message):
+    with pytest.raises(UserError, match=message):
+        Processes(**values)
+
+
+@pytest.mark.parametrize("text", ["one", "\u00b2", "-1", "2147483648", "9" * 5000])
+def test_an_environment_that_is_no_number_is_refused(text):
+    with pytest.raises(UserError, match=rf"^in the environment, JAX_PROCESS_ID is '{text}': not a number from 0 to 21"):
+        from_environment(Processes(), {"JAX_PROCESS_ID": text})
+
+
+def test_processes_with_different_numbers_of_devices_are_refused():
+    peers._check_devices(Counter([0, 0, 1, 1]))
+    with pytest.raises(UserError, match=r"^process 1 has 1 device, process 0 has 2: give each process the same num"):
+        peers._check_devices(Counter([0, 0, 1, 2, 2]))
+
+
+def test_a_single_process_is_its_own_primary_and_agrees_with_itself(tmp_path):
+    peers.join(Processes())
+    assert not distributed.is_multi_process()
+    assert distributed.is_primary()
+    assert distributed.primary_first("work", lambda: 5) == 5
+    assert distributed.primary_only("work", lambda: 5) == 5
+    distributed.agree_on_folder(tmp_path)
+    assert not any(tmp_path.iterdir())
+    distributed.agree("corpus", 7)
+    assert distributed.true_on_all(True)
+    assert not distributed.true_on_all(False)
+    assert list(distributed.local_share(3)) == [0, 1, 2]
+    assert distributed.collect(["a", "b"], 2, name="work") == ["a", "b"]
+    assert not distributed.reached_signal(1)
+
+
+def test_what_lies_over_the_mesh_is_put_together():
+    mesh = make(MeshConfig(data=2, fsdp=4))
+    x = np.arange(16.0, dtype=np.float32)
+    spec = jax.sharding.PartitionSpec(("fsdp", "data"))
+    whole = distributed.local(mesh, {"x": jax.device_put(x, jax.sharding.NamedSharding(mesh, spec))})["x"]
+    assert len(whole.devices()) == 1
+    np.testing.assert_array_equal(whole, x)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "sentence"),
+    [
+        pytest.param(["--distributed"], 2, "train.py: --distributed: ", marks=pytest.mark.drill),
+        (
+            ["--coordinator_address=127.0.0.1:{port}", "--num_processes=2", "--process_id=1"],
+            75,
+            "no answer at --coordinator_address=127.0.0.1:{port} ([Errno 111] Connection refused): ",
+        ),
+    ],
+    ids=["no cluster", "nobody comes"],
+)
+def test_who_finds_no_others_says_so(tmp_path, arguments, status, sentence):
+    """Process 0 may still be on its way, so that the same command is to be started again; a cluster is not."""
+    port = real.free_port()
+    arguments = [argument.format(port=port) for argument in arguments]
+    log = tmp_path / "log.txt"
+    common = ["--config=configs/cldr_en_de.py", f"--workdir={tmp_path}/run", "--initialization_timeout=2"]
+    process = real.Process([*common, *arguments], 1, log)
+    assert process.wait(60) == status, process.told
+    assert sentence.format(port=port) in process.told
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "lost"),
+    [
+        (jax.errors.JaxRuntimeError("UNKNOWN: Gloo all-reduce failed: Connection reset by peer"), True),
+        (jax.errors.JaxRuntimeError("UNAVAILABLE: heartbeat timeout"), True),
+        (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes"), False),
+        (jax.errors.JaxRuntimeError("INVALID_ARGUMENT: cuDNN execution plan failed"), False),
+        (ValueError("Gloo"), False),
+    ],
+    ids=str,
+)
+def test_a_lost_process_is_told_from_other_errors(error, lost, monkeypatch):
+    monkeypatch.setattr(distributed, "is_multi_process", lambda: True)
+    assert distributed.is_loss(error) == lost
+
+
+CHECKING = """
+import signal, sys, time
+from convs2s_jax.training.run.processes import distributed
+from convs2s_jax.training.run.processes import peers
+from convs2s_jax.training.run.processes.options import Processes
+
+address, signalled, number = sys.argv[1], *map(int, sys.argv[2:])
+signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests may run where it is ignored
+with peers.together(Processes(coordinator_address=address, num_processes=2, process_id=number)):
+    print("together", flush=True)
+    if number == signalled:
+        distributed.barrier("never")  # in C++, where Python's handlers do not run
+    time.sleep(100)
+"""
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize(("number", "sent"), [(0, signal.SIGTERM), (1, signal.SIGTERM), (1, signal.SIGINT)])
+def test_a_signal_ends_all_processes_of_a_command_that_saves_nothing(number, sent):
+    command = [sys.executable, "-c", CHECKING, f"127.0.0.1:{real.free_port()}", str(number)]
+    known = {"cwd": tiny.ROOT, "env": real.environment(1), "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    both = [subprocess.Popen([*command, str(i)], text=True, **known) for i in range(2)]
+    try:
+        for process in both:
+            while (line := process.stdout.readline()) != "together\n":  # gloo speaks there too
+                assert line, process.stderr.read()
+        time.sleep(1)  # it is in the barrier
+        both[number].send_signal(sent)
+        assert both[number].wait(60) == -sent
+        assert both[1 - number].wait(60) == LOST
+        said = f"another process of this command was lost (process {number}: its connection closed): run the same"
+        assert said in both[1 - number].stderr.read()
+    finally:
+        for process in both:
+            process.kill()
+            process.communicate()

@@ -4,7 +4,6 @@ import json
 import math
 import os
 import struct
-import subprocess
 import sys
 
 import pytest
@@ -13,9 +12,8 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.guard import Expendable
 from convs2s_jax.training.run.processes.interrupts import StoppedBeforeUpdateError
-from convs2s_jax.training.run.reports import facts, metrics_file
+from convs2s_jax.training.run.reports import metrics_file
 from convs2s_jax.training.run.reports.reports import Reports
-from tests import tiny
 
 
 def lines(workdir):
@@ -183,15 +181,6 @@ def test_what_is_no_report_is_not_read_as_one(tmp_path, text):
         assert not reports.has(split="test", step=3)
 
 
-def test_what_is_told_goes_to_the_user_and_the_log(tmp_path, capsys):
-    for sentence in ("größer", "again"):
-        with Reports(tmp_path, step=0) as reports:
-            reports.tell(sentence)
-    assert capsys.readouterr().err == "größer\nagain\n"
-    log = (tmp_path / "train.log").read_text(encoding="utf-8").splitlines()
-    assert [line.split(maxsplit=2)[2] for line in log] == ["größer", "again"]
-
-
 def test_a_run_whose_standard_error_is_lost_goes_on_and_its_log_says_so(tmp_path, monkeypatch):
     """As when the reader of a pipe ends, or its disk is full."""
     reader, writer = os.pipe()
@@ -208,22 +197,6 @@ def test_a_run_whose_standard_error_is_lost_goes_on_and_its_log_says_so(tmp_path
     assert log == ["first", lost, "second", "step 5 epoch 1 valid: loss 2, perplexity 7.389"]
 
 
-def test_numbers_are_shown_where_there_is_no_progress_bar(tmp_path, capsys):
-    with Reports(tmp_path, step=0) as reports:
-        reports.metrics(step=5, epoch=1, split="train", loss=2.0, bleu=3.0)
-    assert capsys.readouterr().err == "step 5 epoch 1 train: loss 2, perplexity 7.389, bleu 3\n"
-
-
-@pytest.mark.drill
-def test_torch_is_not_imported_where_it_is_installed():
-    """As tensorboardX would; and it can be imported afterwards as ever."""
-    pytest.importorskip("torch")
-    check = (
-        "import sys, convs2s_jax.training.run.reports.reports; assert 'torch' not in sys.modules; import torch.utils"
-    )
-    assert subprocess.run([sys.executable, "-c", check], cwd=tiny.ROOT, check=False).returncode == 0
-
-
 @pytest.mark.parametrize("columns", [80, 0])
 def test_the_log_has_the_lines_of_training_where_a_bar_is_shown_in_their_place(tmp_path, monkeypatch, capsys, columns):
     """A terminal without columns, as of some continuous integration, shows no bar."""
@@ -237,14 +210,6 @@ def test_the_log_has_the_lines_of_training_where_a_bar_is_shown_in_their_place(t
     shown = capsys.readouterr().err
     assert ("perplexity 7.389" in shown) == (columns == 0)
     assert ("epoch 1 loss 2.000]" in shown) == (columns > 0)
-
-
-def test_a_report_knows_why_a_run_ended_before_its_first_update_and_the_way_out(tmp_path):
-    why = f"the loss is nan{' and so on' * 40}: the way out"
-    with pytest.raises(UserError), Reports(tmp_path, step=0):
-        raise UserError(why)
-    found = facts.read(tmp_path)
-    assert (found.stopped, found.why) == ("step 0", why)
 
 
 def test_the_error_that_ends_a_training_is_in_its_log(tmp_path, capsys):

@@ -1,6 +1,5 @@
 """Trackers get the metrics of metrics.jsonl; one that fails, or is not installed, costs a sentence and no training."""
 
-import hashlib
 import importlib.util
 import json
 import math
@@ -104,25 +103,6 @@ def test_a_copy_of_a_workdir_is_a_run_of_its_own(recorded, tmp_path):
     first, copy, continued, again, damaged = (one.run.id for one in recorded)
     assert (first, copy) == (again, continued)
     assert len({first, copy, damaged}) == 3
-
-
-def test_a_run_without_a_place_for_its_id_is_trained_without_trackers(recorded, tmp_path):
-    (tmp_path / trackers.RUN_ID).mkdir()
-    with Reports(tmp_path, step=4, trackers=("good",)) as reports:
-        reports.metrics(step=5, epoch=1, split="train", loss=1.0)
-    assert not recorded
-    assert "good failed and receives no more metrics from this start" in (tmp_path / "train.log").read_text()
-
-
-def test_a_run_without_an_id_has_that_of_its_address_on_every_machine(recorded, tmp_path):
-    for copy in ("one", "another"):
-        (tmp_path / copy).mkdir()
-        with Reports(tmp_path / copy, step=4, trackers=("good",), address="gs://bucket/run"):
-            pass
-    with Reports(tmp_path, step=4, trackers=("good",)):
-        pass
-    addresses = ["gs://bucket/run", "gs://bucket/run", str(tmp_path)]
-    assert [each.run.id for each in recorded] == [hashlib.sha256(a.encode()).hexdigest()[:12] for a in addresses]
 
 
 class FakeOfWandB(types.ModuleType):

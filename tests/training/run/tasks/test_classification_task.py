@@ -1,7 +1,6 @@
 """Classification in the one training loop: its loss, its updates on any mesh, whole runs."""
 
 import json
-import shutil
 import typing
 from types import SimpleNamespace
 
@@ -16,19 +15,12 @@ from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.metrics import labels
 from convs2s_jax.models.classifier import AnyFeatures, ClassifierConfig, logits
 from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.nn.trees import path_of
-from convs2s_jax.training import sharding
 from convs2s_jax.training.batch import Batch
-from convs2s_jax.training.mesh import MeshConfig, make
-from convs2s_jax.training.run.config import Config, TrainingConfig
+from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.loop import train
-from convs2s_jax.training.run.programs import compile_configured
 from convs2s_jax.training.run.tasks import classification_task, translation_task
 from convs2s_jax.training.run.tasks.task_table import TASKS, task_of
-from convs2s_jax.training.step import update
 from tests import tiny
-from tests.helpers import drills_but
-from tests.states import first_state
 
 VOCABULARIES = {"source": 24, "target": 4 + 6}
 KEY = jax.random.key(7)
@@ -36,7 +28,6 @@ MODELS = {
     "kim": {"kind": "kim", "widths": (2, 3), "maps": 8},
     "pooled": {"kind": "pooled", "encoder": {"kind": "conv", "layers": [(16, 3), (8, 3)], "max_positions": 32}},
 }
-TRAINING = TrainingConfig(label_smoothing=0.1, clip=0.1)
 
 
 def model(name, **values):
@@ -90,36 +81,6 @@ def test_the_loss_equals_a_loop(smoothing):
     assert int(found.tokens) == 6
 
 
-def updated(name, way=None, sizes=None):
-    mesh = None if sizes is None else make(MeshConfig(**dict(zip(("data", "fsdp", "tensor"), sizes, strict=True))))
-    cfg = model(name)
-    state = first_state(jax.random.key(1), cfg, TRAINING, **VOCABULARIES)
-    batches = [batch(), batch(seed=1)]
-    if mesh is not None:
-        state = jax.device_put(state, sharding.shardings(state, mesh, way or "jit"))
-        batches = jax.device_put(batches, sharding.batch_sharding(mesh))
-    steps = compile_configured(cfg, TRAINING, mesh, parallel=way or "jit")
-    gradients = jax.device_get(steps.first(state.params, batches[0], KEY))
-    for group in (batches[:1], batches):
-        state, report = update(steps, state, group, jnp.float32(0.25), KEY)
-    return jax.device_get((gradients, state, report))
-
-
-@pytest.fixture(scope="module", params=drills_but(MODELS, kept=["kim"]))
-def expected(request):
-    return request.param, updated(request.param)
-
-
-@pytest.mark.drill
-@pytest.mark.parametrize(("way", "sizes"), [("jit", (2, 2, 2)), ("jit", (1, 2, 4)), ("pmap", (8, 1, 1))], ids=str)
-def test_updates_are_those_of_one_device(way, sizes, expected):
-    name, right = expected
-    found = updated(name, way, sizes)
-    for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(found), jax.tree.leaves(right), strict=True):
-        a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-        assert np.linalg.norm(a - b) <= 1e-5 * np.linalg.norm(b), path_of(path)
-
-
 RUN = {
     "data__corpus": "cldr_kinds",
     "data__tgt": "",
@@ -140,18 +101,6 @@ def workdir(tmp_path_factory):
     return folder
 
 
-@pytest.mark.drill
-def test_a_finished_run_that_is_started_again_says_that_its_test_set_was_scored(workdir, tmp_path):
-    shutil.copytree(workdir, tmp_path / "run")
-    train(tiny.config(**RUN), tmp_path / "run")
-    assert tiny.metrics(tmp_path / "run") == tiny.metrics(workdir)
-    [test] = [line for line in tiny.metrics(workdir) if line["split"] == "test"]
-    step = f"step {test['step']} was already scored on the test set"
-    said = f"{step}; for other metrics, run convs2s decode --split=test"
-    assert said in (tmp_path / "run" / "train.log").read_text()
-    assert said not in (workdir / "train.log").read_text()
-
-
 def test_a_run_reports_accuracy_and_f1(workdir):
     lines = tiny.metrics(workdir)
     valid = [line for line in lines if line["split"] == "valid"]
@@ -166,31 +115,6 @@ def test_a_run_reports_accuracy_and_f1(workdir):
     assert all(set(sample) == {"source", "hypothesis", "reference"} for sample in samples)
     accuracy = 100 * sum(sample["hypothesis"] == sample["reference"] for sample in samples) / 12
     assert valid[-1]["accuracy"] == pytest.approx(accuracy)
-
-
-@pytest.mark.drill
-def test_two_halves_equal_the_whole(workdir, tmp_path):
-    train(tiny.config(**{**RUN, "training__max_steps": 5}), tmp_path)
-    train(tiny.config(**RUN), tmp_path)
-    assert tiny.digests(tmp_path, 12) == tiny.digests(workdir, 12)
-
-
-@pytest.mark.drill
-def test_a_classifier_learns_kinds_of_phrases(tmp_path):
-    options = {
-        **RUN,
-        "data__cldr": {"train": 2000, "valid": 100, "test": 100},
-        "model__embedding_dim": 32,
-        "training__optimizer": {"kind": "adam"},
-        "training__schedule": {"kind": "fixed", "rates": [0.01]},
-        "training__max_steps": 240,
-        "training__validate_every": 240,
-        "training__save_every": 240,
-    }
-    with jax.numpy_dtype_promotion("standard"):  # optax's Adam raises a float to an integer power
-        train(tiny.config(**options), tmp_path)
-    [line] = [line for line in tiny.metrics(tmp_path) if line["split"] == "test"]
-    assert line["accuracy"] >= 90
 
 
 def files(folder, **splits):
@@ -227,11 +151,6 @@ def test_bad_lines_are_refused_with_their_number(tmp_path, train_text, valid_tex
     options = files(tmp_path, train=train_text, valid=valid_text)
     with pytest.raises(UserError, match=message):
         train(tiny.config(**options), tmp_path / "run")
-
-
-def test_plain_files_train_a_classifier(tmp_path):
-    train(tiny.config(**files(tmp_path, train=GOOD, valid=GOOD, test="bad\tno day\n")), tmp_path / "run")
-    assert (tmp_path / "run" / "vocab" / "tgt.labels").read_text() == "bad\ngood\n"
 
 
 def test_parallel_files_may_hold_labels(tmp_path):

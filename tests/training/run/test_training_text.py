@@ -6,10 +6,8 @@ import shutil
 import numpy as np
 import pytest
 
-from convs2s_jax.core.checksums import checksum
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.data import corpora, parallel_text, tokens_on_disk, vocabulary
-from convs2s_jax.data.config import DataConfig
+from convs2s_jax.data import corpora, parallel_text, vocabulary
 from convs2s_jax.training.run.prepare import prepare
 from tests import tiny
 
@@ -191,42 +189,3 @@ def test_settings_that_no_text_can_mend_are_refused_before_it_is_read(folder, tm
     with pytest.raises(UserError, match=r"^training\.schedule\.kind is 'plateau', but there is no validation set"):
         prepare(config(folder, **plateau), tmp_path / "run", print)
     assert read() == []
-
-
-def test_checksums_tell_sides_and_their_order_apart(folder):
-    listed = [
-        (str(folder / "train.in"), str(folder / "valid.out")),
-        (str(folder / "valid.in"), str(folder / "train.out")),
-    ]
-
-    def found(*pairs, **values):
-        return corpora.checksums(DataConfig(src="in", tgt="out", files={"train": pairs}, **values), "train")
-
-    assert found(*listed) != found(*reversed(listed))
-    assert found(listed[0]) != found(listed[0][::-1])
-    assert found(listed[0]) == found(listed[0])
-    assert found((str(folder / "nowhere"), listed[0][1])) is None
-    assert corpora.checksums(DataConfig(corpus="cldr", src="de", tgt="en"), "train") is None
-
-
-def test_a_file_without_lines_is_not_read_to_its_end(tmp_path):
-    path = tmp_path / "train.in"
-    with path.open("wb") as file:
-        file.truncate(1 << 42)  # takes no room on the disk
-    with pytest.raises(OSError, match="File too large"):
-        corpora.text_files.checksum_of(path)
-    long = b"a" * (3 * corpora.text_files.LONGEST) + b"\n"
-    path.write_bytes(long * 2)
-    assert corpora.text_files.checksum_of(path) == checksum(long * 2)
-    path.write_bytes(b"\x1f\x8b" + b"a" * (5 * corpora.text_files.LONGEST))
-    assert corpora.text_files.checksum_of(path) == checksum(path.read_bytes())
-
-
-def test_a_token_file_is_found_by_its_key_and_no_other(folder, tmp_path):
-    run, _ = prepared(config(folder), tmp_path / "run")
-    cache, key = tmp_path / "run" / "cache", run.train.src.key
-    assert np.array_equal(tokens_on_disk.find(cache, "train.src", key).tokens, run.train.src.tokens)
-    assert tokens_on_disk.find(cache, "train.src", key[:-2] + "00") is None
-    assert tokens_on_disk.find(cache, "valid.src", key) is None
-    assert tokens_on_disk.find(cache, "train.src", "no key") is None
-    assert isinstance(parallel_text.read_own(config(folder).data, "test").src, tuple)

@@ -1,4 +1,4 @@
-"""The counter of compilations: one for each new shape, none for one that was seen."""
+"""A counter of compilations."""
 
 import jax
 import jax.numpy as jnp

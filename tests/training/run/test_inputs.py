@@ -1,22 +1,52 @@
-"""Validation and test data that have changed are refused, when a run continues and when its splits are translated."""
+"""Batches on a mesh; validation and test data that have changed are refused, in training and in decoding."""
 
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from convs2s_jax.commands import decode
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.data.plan import Plan, PlannedBatch, plan_all
+from convs2s_jax.data.shapes import Shape
 from convs2s_jax.reporting.options import ReportOptions
 from convs2s_jax.reporting.report import report
+from convs2s_jax.training.mesh import MeshConfig, make
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.checkpoints import position_file
+from convs2s_jax.training.run.inputs import Split, batch_on, padding_on
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.translation import shortlists
 from tests import processes
 from tests.helpers import drills_but
 from tests.reporting.test_report import inside
 from tests.training.run.test_opening import TEXT, config
+
+SPLIT = Split(
+    text=None, src=[np.array([5, 6, 7]), np.array([], int), np.array([8])], tgt=[np.array([20 + i]) for i in range(3)]
+)
+PLAN = Plan(shapes=(Shape(9, 9, 9), Shape(4, 2, 3)), batches=(), padding=0.0)
+
+
+@pytest.mark.parametrize(("devices", "rows"), [(1, 3), (2, 4), (8, 8)])
+def test_source_and_target_have_their_own_lengths_and_rows_are_padded_for_all_devices(devices, rows):
+    mesh = make(MeshConfig(data=devices))
+    batch = batch_on(mesh, SPLIT, PLAN, PlannedBatch(1, np.array([1, 0])))
+    assert batch.src.tolist() == [[EOS, PAD, PAD, PAD], [5, 6, 7, EOS]] + [[PAD] * 4] * (rows - 2)
+    assert batch.tgt.tolist() == [[21, EOS], [20, EOS]] + [[PAD] * 2] * (rows - 2)
+    assert {shard.data.shape for shard in batch.src.addressable_shards} == {(rows // devices, 4)}
+
+
+@pytest.mark.parametrize("devices", [1, 2, 8])
+def test_the_share_of_padding_is_that_of_the_arrays(devices):
+    mesh = make(MeshConfig(data=devices))
+    plan = plan_all(np.array([4, 1, 2]), np.array([2, 2, 2]), (Shape(4, 2, 1), Shape(4, 2, 3)))
+    batches = [batch_on(mesh, SPLIT, plan, planned) for planned in plan.batches]
+    cells = np.concatenate([np.asarray(side).ravel() for batch in batches for side in (batch.src, batch.tgt)])
+    assert padding_on(mesh, plan) == pytest.approx(np.mean(cells == PAD))
+    assert (padding_on(mesh, plan) == plan.padding) == (devices == 1)
 
 
 def write(folder, **splits):
@@ -129,34 +159,11 @@ def test_a_report_says_which_lines_have_changed_and_which_others_it_can_take(cop
     ]
 
 
-def test_unchanged_data_elsewhere_are_the_same(copy):
-    (copy / "texts").rename(copy / "elsewhere")
-    train(config(copy / "elsewhere", training__max_steps=1), copy / "run")
-    ended = translated(copy, "test")
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.count("\n") == 3
-
-
 def test_data_that_are_gone_are_refused(copy):
     for side in ("src", "tgt"):
         (copy / "texts" / f"test.{side}").unlink()
     with pytest.raises(UserError, match=r"the test data of --workdir=.* are missing, but its last checkpoint had them"):
         goes_on(copy)
-
-
-@pytest.mark.drill
-def test_data_that_come_later_are_known_from_then_on(tmp_path):
-    write(tmp_path / "texts", train=TEXT, valid=TEXT[:60])
-    goes_on(tmp_path)
-    none = f"the corpus of --workdir={tmp_path / 'run'} has no test split: "
-    assert left_out(tmp_path, "test") == [f"run is omitted: {none}use the validation lines with --split=valid."]
-    ended = translated(tmp_path, "test")
-    assert ended.stderr.endswith(f"decode.py: {none}translate other texts with --input and --reference\n")
-    write(tmp_path / "texts", test=TEXT[:30])
-    train(config(tmp_path / "texts", training__max_steps=2), tmp_path / "run")
-    write(tmp_path / "texts", test=TEXT[:40])
-    with pytest.raises(UserError, match=r"the test data of .* have changed"):
-        train(config(tmp_path / "texts", training__max_steps=2), tmp_path / "run")
 
 
 def test_a_corpus_that_has_moved_is_named_and_can_be_given(copy):

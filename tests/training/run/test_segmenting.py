@@ -62,15 +62,6 @@ def test_all_epochs_fit_the_shapes_where_sources_are_cut(tmp_path):
     assert max(lengths) <= largest(cut)[0] < max(free)
 
 
-def test_all_epochs_fit_the_shapes_of_the_run(run):
-    longest = largest(run)
-    for side, most in zip(run.train.lengths(), longest, strict=True):
-        assert side.max() <= most
-    for epoch in (1, 2, 3):
-        lengths = segmented(run, epoch, longest=longest).lengths()
-        assert all(side.max() <= most for side, most in zip(lengths, longest, strict=True))
-
-
 def test_without_sampling_nothing_is_drawn(run):
     assert segmented(run, 1, data__subword_sampling=0.0) is run.train
 

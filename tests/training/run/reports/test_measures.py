@@ -1,0 +1,421 @@
+"""What a run measures: time, sums of updates, memory, arithmetic, and traces of updates."""
+
+import gzip
+import json
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.training import mesh as meshes
+from convs2s_jax.training.batch import Batch, LossSums
+from convs2s_jax.training.parallel import compile_steps
+from convs2s_jax.training.run import opening
+from convs2s_jax.training.run.config import Traced
+from convs2s_jax.training.run.loop import train
+from convs2s_jax.training.run.programs import (
+    compile_run,
+    executed_loss,
+    placed_state,
+    program_key,
+)
+from convs2s_jax.training.run.reports import measures
+from convs2s_jax.training.run.reports.measures import (
+    ACTIVITIES,
+    PEAKS,
+    WallClock,
+    Window,
+    counter,
+    device_memory,
+    peak_flops,
+)
+from convs2s_jax.training.step import StepSums
+from tests import tiny
+from tests.helpers import drills_but
+
+
+def test_seconds_are_counted_once_whatever_is_within_what(monkeypatch):
+    """Also where an error ends an activity."""
+    now = iter([0.0, 1.0, 3.0, 7.0, 15.0, 31.0, 63.0])
+    monkeypatch.setattr(measures.time, "perf_counter", lambda: next(now))
+    clock = WallClock()
+
+    def interrupted():
+        with clock.during("compute"):
+            with clock.during("validation"):
+                pass
+            clock.reassign("input", 3.0)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        interrupted()
+    first = clock.take()
+    assert first == {"compute": 7.0, "input": 3.0, "validation": 4.0, "checkpoint": 0.0, "compile": 0.0, "other": 17.0}
+    assert clock.take() == dict.fromkeys(ACTIVITIES, 0.0) | {"other": 32.0}
+
+
+def test_the_account_is_of_the_whole_time(monkeypatch):
+    now = iter([0.0, 10.0, 40.0, 40.0, 50.0])
+    monkeypatch.setattr(measures.time, "perf_counter", lambda: next(now))
+    clock = WallClock()
+    with clock.during("compute"):
+        pass
+    clock.take()
+    assert clock.account() == (
+        "50.0 s, of which compute 60.0 %, input 0.0 %, validation 0.0 %, checkpoint 0.0 %, compile 0.0 %, other 40.0 %"
+    )
+
+
+@pytest.mark.usefixtures("own_programs")
+def test_the_shares_of_each_report_and_the_account_of_a_run_add_up_to_one(tmp_path, capsys):
+    options = {"training__max_steps": 14, "training__validate_every": 4}
+    train(tiny.config(**options, training__save_every=3), tmp_path)
+    lines = [line for line in tiny.metrics(tmp_path) if line["split"] == "train"]
+    for line in lines:
+        shares = [line[f"{name}_share"] for name in ACTIVITIES]
+        assert sum(shares) == pytest.approx(1.0)
+        assert min(shares) >= 0.0
+    assert lines[0]["compile_share"] > 0
+    assert lines[0]["other_share"] > 0  # the start
+    assert all(line["compile_share"] == 0 for line in lines[1:])  # one shape
+    assert lines[2]["checkpoint_share"] > 0  # of step 3
+    assert all("mfu" not in line for line in lines)  # the peak of a CPU is not known
+    after = [line["validation_share"] > 0 for line in lines]
+    assert after == [line["step"] in (6, 9, 14) for line in lines]  # in the line after that of its step
+    (account,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("time: ")]
+    assert all(f"{name} " in account for name in ACTIVITIES)
+
+
+def sums(nll, tokens, *, loss=None, norm=1.0, finite=(True, True)):
+    loss = nll if loss is None else loss
+    return StepSums(
+        loss=LossSums(loss=jnp.float32(loss), nll=jnp.float32(nll), tokens=jnp.int32(tokens)),
+        grad_norm=jnp.float32(norm),
+        finite=jnp.asarray(finite),
+    )
+
+
+class Time:
+    """A clock that is moved by hand."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def pass_by(self, seconds):
+        self.now += seconds
+
+
+@pytest.fixture
+def time(monkeypatch):
+    moved = Time()
+    monkeypatch.setattr(measures.time, "perf_counter", lambda: moved.now)
+    return moved
+
+
+def opened(told=None, skip=0, clock=None, peak=None):
+    way_out = "Use a lower learning rate or clip"
+    told, clock = [] if told is None else told, clock or WallClock()
+    return Window(
+        names=["encoder/w", "decoder/w"], skip=skip, remedy=lambda: way_out, tell=told.append, clock=clock, peak=peak
+    )
+
+
+def test_loss_is_a_mean_over_tokens_not_over_updates():
+    window = opened()
+    window.add(1, 0.25, sums(30.0, 10, loss=99.0, norm=1.0))
+    window.add(2, 0.25, sums(10.0, 90, norm=2.0))
+    window.add(3, 0.125, sums(60.0, 100, norm=6.0))
+    metrics = window.close()
+    assert metrics["loss"] == pytest.approx(100 / 200)  # the mean of means is 1.24
+    assert metrics["grad_norm"] == pytest.approx(3.0)
+    assert metrics["learning_rate"] == 0.125
+
+
+def test_speeds_are_of_the_time_of_updates_and_their_input_alone(time):
+    """Two updates in 6 s and 2 s of waiting for input, beside 100 s of validation and 40 s of anything else."""
+    clock = WallClock()
+    window = opened(clock=clock, peak=500.0)
+    time.pass_by(40.0)
+    with clock.during("compute"):
+        window.add(1, 0.25, sums(30.0, 10), 300.0)
+        time.pass_by(8.0)
+        clock.reassign("input", 2.0)
+        with clock.during("validation"):
+            time.pass_by(90.0)
+            with clock.during("checkpoint"):
+                time.pass_by(4.0)
+            time.pass_by(10.0)
+        window.add(2, 0.25, sums(30.0, 14), 700.0)
+        metrics = window.close()
+    assert metrics["tokens_per_second"] == pytest.approx(24 / 8)
+    assert metrics["step_seconds"] == pytest.approx(8 / 2)
+    assert metrics["mfu"] == pytest.approx(1000 / 8 / 500)
+    assert metrics["input_wait"] == pytest.approx(2)
+    seconds = {"compute": 6, "input": 2, "validation": 100, "checkpoint": 4, "compile": 0, "other": 40}
+    assert {name: metrics[f"{name}_share"] for name in seconds} == pytest.approx(
+        {name: part / 152 for name, part in seconds.items()}
+    )
+
+
+def test_an_update_that_compiles_is_in_no_speed(time):
+    """Of six updates of two shapes three compile: each shape as the first batch, and one as a further batch."""
+    clock = WallClock()
+    window = opened(clock=clock, peak=100.0)
+    one, two = (8, 3), (4, 5)
+    updates = [([one], 30.0), ([one], 2.0), ([one, one], 20.0), ([one], 3.0), ([one, one], 5.0), ([two], 10.0)]
+    with clock.during("compute"):
+        for step, (shapes, seconds) in enumerate(updates, 1):
+            with window.update_of(shapes):
+                time.pass_by(seconds)
+            window.add(step, 0.25, sums(30.0, 10**step), 10.0**step)
+        metrics = window.close()
+    seconds, done = 2.0 + 3.0 + 5.0, 10**2 + 10**4 + 10**5
+    assert metrics["tokens_per_second"] == pytest.approx(done / seconds)
+    assert metrics["step_seconds"] == pytest.approx(seconds / 3)
+    assert metrics["mfu"] == pytest.approx(done / seconds / 100)
+    assert metrics["compile_share"] == pytest.approx(60 / 70)
+    assert metrics["loss"] == pytest.approx(180 / 1111110)  # of all
+
+
+def test_the_device_is_awaited_before_and_after_an_update_that_compiles(time):
+    """Results of 5 s each: those of earlier updates are no compilation, that of the update itself is none of speed."""
+    clock = WallClock()
+    window = opened(clock=clock)
+
+    class Slow(float):
+        def __array__(self, *_, **__):
+            time.pass_by(5.0)
+            return np.asarray(float(self))
+
+    def slow(tokens):
+        one = sums(30.0, tokens)
+        return one.replace(grad_norm=Slow(1.0))
+
+    with clock.during("compute"):
+        window.add(1, 0.25, slow(10))
+        with window.update_of([(8, 3)]):
+            time.pass_by(30.0)
+        window.add(2, 0.25, slow(10))
+        metrics = window.close()
+    assert metrics["tokens_per_second"] == pytest.approx(10 / 5)
+    assert metrics["compile_share"] == pytest.approx(35 / 40)
+
+
+def test_a_report_of_updates_that_compile_has_no_speed(time):
+    clock = WallClock()
+    window = opened(clock=clock, peak=1.0)
+    with clock.during("compute"):
+        with window.update_of([(8, 3)]):
+            time.pass_by(30.0)
+        window.add(1, 0.25, sums(30.0, 10))
+        time.pass_by(1.0)
+        metrics = window.close()
+    assert {"tokens_per_second", "step_seconds", "mfu"} & set(metrics) == set()
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (sums(float("nan"), 5), "the loss is nan and the gradient norm 1.0"),
+        (sums(float("inf"), 5), "the loss is inf and the gradient norm 1.0"),
+        (sums(2.0, 5, norm=float("nan")), "the loss is 2.0 and the gradient norm nan"),
+    ],
+)
+def test_the_first_step_that_is_not_finite_is_named_two_steps_later(bad, message):
+    window = opened()
+    for step in (7, 8):
+        window.add(step, 0.25, sums(2.0, 5))
+    window.add(9, 0.5, bad)
+    window.add(10, 0.25, sums(float("nan"), 5, norm=float("nan")))
+    rest = "at learning rate 0.5. Use a lower learning rate or clip"
+    with pytest.raises(UserError, match=f"^step 9: {message} {rest}$"):
+        window.add(11, 0.25, sums(2.0, 5))
+
+
+def test_the_first_parameter_whose_gradient_is_not_finite_is_named():
+    window = opened()
+    window.add(1, 0.25, sums(2.0, 5, norm=float("inf"), finite=(True, False)))
+    with pytest.raises(UserError, match=r"; the gradient of decoder/w is the first that is not finite\. Use a lower"):
+        window.close()
+
+
+def test_bad_steps_are_skipped_while_not_too_many_follow_each_other():
+    told = []
+    window = opened(told, skip=2)
+    nan = float("nan")
+    for step, loss in enumerate([20.0, nan, nan, 10.0, nan]):
+        window.add(step, 0.25, sums(loss, 10))
+    metrics = window.close()
+    assert metrics["loss"] == pytest.approx(30 / 20)
+    assert metrics["skipped"] == 3
+    assert [line.split(";")[-1] for line in told] == [f" skipped, {i} in a row of at most 2" for i in (1, 2, 1)]
+    window.add(5, 0.25, sums(nan, 10))
+    window.add(6, 0.25, sums(nan, 10))
+    with pytest.raises(UserError, match=r"^step 6: the loss is nan .* after 2 skipped updates\. Use"):
+        window.close()
+
+
+def device(stats):
+    return SimpleNamespace(memory_stats=lambda: stats)
+
+
+def test_the_fullest_device_counts():
+    found = device_memory(
+        [device({"bytes_in_use": 5, "peak_bytes_in_use": 70}), device({"bytes_in_use": 6, "peak_bytes_in_use": 60})]
+    )
+    assert found == {"memory": 6, "memory_peak": 70}
+
+
+def test_what_no_device_reports_is_left_out():
+    assert device_memory([device(None), device({"bytes_in_use": 5})]) == {"memory": 5}
+    assert device_memory(jax.local_devices()) == {}  # CPUs
+
+
+V, E, B, S, T = 17, 6, 4, 5, 3
+BATCH = Batch(src=jnp.zeros((B, S), jnp.int32), tgt=jnp.zeros((B, T), jnp.int32))
+
+
+def loss_with(network):
+    """A loss of `network(params, x)`, x: [B, S, E] that does not depend on parameters."""
+
+    def loss(params, batch, _key):
+        x = jnp.ones((*batch.src.shape, E)) * batch.src[..., None].astype(jnp.float32)
+        total = jnp.sum(network(params, x))
+        return LossSums(loss=total, nll=total, tokens=jnp.int32(1))
+
+    return loss
+
+
+def flops_of(network, params):
+    """Operations of the gradient program of a network."""
+    loss = loss_with(network)
+    return counter(compile_steps(loss, optax.sgd(1.0)), loss, params)(BATCH)
+
+
+def test_two_layers_by_hand():
+    """Forward both products; backward one for each kernel, and one for what lies between them."""
+    params = {"a": jnp.ones((E, 8)), "b": jnp.ones((8, V))}
+    rows = B * S
+    by_hand = 2 * rows * (E * 8 + 8 * V) + 2 * rows * (E * 8 + 8 * V) + 2 * rows * 8 * V
+    assert flops_of(lambda p, x: jnp.sin(x @ p["a"]) @ p["b"], params) == by_hand
+
+
+def test_each_shape_is_traced_once_to_be_counted_and_computed():
+    params, calls = {"w": jnp.ones((E, 8))}, []
+    loss = loss_with(lambda p, x: calls.append(x.shape) or x @ p["w"])
+    steps = compile_steps(loss, optax.sgd(1.0))
+    flops = counter(steps, loss, params)
+    twice = jax.tree.map(lambda x: jnp.concatenate([x, x]), BATCH)
+    counts = [flops(batch) for batch in (BATCH, twice, BATCH, twice)]
+    assert counts == [counts[0], 2 * counts[0]] * 2
+    assert len(calls) == 2
+    steps.first(params, twice, jax.random.key(0))
+    assert len(calls) == 2, "a batch of the same shape was traced again to be computed"
+
+
+@pytest.mark.parametrize("parallel", drills_but(["shard_map", "pmap"], kept=["shard_map"]))
+def test_each_way_to_spread_an_update_has_the_count_of_one_device(parallel):
+    def counted(**options):
+        cfg = tiny.config(**options, training__label_smoothing=0.1)
+        mesh, programs = meshes.make(cfg.mesh, parallel=cfg.parallel), program_key(cfg)
+        params = placed_state(programs, mesh, source=V, target=V).params
+        return counter(compile_run(programs, mesh), executed_loss(programs, mesh), params)(BATCH)
+
+    assert counted(mesh__data=2, parallel=parallel) == counted(mesh__data=1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "rate"),
+    [
+        ("TPU v5 lite", 197e12),
+        ("NVIDIA A100-SXM4-40GB", 312e12),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None),  # a seventh of the GPU
+        ("NVIDIA A100-SXM-64GB", None),  # made for one machine, with more multiprocessors
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA H100 NVL", None),
+        ("NVIDIA H200 141GB HBM3e", 989.4e12),
+        ("NVIDIA H200 NVL", None),
+        ("Tesla V100-PCIE-16GB", 112e12),
+        ("NVIDIA L40S", None),
+        ("TPU v55", None),
+        ("cpu", None),
+    ],
+)
+def test_the_peak_is_that_of_the_kind_times_the_devices(kind, rate):
+    mesh = SimpleNamespace(devices=np.array([[SimpleNamespace(device_kind=kind)] * 3] * 2))
+    assert peak_flops(mesh, None) == (None if rate is None else 6 * rate)
+    assert peak_flops(mesh, 1e12) == 6e12
+    assert all(1e13 < peak < 1e16 for peak in PEAKS.values())
+
+
+@pytest.mark.drill
+def test_a_report_has_the_share_of_a_given_peak(tmp_path, monkeypatch):
+    """Two batches an update, two devices."""
+    monkeypatch.setattr(opening, "counter", lambda *_: lambda _: 1e6)
+    options = {"training__max_steps": 4, "training__validate_every": 100, "data__batch__accumulate": 2}
+    train(tiny.config(**options, training__peak_flops=1e9, mesh__data=2), tmp_path)
+    line = [line for line in tiny.metrics(tmp_path) if line["split"] == "train"][-1]
+    assert line["mfu"] == pytest.approx(2 * 1e6 / line["step_seconds"] / 2e9)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """What the profiler was asked for, with the number of updates done then."""
+    made = []
+    monkeypatch.setattr(measures.jax.profiler, "start_trace", lambda folder: made.append(("start", folder)))
+    monkeypatch.setattr(measures.jax.profiler, "stop_trace", lambda: made.append(("stop",)))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("asked", "begin", "expected"),
+    [
+        (Traced(4, 2), 0, [4, 5]),
+        (Traced(1, 1), 0, [1]),
+        (Traced(6, 9), 5, [6, 7, 8]),  # the run ends before
+        (Traced(4, 2), 4, []),
+        (Traced(10, 2), 0, []),
+        (None, 0, []),
+    ],
+)
+def test_just_the_updates_asked_for_are_traced(calls, tmp_path, asked, begin, expected):
+    told, traced = [], []
+    with measures.Profile(asked, tmp_path, step=begin, tell=told.append, clock=WallClock()) as one:
+        one.done(begin, None)
+        for step in range(begin + 1, 9):
+            if calls[-1:] == [("start", tmp_path)]:
+                traced.append(step)
+            one.done(step, None)
+    assert traced == expected
+    assert calls == ([("start", tmp_path), ("stop",)] if expected else [])
+    why = "has already passed" if asked == Traced(4, 2) else "was not reached"
+    past = f"training.profile begins at step {asked.first if asked else 0}, which {why}: nothing is traced"
+    done = f"the trace of training.profile is in {tmp_path}"
+    assert told == ([done] if expected else [past] if asked else [])
+
+
+def test_the_results_of_earlier_updates_are_awaited_at_both_ends(calls, tmp_path):
+    class Result:
+        def block_until_ready(self):
+            calls.append("awaited")
+
+    with measures.Profile(Traced(2, 1), tmp_path, step=0, tell=print, clock=WallClock()) as one:
+        for step in (1, 2, 3):
+            one.done(step, Result())
+    assert calls == ["awaited", ("start", tmp_path), "awaited", ("stop",)]
+
+
+@pytest.mark.drill
+def test_a_run_leaves_a_trace_that_names_its_programs_and_the_same_parameters(tmp_path):
+    options = {"training__max_steps": 4, "training__validate_every": 100}
+    train(tiny.config(**options), tmp_path / "plain")
+    train(tiny.config(**options, training__profile="3:1"), tmp_path / "traced")
+    [trace] = (tmp_path / "traced" / "profile").rglob("*.trace.json.gz")
+    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    assert any("first" in event.get("name", "") for event in events)
+    assert list((tmp_path / "traced" / "profile").rglob("*.xplane.pb"))
+    assert tiny.digests(tmp_path / "plain", 4)["params"] == tiny.digests(tmp_path / "traced", 4)["params"]
