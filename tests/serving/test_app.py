@@ -9,8 +9,11 @@ import pytest
 
 from convs2s_jax.serving import app, server, service
 from convs2s_jax.serving.options import ServeOptions
-from convs2s_jax.serving.service import answer_of
 from tests.serving.reversing import Reversing, reversing, talk
+
+
+def metrics(text):
+    return dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
 
 
 def answer_to(body, **more):
@@ -99,27 +102,17 @@ def test_a_request_that_cannot_be_served_gets_a_sentence(body, status, sentence)
         (b'{"lines": ["\\ud800"]}', 422, "half of a surrogate pair"),
         (b'{"lines": ["a"], "length_penalty": NaN}', 422, "length_penalty is nan"),
         (b" " * 7000, 413, "more than 6000 bytes"),
+        (b"form", 422, "send it with the header content-type: application/json"),  # as curl sends it with -d alone
     ],
 )
 def test_a_body_that_is_no_request_gets_a_sentence(content, status, sentence):
     async def work(client):
-        return await client.post("/translate", content=content, headers={"content-type": "application/json"})
+        kind = "application/x-www-form-urlencoded" if content == b"form" else "application/json"
+        return await client.post("/translate", content=content, headers={"content-type": kind})
 
     answer = talk(work, options=ServeOptions(workdir=("w",), max_body=6000))
     assert answer.status_code == status
     assert sentence in answer.json()["error"]
-
-
-def test_a_body_that_is_not_said_to_be_json_gets_the_header_that_is_missing():
-    """As curl sends it with -d alone."""
-
-    async def work(client):
-        form = {"content-type": "application/x-www-form-urlencoded"}
-        return await client.post("/translate", content=b'{"lines": ["a"]}', headers=form)
-
-    answer = talk(work)
-    assert answer.status_code == 422
-    assert answer.json()["error"].endswith("send it with the header content-type: application/json")
 
 
 def test_before_all_programs_are_compiled_the_server_says_so():
@@ -206,41 +199,6 @@ def test_a_line_that_takes_too_long_gets_504_and_the_others_their_answers():
     assert late.json()["error"] == "the request timed out after 0.5 seconds"
 
 
-def test_a_request_that_is_tokenised_for_too_long_gets_504():
-    class Slow(Reversing):
-        def widths_of(self, lines):
-            self.event.wait(20)
-            return super().widths_of(lines)
-
-    engine = reversing(Slow)
-
-    async def work(client):
-        try:
-            return await asyncio.wait_for(client.post("/translate", json={"lines": ["a" * 5000]}), 10)
-        finally:
-            engine.event.set()
-
-    answer = talk(work, engine=engine, options=ServeOptions(workdir=("w",), timeout=0.2))
-    assert answer.status_code == 504
-
-
-@pytest.mark.parametrize(
-    ("more", "inline"),
-    [({}, True), ({"attention": True}, False), ({"lines": ["a" * 5000]}, False), ({"lines": ["a"] * 128}, False)],
-    ids=str,
-)
-def test_large_answers_are_made_beside_the_event_loop(monkeypatch, more, inline):
-    threads = []
-
-    def noted(*given):
-        threads.append(threading.current_thread())
-        return answer_of(*given)
-
-    monkeypatch.setattr(service, "answer_of", noted)
-    assert answer_to({"lines": ["a b"], **more}).status_code == 200
-    assert [thread is threading.main_thread() for thread in threads] == [inline]
-
-
 def test_attention_beyond_what_an_answer_may_hold_is_refused(monkeypatch):
     of_a_line = 16 * (2 * 16 + 10 + 1)  # a width of 16, and the longest translation
     monkeypatch.setattr(service, "MOST_WEIGHTS", 3 * of_a_line)
@@ -275,18 +233,6 @@ def test_a_full_queue_answers_429():
     assert others == [200, 200, 200]
 
 
-def test_metrics_count_requests_lines_and_batches():
-    async def work(client):
-        await client.post("/translate", json={"lines": ["a", "b", "c"]})
-        await client.post("/translate", json={"lines": ["a"], "nbest": 7})
-        return (await client.get("/metrics")).text.splitlines()
-
-    found = dict(line.rsplit(" ", 1) for line in talk(work) if not line.startswith("#"))
-    assert found['convs2s_requests_total{status="200"}'] == found['convs2s_requests_total{status="422"}'] == "1.0"
-    assert found["convs2s_lines_total"] == found["convs2s_batch_lines_sum"] == "3.0"
-    assert found["convs2s_ready"] == "1.0"
-
-
 def test_the_page_loads_nothing_from_elsewhere_and_the_interface_is_described():
     async def work(client):
         pages = [await client.get(path) for path in ("/", "/page.js", "/page.css")]
@@ -298,23 +244,12 @@ def test_the_page_loads_nothing_from_elsewhere_and_the_interface_is_described():
     assert "TranslationRequest" in json.dumps(described["paths"]["/translate"])
 
 
-def test_load_balancers_may_ask_with_head():
-    async def work(client):
-        return [await client.head(path) for path in ("/health", "/ready")]
-
-    assert [answer.status_code for answer in talk(work)] == [200, 200]
-
-
 @pytest.mark.parametrize(
     ("method", "path", "status", "sentence"),
     [
         ("GET", "/translate", 405, "send lines to /translate with POST"),
-        ("PUT", "/translate", 405, "send lines to /translate with POST"),
         ("POST", "/health", 405, "this address accepts GET only"),
         ("POST", "/translate/", 404, "no such page; see /docs for all endpoints"),
-        ("GET", "/other", 404, "no such page; see /docs for all endpoints"),
-        ("POST", "/other", 404, "no such page; see /docs for all endpoints"),
-        ("GET", "/a/b", 404, "no such page; see /docs for all endpoints"),
         ("GET", "/../app.py", 404, "no such page; see /docs for all endpoints"),
     ],
 )
@@ -325,3 +260,89 @@ def test_another_address_or_method_gets_a_sentence(method, path, status, sentenc
     answer = talk(work)
     assert (answer.status_code, answer.json()) == (status, {"error": sentence})
     assert ("allow" in answer.headers) == (status == 405)
+
+
+# Limits.
+
+
+@pytest.mark.parametrize(
+    ("parts", "length", "read"),
+    [(100, None, 100), (100, 10_000, 100), (10_000, None, 656), (10_000, 1_000_000, 0)],
+    ids=["without a length", "with one", "very long", "very long, with its length"],
+)
+def test_a_body_that_is_too_large_is_read_to_its_end_within_reason(parts, length, read):
+    """A client that is still sending when the connection is closed would lose the answer."""
+    sent = []
+
+    async def body():
+        for i in range(parts):
+            sent.append(i)
+            yield b" " * 100
+
+    async def work(client):
+        headers = {} if length is None else {"content-length": str(length)}
+        return await client.post("/translate", content=body(), headers=headers)
+
+    assert talk(work, options=ServeOptions(workdir=("w",), max_body=4096)).status_code == 413
+    assert abs(len(sent) - read) <= 5
+
+
+def test_a_body_that_does_not_arrive_is_given_up():
+    async def stuck():
+        yield b"{"
+        await asyncio.sleep(20)
+
+    async def work(client):
+        answer = await client.post("/translate", content=stuck())
+        return answer.status_code, (await client.get("/metrics")).text
+
+    status, metrics = talk(work, options=ServeOptions(workdir=("w",), timeout=0.2))
+    assert status == 408
+    assert 'convs2s_requests_total{status="408"} 1.0' in metrics
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+def test_a_request_that_the_ending_server_does_not_wait_for_gets_503(arrived):
+    """Uvicorn cancels its task, whether the body is read or not."""
+    engine, reading = reversing(), asyncio.Event()
+
+    async def stuck():
+        yield b"{"
+        reading.set()
+        await asyncio.Event().wait()
+
+    async def work(client):
+        body = {"json": {"lines": ["slow"]}} if arrived else {"content": stuck()}
+        asked = asyncio.create_task(client.post("/translate", **body))
+        await (asyncio.to_thread(engine.begun.acquire, timeout=15) if arrived else reading.wait())
+        asked.cancel()
+        try:
+            return await asked, (await client.get("/metrics")).text
+        finally:
+            engine.event.set()
+
+    answer, metrics = talk(work, engine=engine)
+    assert (answer.status_code, answer.headers["retry-after"], answer.headers["connection"]) == (503, "1", "close")
+    assert answer.json() == {
+        "error": "the server is shutting down and could not finish this request in time; send it again"
+    }
+    assert [line for line in metrics.splitlines() if line.startswith("convs2s_requests_total")] == [
+        'convs2s_requests_total{status="503"} 1.0'
+    ]
+
+
+def test_metrics_count_requests_lines_and_batches():
+    """Also those that are refused before they are read, but only those that ask for a translation."""
+
+    async def work(client):
+        for content in (b"{bad", b"[" * 4000, b'{"lines": 1}', b" " * 5000):
+            await client.post("/translate", content=content, headers={"content-type": "application/json"})
+        await client.post("/health", content=b" " * 5000)
+        await client.post("/translate", json={"lines": ["a", "b", "c"]})
+        return (await client.get("/metrics")).text
+
+    found = metrics(talk(work, options=ServeOptions(workdir=("w",), max_body=4096)))
+    counts = {status: found[f'convs2s_requests_total{{status="{status}"}}'] for status in (200, 400, 413, 422)}
+    assert counts == {200: "1.0", 400: "2.0", 413: "1.0", 422: "1.0"}
+    assert found["convs2s_lines_total"] == found["convs2s_batch_lines_sum"] == "3.0"
+    assert (found["convs2s_ready"], found["convs2s_request_seconds_count"]) == ("1.0", "1.0")  # without refusals

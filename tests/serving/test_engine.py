@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import shutil
 
 import jax
 import numpy as np
@@ -10,20 +9,16 @@ import pytest
 
 from convs2s_jax.commands import decode
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.search import shortlist
 from convs2s_jax.search.shortlist import Shortlist
 from convs2s_jax.serving.engine import Engine, Key, LineRequest, load
 from convs2s_jax.serving.options import ServeOptions
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.translation import shortlists, translator
 from convs2s_jax.translation.lines import translate
-from tests import stores
 from tests.helpers import drills_but
 from tests.processes import called
 from tests.serving.reversing import talk
 from tests.workdirs import unpacked
-
-bucket = stores.bucket
 
 
 @pytest.fixture(scope="module")
@@ -82,53 +77,14 @@ def list_file(workdir, tmp_path_factory):
     return str(path)
 
 
-@pytest.fixture(scope="module")
-def listed(workdir, list_file):
-    options = ServeOptions(workdir=(str(workdir),), beam_sizes=(2,), batch_size=8, max_tokens=16, shortlist=list_file)
-    return load(options, tell=pytest.fail)
-
-
-def test_model_and_shortlist_may_be_in_a_store(workdir, listed, bucket):
-    shutil.copytree(workdir, bucket / "run")
-    shortlists.save(listed.translator.shortlist, listed.translator.vocabularies, bucket / "list")
-    options = ServeOptions(workdir=("gs://bucket/run",), shortlist="gs://bucket/list")
-    found = load(options, tell=pytest.fail).translator
-    assert found.fingerprints == listed.translator.fingerprints
-    np.testing.assert_array_equal(found.shortlist.words, listed.translator.shortlist.words)
-    with pytest.raises(UserError, match=r"^--shortlist=gs://bucket/no: there is no such object"):
-        load(dataclasses.replace(options, shortlist="gs://bucket/no"), tell=pytest.fail)
-
-
-@pytest.mark.drill
-def test_a_shortlist_gives_the_translations_of_decoding_if_a_batch_needs_all_words(listed, monkeypatch):
-    monkeypatch.setattr(shortlist, "LEAST", 8)
-    lines = ["5 kilowatts", "at 12:30", "1 2 3"]
-    sizes = shortlist.fixed_sizes(listed.translator.shortlist, 8)
-    assert sizes[0] < sizes[1] == listed.translator.vocabularies.tgt.size
-    for few in (True, False):
-        own = listed.translator if few else dataclasses.replace(listed.translator, shortlist=None)
-        expected = translate(own, listed.search, lines, attention=False)
-        found = listed.run(Key(listed.search, shortlist=few), 16, [LineRequest(line) for line in lines])
-        assert [one.best.text for one in found] == [one.best.text for one in expected]
-        np.testing.assert_allclose([one.best.score for one in found], [one.best.score for one in expected], rtol=1e-5)
-
-
-@pytest.mark.parametrize("few", drills_but([False, True], kept=[True]), ids=["all words", "shortlist"])
-def test_integers_give_the_translations_of_decoding(workdir, listed, few):
+def test_integers_give_the_translations_of_decoding_with_integers(workdir):
     options = ServeOptions(workdir=(str(workdir),), beam_sizes=(2,), batch_size=8, max_tokens=16, int8=True)
-    engine, lines = load(options, tell=pytest.fail), ["5 kilowatts", "at 12:30", "1 2 3"]
-    model = translator.precomputed(translator.load(workdir, tell=pytest.fail), int8=True)
-    words = listed.translator.shortlist if few else None
-    engine, model = (
-        dataclasses.replace(engine, translator=dataclasses.replace(engine.translator, shortlist=words)),
-        dataclasses.replace(model, shortlist=words),
-    )
-    found = engine.run(Key(engine.search, shortlist=few), 16, [LineRequest(line) for line in lines])
-    expected = translate(model, engine.search, lines, attention=False)
-    np.testing.assert_allclose([one.best.score for one in found], [one.best.score for one in expected], rtol=1e-5)
-    floats = dataclasses.replace(translator.load(workdir, tell=pytest.fail), shortlist=words)
-    scores = [one.best.score for one in translate(floats, engine.search, lines, attention=False)]
-    assert not np.array_equal(scores, [one.best.score for one in found])
+    engine, own = load(options, tell=pytest.fail), translator.load(workdir, tell=pytest.fail)
+    lines = ["5 kilowatts", "at 12:30", "1 2 3"]
+    scores = [one.best.score for one in engine.run(Key(engine.search), 16, [LineRequest(line) for line in lines])]
+    for int8 in (True, False):
+        found = translate(translator.precomputed(own, int8=int8), engine.search, lines, attention=False)
+        assert np.allclose(scores, [one.best.score for one in found], rtol=1e-5) == int8
 
 
 @pytest.fixture(scope="module")
@@ -269,15 +225,6 @@ def test_a_search_that_no_server_can_have_is_refused(workdir, search, sentence):
     options = ServeOptions(workdir=(str(workdir), str(workdir)), search=search)
     with pytest.raises(UserError, match=sentence):
         load(options, tell=lambda _: None)
-
-
-def test_a_request_cannot_ask_for_what_changes_nothing(engine):
-    plain = dataclasses.replace(engine, search=dataclasses.replace(engine.search, normalize=False))
-    assert plain.search_for({"temperature": 0.7}).temperature == 0.7
-    with pytest.raises(
-        UserError, match=r"^length_penalty has no effect, since this server does not normalise scores by length"
-    ):
-        plain.search_for({"length_penalty": 0.7})
 
 
 def test_a_request_cannot_turn_off_the_coverage_penalty_of_a_server(engine):

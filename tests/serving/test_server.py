@@ -1,7 +1,6 @@
 """A server as a process: its address, how it ends, and that its translations are those of decode.py."""
 
 import asyncio
-import http.client
 import json
 import os
 import re
@@ -21,8 +20,7 @@ from convs2s_jax.commands import serve as command
 from convs2s_jax.core import compiled_programs, guard
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.serving.app import Limited
-from convs2s_jax.serving.options import ServeOptions
-from convs2s_jax.serving.server import _configured, _progress, _Server, address_of, listening_socket
+from convs2s_jax.serving.server import _configured, _Server, address_of, listening_socket
 from tests.workdirs import unpacked
 
 COMMAND = [sys.executable, "-c", "from convs2s_jax.commands.convs2s import console; console()", "serve"]
@@ -43,13 +41,10 @@ def test_an_address_in_use_or_of_another_machine_is_refused():
             listening_socket(odd, 0)
 
 
-def test_the_beam_of_a_server_is_said_once():
-    assert ServeOptions(workdir=("a",), beam_sizes=(3, 1), search={"beam_size": 3}).beam_sizes == (3, 1)
-    with pytest.raises(
-        UserError,
-        match=r"^--beam_size=7 conflicts with --beam_sizes=3,1, the first of which is the default for requests",
-    ):
-        ServeOptions(workdir=("a",), beam_sizes=(3, 1), search={"beam_size": 7})
+def test_a_request_may_offer_another_protocol():
+    """uvicorn's other parser drops the body of a request that offers HTTP/2, as Java's do."""
+    config = _configured(never_answering, drain=1)
+    assert (config.http, config.ws) == ("h11", "none")
 
 
 def test_a_server_outlives_its_standard_error(monkeypatch):
@@ -59,15 +54,6 @@ def test_a_server_outlives_its_standard_error(monkeypatch):
     monkeypatch.setattr("convs2s_jax.serving.server.serve", lambda *_, **__: given.append(sys.stderr))
     command.main({"workdir": ("a",)}, [])
     assert isinstance(given[0], guard.Expendable)
-
-
-def test_the_log_tells_every_ten_seconds_how_many_programs_are_compiled(monkeypatch):
-    told, now = [], iter([100.0, 104.0, 111.0, 115.0, 121.5, 122.0])
-    monkeypatch.setattr(time, "monotonic", lambda: next(now))
-    progress = _progress(told.append)
-    for compiled in range(1, 6):
-        progress(compiled, 5)
-    assert told == ["compiled 2 of 5 programs", "compiled 4 of 5 programs", "ready after 22 s"]
 
 
 async def closing_for_a_second(scope, _receive, send):
@@ -150,50 +136,6 @@ def test_requests_that_are_not_finished_in_time_are_told_in_one_sentence(caplog)
     assert told == ["the time of --drain is over; requests that get 503: 1"]
     assert answers == [b"HTTP/1.1 503 Service Unavailable"]
     assert caplog.messages == []
-
-
-async def repeating(scope, receive, send):
-    """An application that answers with the body of the request."""
-    if scope["type"] != "http":
-        return await begin_and_end(receive, send)
-    body = (await receive())["body"]
-    length = str(len(body)).encode()
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", length)]})
-    await send({"type": "http.response.body", "body": body})
-
-
-@pytest.mark.parametrize("offered", ["h2c", "websocket"])
-def test_a_request_that_offers_another_protocol_is_answered(offered):
-    """As a client may offer HTTP/2 with each first request (RFC 9110, section 7.8); the next is a request like any."""
-    answers = []
-    server = _Server(_configured(Limited(repeating, most=99, seconds=60), drain=1), pytest.fail)
-    offer = f"connection: Upgrade, HTTP2-Settings\r\nupgrade: {offered}\r\nhttp2-settings: AAMAAABkAAQAAP__\r\n"
-
-    def ask():
-        while not server.started:
-            time.sleep(0.01)
-        with socket.create_connection(listener.getsockname(), timeout=30) as connection:
-            for more in (offer, ""):
-                head = f"POST / HTTP/1.1\r\nhost: a\r\n{more}content-length: 5\r\n\r\n"
-                connection.sendall(head.encode())
-                time.sleep(0.1)  # the body comes in a packet of its own
-                connection.sendall(b"hello")
-                answer = http.client.HTTPResponse(connection)
-                answer.begin()
-                answers.append((answer.status, answer.read()))
-
-    def ask_and_end():
-        try:
-            ask()
-        finally:
-            server.should_exit = True
-
-    asking = threading.Thread(target=ask_and_end)
-    with listening_socket("127.0.0.1", 0) as listener:
-        asking.start()
-        server.run(sockets=[listener])
-    asking.join()
-    assert answers == [(200, b"hello")] * 2
 
 
 class Running:
