@@ -6,7 +6,6 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from flax import nnx
 
@@ -97,21 +96,6 @@ def test_linen_decodes_step_by_step_with_the_cache_collection():
     same(jnp.concatenate(logits, axis=1), pure_decode(PARAMS)[0])
 
 
-def test_linen_lists_its_parameters():
-    """Which are records within records."""
-    table = LINEN.tabulate(jax.random.key(0), SRC, TGT, console_kwargs={"width": 200})
-    assert "map_in" in table
-    assert "node_class" not in table
-    assert "Total Parameters: 2,026" in table
-
-
-@pytest.mark.drill
-def test_linen_makes_an_empty_cache_without_reading_a_token():
-    memory = encoder_decoder.encode(weight_norm.merge(PARAMS), CFG, SRC)
-    fresh = LINEN.init(jax.random.key(0), memory, INPUTS, method="decode")
-    same(fresh["cache"]["decoder"], encoder_decoder.init_cache(weight_norm.merge(PARAMS), CFG, memory, 2))
-
-
 @pytest.mark.drill
 def test_both_modules_compute_in_the_dtype_of_the_configuration():
     half = dataclasses.replace(CFG, dtype="bfloat16")
@@ -151,13 +135,3 @@ def test_a_dropout_rng_turns_dropout_on_and_is_all_there_is_to_chance():
     cache = encoder_decoder.init_cache(merged, CFG, memory, 2)
     expected = encoder_decoder.decode(merged, CFG, memory, cache, INPUTS, key=decoder_key)[0]
     same(model(SRC, TGT, rngs=nnx.Rngs(dropout=7)), expected)
-
-
-@pytest.mark.drill
-def test_an_optimiser_of_nnx_trains_the_module():
-    model = nnx_model(PARAMS)
-    optimizer = nnx.Optimizer(model, optax.sgd(0.01), wrt=nnx.Param)
-    gradient = nnx.jit(nnx.grad(lambda model: total(model(SRC, TGT))))(model)
-    optimizer.update(model, gradient)
-    expected = jax.tree.map(lambda p, g: p - 0.01 * g, PARAMS, jax.jit(pure_gradient)(PARAMS))
-    same(leaves(nnx.state(model.params)), leaves(nnx.state(jax.tree.map(nnx.Param, expected))))

@@ -1,12 +1,10 @@
 """Exported programs translate as decoding does, and need none of this package."""
 
 import ast
-import hashlib
 import itertools
 import json
 import random
 import re
-import shutil
 import subprocess
 import sys
 import venv
@@ -57,19 +55,12 @@ def test_an_export_to_a_store_has_the_files_of_a_local_one(convs2s, bucket, requ
         exported(workdir, "gs://bucket/model")
 
 
-@pytest.mark.parametrize(
-    ("error", "why"),
-    [
-        (RuntimeError("Unable to start 'x': no. (set JAX_PLATFORMS='' to choose)"), "Unable to start 'x': no"),
-        (AssertionError(), "there is none of that kind"),
-    ],
-)
-def test_a_platform_that_jax_cannot_start_is_one_sentence(convs2s, monkeypatch, error, why):
+def test_a_platform_that_jax_cannot_start_is_one_sentence(convs2s, monkeypatch):
     def refuses():
-        raise error
+        raise RuntimeError("Unable to start 'x': no. (set JAX_PLATFORMS='' to choose)")
 
     monkeypatch.setattr(runtime.jax, "devices", refuses)
-    expected = f"JAX finds no device: {why}; unset JAX_PLATFORMS or set JAX_PLATFORMS=cpu"
+    expected = "JAX finds no device: Unable to start 'x': no; unset JAX_PLATFORMS or set JAX_PLATFORMS=cpu"
     with pytest.raises(runtime.ExportError, match=f"^{re.escape(expected)}$"):
         runtime.Model(convs2s[1])
 
@@ -85,14 +76,11 @@ def test_each_kind_of_model_translates_as_decoding_does(kind, tmp_path):
 
 def test_scores_and_hypotheses_are_those_of_decoding(convs2s):
     workdir, folder = convs2s
-    lines = [*LINES[:3], *LINES[4:]]  # the others have more than 23 tokens
-    model, expected = runtime.Model(folder), {}
-    for line in (workdir / "translations.jsonl").read_text().splitlines():
-        one = json.loads(line)
-        expected[one["source"]] = one["hypotheses"]
-    for line, found in zip(lines, model.translate(lines, nbest=2), strict=True):
-        assert [text for _, text in found][:1] == [one["text"] for one in expected[line]][:1]
-        np.testing.assert_allclose(found[0][0], expected[line][0]["score"], rtol=1e-5)
+    records = [json.loads(line)["hypotheses"] for line in (workdir / "translations.jsonl").read_text().splitlines()]
+    expected = {line: record for line, record in zip(LINES, records, strict=True) if line != LINES[3]}  # is too long
+    for record, found in zip(expected.values(), runtime.Model(folder).translate([*expected], nbest=2), strict=True):
+        assert found[0][1] == record[0]["text"]
+        np.testing.assert_allclose(found[0][0], record[0]["score"], rtol=1e-5)
         assert [score for score, _ in found] == sorted((score for score, _ in found), reverse=True)
 
 
@@ -163,12 +151,12 @@ def test_a_line_that_no_program_holds_is_named(convs2s):
         runtime.Model(convs2s[1]).translate(["5", "1 2 3 4 5 6 7 8 9 " * 3])
 
 
-def test_a_line_beyond_the_positions_is_named_and_not_cut(convs2s):
-    model = runtime.Model(convs2s[1])
-    model.manifest["max_source"] = 16  # as of a model whose positions end before its widest program
-    assert model.translate(["1 2 3"])
-    with pytest.raises(runtime.ExportError, match=r"line 1 has .* tokens, but this export accepts up to 15; split it"):
-        model.translate(["1 2 3 4 5 6 7 8 9 10 "])
+def manifest(change):
+    def write(folder):
+        path = folder / "manifest.json"
+        path.write_text(change(path.read_text()))
+
+    return write
 
 
 @pytest.mark.parametrize(
@@ -176,20 +164,11 @@ def test_a_line_beyond_the_positions_is_named_and_not_cut(convs2s):
     [
         (lambda folder: (folder / "src.model").write_bytes(b"other"), "src.model is damaged; copy the folder again"),
         (lambda folder: (folder / "translate-8x16.bin").unlink(), "No such file or directory; copy the whole folder"),
-        (lambda folder: (folder / "manifest.json").write_text("{"), "manifest.json cannot be read"),
+        (manifest(lambda _: "{"), "manifest.json cannot be read"),
+        (manifest(lambda _: '{"format": 1}'), "has format 1, but this program reads format 2"),
+        (manifest(lambda _: "[]"), "manifest.json is damaged; copy the folder again"),
         (
-            lambda folder: (folder / "manifest.json").write_text('{"format": 1}'),
-            "has format 1, but this program reads format 2",
-        ),
-        (lambda folder: (folder / "manifest.json").write_text("[]"), "manifest.json is damaged; copy the folder again"),
-        (
-            lambda folder: (folder / "manifest.json").write_text('{"format": 2}'),
-            "manifest.json is damaged or was edited; copy the folder again",
-        ),
-        (
-            lambda folder: (folder / "manifest.json").write_text(
-                (folder / "manifest.json").read_text().replace('"max_length_b": ', '"max_length_b": 1')
-            ),
+            manifest(lambda text: text.replace('"max_length_b": ', '"max_length_b": 1')),
             "manifest.json is damaged or was edited; copy the folder again",
         ),
     ],
@@ -204,22 +183,6 @@ def test_a_folder_that_is_not_whole_is_refused(tmp_path, convs2s, change, senten
         runtime.Model(copy)
 
 
-def test_a_flipped_bit_of_the_manifest_changes_nothing_unseen(tmp_path, convs2s):
-    """A flip may spell a number differently, as in 1E-05."""
-    path = tmp_path / "manifest.json"
-    path.write_bytes(content := (convs2s[1] / "manifest.json").read_bytes())
-    whole, refused = runtime._manifest(tmp_path), 0
-    for bit in np.random.default_rng(0).choice(8 * len(content), 400, replace=False):
-        changed = bytearray(content)
-        changed[bit // 8] ^= 1 << bit % 8
-        path.write_bytes(changed)
-        try:
-            assert runtime._manifest(tmp_path) == whole
-        except runtime.ExportError:
-            refused += 1
-    assert refused > 390
-
-
 def test_a_line_break_at_the_end_of_a_line_is_no_part_of_it(convs2s):
     model, lines = runtime.Model(convs2s[1]), ["5 kilowatts", "Norway and Spain", "5"]
     expected = model.translate(lines)
@@ -230,8 +193,6 @@ def test_a_line_break_at_the_end_of_a_line_is_no_part_of_it(convs2s):
     ("lines", "sentence"),
     [
         ("April 4", "^lines is 'April 4' of type str; expected a list of strings$"),
-        (b"5", "^lines is .* of type bytes; expected a list of strings$"),
-        (None, "^lines is 'None' of type NoneType; expected a list of strings$"),
         (["5", 6], "^line 2 is '6' of type int; expected a string$"),
         (
             ["5", "6 \ud800"],
@@ -245,43 +206,10 @@ def test_what_is_no_list_of_lines_is_refused(lines, sentence, convs2s):
         runtime.Model(convs2s[1]).translate(lines)
 
 
-@pytest.mark.parametrize("nbest", [0, 3, 1.5, "2", None])
+@pytest.mark.parametrize("nbest", [0, 3, "2"])
 def test_no_other_number_of_hypotheses_than_the_search_has_can_be_asked_for(convs2s, nbest):
     with pytest.raises(runtime.ExportError, match=f"nbest is {nbest}; use 1 to 2"):
         runtime.Model(convs2s[1]).translate(["5"], nbest=nbest)
-
-
-def test_a_program_of_another_jax_is_refused_with_a_sentence(tmp_path, convs2s):
-    model, content = runtime.Model(convs2s[1]), b"\x00" * 100
-    (tmp_path / "odd.bin").write_bytes(content)
-    model.folder, model.manifest["files"]["odd.bin"] = tmp_path, hashlib.sha256(content).hexdigest()
-    with pytest.raises(
-        runtime.ExportError, match=r"odd.bin was exported with jax [\d.]+ and cannot be read by jax [\d.]+"
-    ):
-        model._program("odd.bin")
-
-
-def test_programs_are_those_of_the_model_that_was_loaded(tmp_path, convs2s, monkeypatch):
-    """They are read when needed, perhaps from another current folder, or after another export has taken the place."""
-    shutil.copytree(convs2s[1], tmp_path / "model")
-    monkeypatch.chdir(tmp_path)
-    model = runtime.Model("model")
-    monkeypatch.chdir("/")
-    expected = model.translate(["5"])
-    assert expected == runtime.Model(convs2s[1]).translate(["5"])
-    for path in (tmp_path / "model").glob("translate-8x*.bin"):
-        path.write_bytes(path.read_bytes() + b" ")
-    for path in (tmp_path / "model").glob("translate-64x*.bin"):
-        path.unlink()
-    with pytest.raises(
-        runtime.ExportError, match=r"/model/translate-8x16.bin was changed after the model was loaded; cr"
-    ):
-        model.translate(["5"] * 2)
-    with pytest.raises(
-        runtime.ExportError, match=r"/model/translate-64x16.bin cannot be read: No such file or directory;"
-    ):
-        model.translate(["5"] * 9)
-    assert model.translate(["5"]) == expected
 
 
 def test_an_output_that_is_there_is_not_overwritten(convs2s, tmp_path):
@@ -310,13 +238,10 @@ def test_a_search_with_what_is_not_exported_is_refused(convs2s, tmp_path, monkey
     assert not (tmp_path / "model").exists()
 
 
-def test_the_end_of_the_output_chooses_the_kind_of_export(capsys, tmp_path):
+def test_the_end_of_the_output_chooses_the_kind_of_export(capsys):
     for flags, sentence in (
         (["--output=a.pt"], "--workdir is missing: export needs --workdir and --output"),
-        (["-output=a.pt"], "--workdir is missing: export needs --workdir and --output"),
-        (["-output", "a.pt"], "--workdir is missing: export needs --workdir and --output"),
-        (["--output=a"], "--workdir is missing: export"),
-        (["--output=a.pt", "--checkpoint=8"], "--checkpoint is a flag of the other kind of export"),
+        (["-output", "a.pt", "--checkpoint=8"], "--checkpoint is a flag of the other kind of export"),
         (["--output=a.pt", "--beam_size", "8"], "means fairseq): remove it"),
         (["--output=a", "--step=8"], "means fairseq): use --checkpoint"),
         (["--output=a", "--nomomentum"], "means fairseq): remove it"),

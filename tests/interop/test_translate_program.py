@@ -52,10 +52,8 @@ def test_a_closed_stream_is_one_sentence_before_anything_is_translated(redirecti
     ("name", "data"),
     [
         ("text", b"a\nb\xff\n"),
-        ("text", b"\xef\xbb\xbfa\n\nb\xc3"),
         ("-", b"\xfe"),
         ("text.gz", gzip.compress(b"\n\xff", mtime=0)),
-        ("text.gz", gzip.compress(b"abc", mtime=0)[:-9]),
         ("text", gzip.compress(b"abc", mtime=0)[:-1] + b"\xff"),
     ],
 )
@@ -183,7 +181,7 @@ def handles(process, number):
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="/proc tells which signals a process handles")
-@pytest.mark.parametrize("moment", [0.1, 0.4, 2.0])
+@pytest.mark.parametrize("moment", [0.1, 2.0])
 def test_an_interrupt_ends_the_program_without_a_traceback(moment):
     """During its imports, and while it waits for its input."""
     code = "import runpy, signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "  # if it was ignored

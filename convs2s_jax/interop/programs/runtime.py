@@ -45,7 +45,7 @@ STDIN, STDOUT = 0, 1
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 SPACE = "\u2581"
 MARK, END = "@@", "</w>"
-OWN = (("\u2581", "\ufdd0"), ("\u2585", "\ufdd1"))
+OWN: dict[str, str | int | None] = {"\u2581": "\ufdd0", "\u2585": "\ufdd1"}
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4"}
 
 
@@ -201,84 +201,71 @@ def checksum(manifest: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
-class Pieces:
-    """A SentencePiece model with its own ids."""
-
-    def __init__(self, path: Path) -> None:
-        """Read a model."""
-        self._processor = _sentencepiece(path.read_bytes())
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text."""
-        found: list[list[int]] = self._processor.encode([_replaced(text, OWN) for text in texts])
-        return found
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of token ids."""
-        return _replaced(self._processor.decode(ids), [(b, a) for a, b in OWN])
-
-
 class Words:
     """A word list. Words are separated by white space."""
 
     def __init__(self, path: Path) -> None:
         """Read a list with a word and its count on each line."""
-        self._words = list(SPECIAL) + [_word(line) for line in path.read_bytes().decode("utf-8-sig").split("\n")[:-1]]
-        self._ids = {word: i for i, word in enumerate(self._words) if word not in SPECIAL}
+        lines = path.read_bytes().decode("utf-8-sig").split("\n")[:-1]
+        self._list(line.removesuffix(" #fairseq:overwrite").rstrip().rpartition(" ")[0] for line in lines)
+
+    def _list(self, symbols: Iterable[str]) -> None:
+        self._symbols = [*SPECIAL, *symbols]
+        self._ids = {symbol: i for i, symbol in enumerate(self._symbols) if symbol not in SPECIAL}
+
+    def _cut(self, text: str) -> Iterable[str]:
+        """The symbols of a text."""
+        return text.split()
+
+    def _joined(self, symbols: list[str]) -> str:
+        """The text of symbols."""
+        return " ".join(symbols)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text."""
-        return [[self._ids.get(word, UNK) for word in text.split()] for text in texts]
+        return [[self._ids.get(symbol, UNK) for symbol in self._cut(text)] for text in texts]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids."""
-        return " ".join(self._words[i] for i in ids if i not in (BOS, PAD, EOS))
+        return self._joined([self._symbols[i] for i in ids if i not in (BOS, PAD, EOS)])
 
 
-class ListedPieces:
+class ListedPieces(Words):
     """A SentencePiece model that splits text into pieces, and a list that assigns their ids."""
 
     def __init__(self, path: Path) -> None:
         """Read both from one file."""
         values = json.loads(path.read_text(encoding="utf-8"))
-        self._processor = _sentencepiece(base64.b64decode(values["model"]))
-        self._pieces = list(SPECIAL) + [piece for piece, _ in values["pieces"]]
-        self._ids = {piece: i for i, piece in enumerate(self._pieces) if i > UNK}
-        model = self._processor
+        self._list(piece for piece, _ in values["pieces"])
+        model = self._model = _sentencepiece(base64.b64decode(values["model"]))
         self._bytes = {model.id_to_piece(i) for i in range(model.get_piece_size()) if model.is_byte(i)}
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text."""
-        return [[self._ids.get(p, UNK) for p in self._processor.encode(text, out_type=str)] for text in texts]
+    def _cut(self, text: str) -> Iterable[str]:
+        pieces: list[str] = self._model.encode(text, out_type=str)
+        return pieces
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of token ids."""
-        pieces = (self._pieces[i] for i in ids if i not in (BOS, PAD, EOS))
-        runs = itertools.groupby(pieces, self._bytes.__contains__)
-        parts = (self._processor.decode([*run]) if encoded else "".join(run) for encoded, run in runs)
+    def _joined(self, symbols: list[str]) -> str:
+        runs = itertools.groupby(symbols, self._bytes.__contains__)
+        parts = (self._model.decode([*run]) if encoded else "".join(run) for encoded, run in runs)
         return "".join(parts).replace(SPACE, " ").strip()
 
 
-class CodedWords:
+class CodedWords(Words):
     """BPE codes of subword-nmt, which split words into pieces, and a list that assigns their ids."""
 
     def __init__(self, path: Path) -> None:
         """Read both from one file."""
         values = json.loads(path.read_text(encoding="utf-8"))
+        self._list(piece for piece, _ in values["pieces"])
         self._ranks = {tuple(pair): i for i, pair in reversed(list(enumerate(values["merges"])))}
         self._apart = values["version"] == "0.1"
-        self._pieces = list(SPECIAL) + [piece for piece, _ in values["pieces"]]
-        self._ids = {piece: i for i, piece in enumerate(self._pieces) if piece not in SPECIAL}
-        self._cut = functools.lru_cache(maxsize=2**17)(self._pieces_of)
+        self._pieces = functools.lru_cache(maxsize=2**17)(self._pieces_of)
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text."""
-        return [[self._ids.get(p, UNK) for word in text.split() for p in self._cut(word)] for text in texts]
+    def _cut(self, text: str) -> Iterable[str]:
+        return [piece for word in text.split() for piece in self._pieces(word)]
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of token ids."""
-        text = " ".join(self._pieces[i] for i in ids if i not in (BOS, PAD, EOS))
-        return f"{text} ".replace(f"{MARK} ", "").rstrip(" ")
+    def _joined(self, symbols: list[str]) -> str:
+        return f"{' '.join(symbols)} ".replace(f"{MARK} ", "").rstrip(" ")
 
     def _pieces_of(self, word: str) -> list[str]:
         """Split a word into pieces, all but the last marked. The pair of the lowest rank is merged first."""
@@ -298,17 +285,25 @@ class CodedWords:
         return [*(part + MARK for part in parts[:-1]), parts[-1]]
 
 
+class Pieces:
+    """A SentencePiece model with its own ids."""
+
+    def __init__(self, path: Path) -> None:
+        """Read a model."""
+        self._model = _sentencepiece(path.read_bytes())
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text."""
+        found: list[list[int]] = self._model.encode([text.translate(str.maketrans(OWN)) for text in texts])
+        return found
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids."""
+        text: str = self._model.decode(ids)
+        return text.translate({ord(str(b)): a for a, b in OWN.items()})
+
+
 _VOCABULARIES: dict[str, Any] = {".model": Pieces, ".txt": Words, ".pieces.json": ListedPieces, ".bpe.json": CodedWords}
-
-
-def _word(line: str) -> str:
-    return line.removesuffix(" #fairseq:overwrite").rstrip().rpartition(" ")[0]
-
-
-def _replaced(text: str, pairs: Iterable[tuple[str, str]]) -> str:
-    for one, other in pairs:
-        text = text.replace(one, other)
-    return text
 
 
 def _sentencepiece(model: bytes) -> Any:
@@ -386,61 +381,52 @@ def _check_output(output: str, source: str, folder: Path) -> None:
     """
     if output == "-" and sys.stdout is None:
         raise ExportError("standard output is closed: redirect it to a file, or use --output=FILE")
-    if _is_stdout(output):
-        return
     if not output:
         raise ExportError("--output is empty; specify a file, or - for standard output")
-    if os.path.isfile(output):  # neither a device nor a pipe
-        if _same(output, STDIN if source == "-" else source):
-            raise ExportError(f"--output={output} is the --input file and would be overwritten; choose another file")
-        own = (Path(__file__).name, "manifest.json", "requirements.txt", *_manifest(folder)["files"])
-        if any(_same(output, folder / name) for name in own):
-            raise ExportError(f"--output={output} is part of this export and would be overwritten; choose another file")
+    if _is_stdout(output):
+        return
     try:
         if os.path.isdir(output):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if not _is_special(output):
+        if os.path.isfile(output) or not os.path.exists(output):  # neither a device nor a pipe
             with tempfile.TemporaryFile(dir=os.path.dirname(os.path.realpath(output))):
                 pass
     except OSError as error:
         raise _unwritable(output, error) from error
+    own = (Path(__file__).name, "manifest.json", "requirements.txt", *_manifest(folder)["files"])
+    if _same(output, STDIN if source == "-" else source) and os.path.isfile(output):
+        raise ExportError(f"--output={output} is the --input file and would be overwritten; choose another file")
+    if any(_same(output, folder / name) for name in own):
+        raise ExportError(f"--output={output} is part of this export and would be overwritten; choose another file")
 
 
 def _write(output: str, content: bytes) -> None:
-    """Write the output. A regular file is replaced atomically; pipes and devices are written to directly."""
+    """Write the output. A regular file is replaced atomically and keeps its permissions; pipes and devices are not."""
     try:
         if _is_stdout(output):
             sys.stdout.buffer.write(content)
             sys.stdout.buffer.flush()
-        elif _is_special(output):
+        elif os.path.exists(output) and not os.path.isfile(output):
             Path(output).write_bytes(content)
         else:
-            _replace(Path(os.path.realpath(output)), content)  # a link stays a link
+            path = Path(os.path.realpath(output))  # a link stays a link
+            part = path.with_name(f".translate-{uuid.uuid4().hex}")
+            try:
+                part.write_bytes(content)
+                if path.exists():
+                    shutil.copymode(path, part)
+                os.replace(part, path)
+            finally:
+                part.unlink(missing_ok=True)
     except OSError as error:
         if _is_stdout(output):  # the rest of the buffer would fail again at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)
         raise _unwritable(output, error) from error
 
 
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file atomically. An existing file keeps its permissions."""
-    part = path.with_name(f".translate-{uuid.uuid4().hex}")
-    try:
-        part.write_bytes(content)
-        if path.exists():
-            shutil.copymode(path, part)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
 def _is_stdout(output: str) -> bool:
     """Whether the output is standard output, also under the name /dev/stdout, to which others may write as well."""
     return output == "-" or _same(output, STDOUT)
-
-
-def _is_special(output: str) -> bool:
-    return os.path.exists(output) and not os.path.isfile(output)
 
 
 def _same(path: str | Path, other: str | Path | int) -> bool:
