@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from convs2s_jax.core.checksums import DamagedError, checksum, parsed, seal, unseal
-from convs2s_jax.core.config import check, to_dict
+from convs2s_jax.core.config import to_dict
 from convs2s_jax.core.errors import Tell, UserError, counted
 from convs2s_jax.core.files import content, replace_file
 from convs2s_jax.data import corpora, parallel_text, plan, segmentation, tokens_on_disk, unknown, vocabulary
@@ -83,10 +83,10 @@ class TrainingText:
         """
         if self._lines is None:
             self._lines = parallel_text.read(self._cfg, "train")
-            check(
-                self._files is None or corpora.checksums(self._cfg, "train") == self._files,
-                "the files of the training split changed while they were read: start again when they are complete",
-            )
+            if self._files not in (None, corpora.checksums(self._cfg, "train")):
+                raise UserError(
+                    "the files of the training split changed while they were read: start again when they are complete"
+                )
         return self._lines
 
     def forget(self) -> None:
@@ -209,7 +209,6 @@ def prepare(cfg: Config, workdir: Path, tell: Tell, *, learn: bool = True) -> Ru
     _check_validation(cfg, text.valid, tell)
     _advise_on_scores(cfg, held_out, tell)
     made = vocabularies_of(cfg, workdir, text, tell, learn=learn)
-    _check_sampling(cfg.data, made)
     fingerprints = {one.name: fingerprint_of_text(one) for one in held_out}
     train = _training_split(cfg, workdir, made, text, held_out, list(fingerprints.values()), tell)
     valid, test = (tokenize(cfg, workdir, made, one, tell) if len(one) else None for one in held_out)
@@ -244,11 +243,21 @@ def prepare(cfg: Config, workdir: Path, tell: Tell, *, learn: bool = True) -> Ru
 
 
 def _check(cfg: Config, workdir: Path) -> None:
-    """Raise UserError for whatever can be checked before any text is read."""
+    """Raise UserError for whatever can be checked before any text is read.
+
+    A plateau may not start below its minimum: the first validation without progress would be the last. The record
+    itself does not check this, since plans describe schedules of any values.
+    """
     scoring.check_metrics(cfg.training.metrics, cfg.training.bleu_tokenize)
-    if not run_folder.has_checkpoint(workdir):
-        corpora.check_places(cfg.data)
-        _check_rate(cfg.training.schedule)
+    if run_folder.has_checkpoint(workdir):
+        return
+    corpora.check_places(cfg.data)
+    schedule = cfg.training.schedule
+    if isinstance(schedule, PlateauConfig) and schedule.minimum > schedule.rate:
+        raise UserError(
+            f"training.schedule.minimum is {schedule.minimum:g}, the rate below which training ends: use the initial "
+            f"rate, {schedule.rate:g}, or less"
+        )
 
 
 def _check_validation(cfg: Config, valid: ParallelText, tell: Tell) -> None:
@@ -261,11 +270,11 @@ def _check_validation(cfg: Config, valid: ParallelText, tell: Tell) -> None:
                 f"another kind, as with {other}"
             )
         for name, unset in (("patience", None), ("best_metric", LOSS)):
-            value = getattr(cfg.training, name)
-            check(
-                value == unset,
-                f"training.{name} is {value}, but there is no validation set: leave it out, or set data.hold_out=0.05",
-            )
+            if (value := getattr(cfg.training, name)) != unset:
+                raise UserError(
+                    f"training.{name} is {value}, but there is no validation set: leave it out, or set "
+                    "data.hold_out=0.05"
+                )
         tell("there is no validation set: the last checkpoint is used")
     if valid.rows is not None:
         copies = f"; {valid.copies} copies of them are left out" if valid.copies else ""
@@ -355,19 +364,6 @@ def _tokens(split: Split, rows: np.ndarray) -> int:
     return sum(int(side[rows].sum()) for side in split.lengths())
 
 
-def _check_rate(schedule: object) -> None:
-    """Refuse to start below the minimum rate of a plateau: the first validation without progress would be the last.
-
-    The record itself does not check this, since earlier runs may have such values.
-    """
-    if isinstance(schedule, PlateauConfig):
-        check(
-            schedule.minimum <= schedule.rate,
-            f"training.schedule.minimum is {schedule.minimum:g}, the rate below which training ends: use the initial "
-            f"rate, {schedule.rate:g}, or less",
-        )
-
-
 def _unknown_in(split: Split, made: Vocabularies) -> str:
     """Report how many tokens of each side are unknown. A language model's source has none, and labels are all known."""
     text = split.text
@@ -417,10 +413,16 @@ def vocabularies_of(cfg: Config, workdir: Path, text: TrainingText, tell: Tell, 
       UserError: the workdir's vocabulary is missing although checkpoints need it, or none can be learned.
     """
     made = _of_run(cfg, workdir, text, tell, learn=learn)
-    check(
-        made.joint or not (isinstance(cfg.model, ModelConfig) and cfg.model.share_embeddings),
-        "model.share_embeddings is True, but the two sides have different vocabularies: use a joint one",
-    )
+    if isinstance(cfg.model, ModelConfig) and cfg.model.share_embeddings and not made.joint:
+        raise UserError(
+            "model.share_embeddings is True, but the two sides have different vocabularies: use a joint one"
+        )
+    sampled = cfg.data.subword_sampling
+    if sampled and not any(side.segmenter.divides_words for side in (made.src, made.tgt)):
+        raise UserError(
+            f"data.subword_sampling is {sampled}, but the vocabularies consist of whole words: set it to 0, or "
+            "data.vocabulary.kind to bpe or unigram"
+        )
     return made
 
 
@@ -442,11 +444,11 @@ def _of_run(cfg: Config, workdir: Path, text: TrainingText, tell: Tell, *, learn
         return vocabulary.load(folder)
     learned = run_folder.learned_vocabularies(workdir) / _origin(cfg, text)
     if not learn:
-        check(
-            learned.is_dir(),
-            "this process has a different training corpus from process 0, which stored the vocabularies of its own: "
-            "all must be the same",
-        )
+        if not learned.is_dir():
+            raise UserError(
+                "this process has a different training corpus from process 0, which stored the vocabularies of its "
+                "own: all must be the same"
+            )
         return vocabulary.load(learned)
     if cfg.training.finetune_from:
         made = finetuning.vocabularies(cfg, tell)
@@ -536,16 +538,6 @@ def usable_rows(cfg: Config, train: Split, tell: Tell) -> tuple[np.ndarray, str]
             f"of {by}; raise {what}"
         )
     return rows, used
-
-
-def _check_sampling(cfg: DataConfig, vocabularies: Vocabularies) -> None:
-    """Raise UserError if the segmentation is to be sampled, but neither vocabulary can segment text in several ways."""
-    sides = (vocabularies.src, vocabularies.tgt)
-    check(
-        not cfg.subword_sampling or any(one.segmenter.divides_words for one in sides),
-        f"data.subword_sampling is {cfg.subword_sampling}, but the vocabularies consist of whole words: set it to 0, "
-        "or data.vocabulary.kind to bpe or unigram",
-    )
 
 
 def segmented(
