@@ -29,7 +29,7 @@ from machine import describe, positive, run_script, spread
 
 from convs2s_jax.data.text_files import read_lines
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.translation.lines import translate
+from convs2s_jax.translation.lines import TextRequest, translate
 from convs2s_jax.translation.translator import Translator, load, precomputed
 
 CLIENTS = (1, 8, 64)
@@ -86,10 +86,10 @@ def offline(translator: Translator, search: SearchConfig, lines: Sequence[str], 
 
     def seconds(batch: Sequence[str]) -> float:
         before = time.perf_counter()
-        translate(translator, search, batch, attention=False)
+        translate(translator, TextRequest(search, batch, attention=False))
         return time.perf_counter() - before
 
-    expected = [result.best.text for result in translate(translator, search, lines, attention=False)]
+    expected = [result.best.text for result in translate(translator, TextRequest(search, lines, attention=False))]
     for line in lines[:SINGLE]:
         seconds([line])
     before = time.process_time()

@@ -66,7 +66,7 @@ print(json.dumps(seconds), file=sys.stderr)
 """
 MODULES = {"decode": "convs2s_jax.translation.jobs.decoding", "train": "convs2s_jax.training.run.loop"}
 WRAPPED = {
-    "decode": {"translator_of": "load", "translate_window": "run"},
+    "decode": {"translator_of": "load", "translate": "run"},
     "train": {"open_run": "load", "update": "run"},
 }
 

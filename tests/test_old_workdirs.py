@@ -30,7 +30,7 @@ def old(request, tmp_path) -> Path:
 def test_an_old_workdir_gives_the_translations_it_gave_then(old):
     translator = load(old, tell=pytest.fail)
     expected = [json.loads(line) for line in (old / "translations.jsonl").read_text().splitlines()]
-    found = library.translate(translator, translator.cfg.search, LINES)
+    found = library.translate(translator, library.TextRequest(translator.cfg.search, LINES))
     for then, now in zip(expected, found, strict=True):
         assert now.best.text == then["hypotheses"][0]["text"]
         np.testing.assert_allclose(now.best.score, then["hypotheses"][0]["score"], rtol=1e-5)

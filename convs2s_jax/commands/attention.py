@@ -70,7 +70,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
         from convs2s_jax.core import compiled_programs, local_copies
         from convs2s_jax.data.text_files import name_of, read_lines
         from convs2s_jax.training.run import outputs, run_folder, store_copy
-        from convs2s_jax.translation import attention_figure, fit, layer_attention, trained, translator
+        from convs2s_jax.translation import arguments, attention_figure, layer_attention, trained, translator
         from convs2s_jax.translation.jobs import inputs
 
     outputs.check_outside_runs(options.output, "--output")
@@ -88,7 +88,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     if options.targets:
         with local_copies.incoming("--targets", options.targets) as path:
             targets = inputs.read_parallel(str(path), lines, name=name, what="translation")
-        fit.check_targets(translator.from_trained(found), options.targets, targets)
+        arguments.check_targets(translator.from_trained(found), options.targets, targets)
     real = [i for i, line in enumerate(lines) if line.strip()]
     check(len(real) > 0, f"{name} has no line with text: there is nothing to draw; write one source on each line")
     for i in sorted({*range(len(lines))} - {*real}):
@@ -103,7 +103,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
             for i, attention in zip(window, made, strict=True):
                 where = f"{name}, line {i + 1}"
                 if attention.cut:
-                    tell(fit.left_out(where, attention.cut))
+                    tell(arguments.left_out(where, attention.cut))
                 path = folder / f"{i + 1:0{digits}}"
                 attention_figure.draw(attention, path, options.formats, layers=options.layers, tell=told)
     print(f"written: {counted(len(real), 'picture')} as {' and '.join(options.formats)} in {options.output}")  # noqa: T201

@@ -114,14 +114,14 @@ def translate(run: Run, model: Trained, options: ReportOptions, folder: Path, te
         return kept
     tell(f"{run.name}: translating {len(numbers)} of {len(text)} lines of the {options.split} split")
     prepared = translators.precomputed(translators.from_trained(model))
-    results = library.translate(
-        prepared,
+    request = library.TextRequest(
         search,
         sources,
         attention=False,
         key=keys.for_search(search, 0, range(len(sources))),
         batching=Batching(size=options.batch_size),
     )
+    results = library.translate(prepared, request)
     found = Translations(
         numbers=tuple(numbers),
         sources=tuple(sources),

@@ -14,9 +14,9 @@ from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.ids import NO_AXES, Sizes
 from convs2s_jax.search.options import same_program
 from convs2s_jax.serving.options import Allowed, ServeOptions
-from convs2s_jax.translation import arguments, fit, shortlists, translator
+from convs2s_jax.translation import arguments, shortlists, translator
 from convs2s_jax.translation.jobs.options import overridden
-from convs2s_jax.translation.lines import encode, encode_phrases, translate
+from convs2s_jax.translation.lines import TextRequest, encode, encode_phrases, translate
 from convs2s_jax.translation.results import Result
 from convs2s_jax.translation.translator import Translator
 
@@ -141,7 +141,7 @@ class Engine:
                 given is None or name in self.allow,
                 f"{field} is not enabled on this server; it must be started with --allow={name}",
             )
-        arguments.check_required(self.translator, search, lines, prefix=prefix, constraints=constraints)
+        arguments.check_required(self.translator, TextRequest(search, lines, prefix=prefix, constraints=constraints))
         tgt, most = self.translator.vocabularies.tgt, LARGEST_REQUIRED
         phrases = [[len(ids) for ids in encode_phrases(tgt, wanted)] for wanted in constraints or ()]
         for what, counts, limit in (
@@ -200,8 +200,7 @@ class Engine:
             few = None  # samples are drawn from all words
         elif few is not None and not key.shortlist:
             few = shortlist.full_shortlist(few.size)
-        return translate(
-            replace(self.translator, shortlist=few),
+        request = TextRequest(
             key.search,
             [line.text for line in lines],
             nbest=max(line.nbest for line in lines),
@@ -219,6 +218,7 @@ class Engine:
                 word_sizes=shortlist.fixed_sizes(few, rows),
             ),
         )
+        return translate(replace(self.translator, shortlist=few), request)
 
     def shapes(self) -> Iterator[tuple[Key, int, int]]:
         """(key, width, lines) of every program."""
@@ -301,7 +301,7 @@ def load(options: ServeOptions, *, tell: Tell) -> Engine:
     sizes = options.beam_sizes or (search.beam_size,)
     searches = [overridden(search, {"beam_size": size}) for size in sizes]
     for one in searches:
-        fit.check_memory(model, one, options.batch_size)
+        arguments.check_memory(model, one, options.batch_size)
     if options.shortlist:
         with local_copies.incoming("--shortlist", options.shortlist) as path:
             model = replace(model, shortlist=shortlists.load(path, model.vocabularies))

@@ -1,16 +1,23 @@
-"""Checks of the arguments of a `Translator`: lines of text, required words, and options."""
+"""Checks of what a translator is asked to do: lines of text, required words, options, beams."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from numbers import Integral
 from typing import Any
 
+import numpy as np
+
 from convs2s_jax.core.config import check
-from convs2s_jax.core.errors import shown
-from convs2s_jax.data.text_files import without_end
+from convs2s_jax.core.errors import UserError, counted, shown
+from convs2s_jax.core.tokens import UNK
+from convs2s_jax.data.symbols import Vocabulary
+from convs2s_jax.data.text_files import name_of, without_end
 from convs2s_jax.models.checks import check_config
+from convs2s_jax.search.batching import max_output_length
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.translation import fit
-from convs2s_jax.translation.loaded import LoadedModel
+from convs2s_jax.search.memory import check_beam
+from convs2s_jax.translation.lines import LoadedModel, TextRequest, encode, encode_phrases
+
+_PIECE = 4096  # lines to encode at once
 
 
 def texts_of(name: str, given: Iterable[str]) -> list[str]:
@@ -55,56 +62,120 @@ def phrases_of(given: Iterable[Iterable[str]]) -> list[list[str]]:
     return [texts_of(f"constraints {i}: phrase", one) for i, one in enumerate(_listed(given, "lists of phrases"), 1)]
 
 
-def check_required(
-    translator: LoadedModel,
-    search: SearchConfig,
-    lines: Sequence[str],
-    *,
-    prefix: Sequence[str] | None,
-    constraints: Sequence[Sequence[str]] | None,
-) -> None:
-    """Reject prefixes and constraints that no translation can satisfy.
-
-    Raises:
-      UserError: there is not one per line, or `fit.check_fit` refuses one.
-    """
-    for name, given in (("prefix", prefix), ("constraints", constraints)):
-        check(
-            given is None or len(given) == len(lines),
-            f"{name} has {len(given or ())} entries for {len(lines)} lines: pass one per line, which may be empty",
-        )
-    fit.check_fit(
-        translator,
-        search,
-        lines,
-        prefix=None if prefix is None else ("prefix", prefix),
-        constraints=None if constraints is None else ("constraints", constraints),
-    )
-
-
-def check_options(
-    translator: LoadedModel,
-    search: SearchConfig,
-    *,
-    nbest: int | None,
-    replace_unk: bool,
-    unk_dictionary: Mapping[str, str] | None,
-) -> None:
+def check_options(translator: LoadedModel, request: TextRequest) -> None:
     """Reject options that have no effect, or that the model does not support.
 
     Raises:
       TypeError: `search` is not a `SearchConfig`.
       ValueError: there is such an option; the message names it.
     """
-    check_config(search, SearchConfig, name="search")
-    if nbest is not None and (not isinstance(nbest, Integral) or not 1 <= nbest <= search.beam_size):
-        raise ValueError(
-            f"nbest is {nbest!r}: use 1 to {search.beam_size}, because a search returns at most beam_size hypotheses"
-        )
-    if replace_unk and not translator.attends:
+    check_config(request.search, SearchConfig, name="search")
+    nbest, most = request.nbest, request.search.beam_size
+    if nbest is not None and (not isinstance(nbest, Integral) or not 1 <= nbest <= most):
+        raise ValueError(f"nbest is {nbest!r}: use 1 to {most}, because a search returns at most beam_size hypotheses")
+    if request.replace_unk and not translator.attends:
         raise ValueError("replace_unk: this model has no attention to find the source words; leave it out")
-    if unk_dictionary is not None and not replace_unk:
+    if request.unk_dictionary is not None and not request.replace_unk:
         raise ValueError("unk_dictionary without replace_unk: no unknown word is replaced; set replace_unk=True too")
+
+
+def check_required(
+    translator: LoadedModel, request: TextRequest, *, names: tuple[str, str] = ("prefix", "constraints")
+) -> None:
+    """Reject prefixes and constraints that no translation can satisfy.
+
+    Args:
+      translator: the model.
+      request: the lines, their prefixes and constraints, and the search with its length bounds.
+      names: names of the prefixes and the constraints, such as their files.
+
+    Raises:
+      UserError: there is not one per line; a word is not in the target vocabulary, there are more tokens than the
+        translation may have, or the source line is empty. The message contains the name and the line.
+    """
+    tgt, lines = translator.vocabularies.tgt, request.lines
+    for name, given in zip(names, (request.prefix, request.constraints), strict=True):
+        check(
+            given is None or len(given) == len(lines),
+            f"{name} has {len(given or ())} entries for {len(lines)} lines: pass one per line, which may be empty",
+        )
+    if request.prefix is None and request.constraints is None:
+        return
+    lengths = list(_lengths(translator.vocabularies.src, lines))
+    used = [0] * len(lines)
+    prefixes = [[text] for text in request.prefix or ()]
+    for path, wanted, spelt in zip(names, (prefixes, request.constraints or ()), (encode, encode_phrases), strict=True):
+        for i, texts in enumerate(wanted):
+            where = f"{name_of(path)}, line {i + 1}"
+            found = zip(texts, spelt(tgt, texts), strict=True)
+            count = sum(_count_known(tgt, text, ids, where) for text, ids in found)
+            if not count:
+                continue
+            if not lengths[i] and translator.reads_source:
+                raise UserError(
+                    f"{where}: the source line is empty, so its translation is empty too; leave this line empty"
+                )
+            used[i] += count
+            room = max_output_length(translator.members, request.search, min(lengths[i] + 1, translator.max_source))
+            if used[i] > room:
+                more = ", including those of its prefix" if used[i] > count else ""
+                raise UserError(
+                    f"{where}: {used[i]} tokens are required{more}, but a translation of this line has at most {room} "
+                    "(max_length_a * source + max_length_b, and the model's positions); require fewer"
+                )
+
+
+def left_out(where: str, cut: int, *, room: str = "the model's positions") -> str:
+    """Return the message about a line of whose tokens the last `cut` were left out."""
+    return f"{where}: too long for {room}; left out at its end: {counted(cut, 'token')}"
+
+
+def check_targets(translator: LoadedModel, path: str, targets: Sequence[str]) -> None:
+    """Reject translations to score that are longer than the model's positions.
+
+    Raises:
+      UserError: a translation is too long. The message contains the file and the line.
+    """
+    room = translator.max_target - 1
+    for number, length in enumerate(_lengths(translator.vocabularies.tgt, targets), 1):
+        if length > room:
+            raise UserError(
+                f"{name_of(path)}, line {number}: the translation has {length} tokens, but the model has positions for "
+                f"only {room}; shorten it"
+            )
+
+
+def check_memory(translator: LoadedModel, search: SearchConfig, rows: int) -> None:
+    """Reject a beam that does not fit into memory.
+
+    Args:
+      translator: the model.
+      search: search options.
+      rows: sentences in a batch.
+
+    Raises:
+      UserError: the beam does not fit; the message states the largest that does.
+    """
+    check_beam(
+        translator.member_params, translator.members, search, vocab_size=translator.vocabularies.tgt.size, rows=rows
+    )
+
+
+def _lengths(vocabulary: Vocabulary, texts: Sequence[str]) -> Iterator[int]:
+    """Yield the number of tokens of each text, in order, without keeping the token ids of a large file in memory."""
+    for first in range(0, len(texts), _PIECE):
+        yield from map(len, vocabulary.encode(texts[first : first + _PIECE]))
+
+
+def _count_known(vocabulary: Vocabulary, text: str, ids: np.ndarray, where: str) -> int:
+    """Return the number of tokens of a text with these ids. Raises UserError if one is unknown."""
+    if UNK in ids:
+        words = [word for word in text.split() if UNK in vocabulary.encode([word])[0]]
+        raise UserError(
+            f"{where}: '{words[0] if words else text}' is not in the target vocabulary, so no translation can contain "
+            "it; use other words"
+        )
+    return len(ids)
 
 
 def _listed(given: Iterable[Any], what: str) -> list[Any]:

@@ -3,13 +3,12 @@
 import dataclasses
 import itertools
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import Tell, UserError, located
@@ -19,35 +18,26 @@ from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.models import conversion
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
-from convs2s_jax.nn.types import Key
 from convs2s_jax.search.batching import DEFAULT_BATCHING, Batching
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.translation import arguments, trained
-from convs2s_jax.translation import lines as text
-from convs2s_jax.translation.loaded import LoadedModel
+from convs2s_jax.translation.lines import LoadedModel, TextRequest, translate
 from convs2s_jax.translation.results import Result
 from convs2s_jax.translation.trained import Dtype, Steps, Trained
 
 
 @dataclasses.dataclass(frozen=True)
 class Translator(LoadedModel):
-    """A loaded model that translates and scores lines of text.
-
-    It checks its arguments (`translation.arguments`) and calls the functions of `translation.lines`.
-    """
+    """A loaded model that translates and scores lines of text. It checks its arguments (`translation.arguments`)."""
 
     def translate(
         self,
         lines: Iterable[str],
         *,
         search: SearchConfig | None = None,
-        nbest: int | None = 1,
         prefix: Iterable[str] | None = None,
         constraints: Iterable[Iterable[str]] | None = None,
-        replace_unk: bool = False,
-        unk_dictionary: Mapping[str, str] | None = None,
-        key: Key | np.ndarray | None = None,
-        batching: Batching = DEFAULT_BATCHING,
+        **options: Any,
     ) -> list[Result]:
         """Translate lines of text. Return one result per line, in order; `result.best.text` is the translation.
 
@@ -55,13 +45,10 @@ class Translator(LoadedModel):
           lines: lines of text; an empty line has an empty translation, except with a language model, which reads no
             source. A line break at the end is removed, so that an open file can be passed.
           search: search options; None for those of the run (`cfg.search`).
-          nbest: hypotheses per result, at most `search.beam_size`; None for all. The best one does not depend on it.
           prefix: for each line, words that its translation must begin with; "" for none.
           constraints: for each line, phrases that its translation must contain, in any order.
-          replace_unk: replace unknown target words with source words.
-          unk_dictionary: source word -> target word, for these replacements.
-          key: for sampling, a single random key, into which the index of each line is folded, or one key per line.
-          batching: how lines are batched.
+          options: `nbest`, `replace_unk`, `unk_dictionary`, `attention`, `key`, `strategy`, `batching`: as in
+            `TextRequest`.
 
         Raises:
           TypeError: `lines` is a single string, or a line is not a str.
@@ -71,24 +58,16 @@ class Translator(LoadedModel):
           UserError: prefix or constraints differ in number from the lines, contain a word that is not in the target
             vocabulary, do not fit into a translation, or are given for an empty line.
         """
-        search = self.cfg.search if search is None else search
-        arguments.check_options(self, search, nbest=nbest, replace_unk=replace_unk, unk_dictionary=unk_dictionary)
-        lines = arguments.texts_of("line", lines)
-        prefix = None if prefix is None else arguments.texts_of("prefix", prefix)
-        constraints = None if constraints is None else arguments.phrases_of(constraints)
-        arguments.check_required(self, search, lines, prefix=prefix, constraints=constraints)
-        return text.translate(
-            self,
-            search,
-            lines,
-            nbest=nbest,
-            prefix=prefix,
-            constraints=constraints,
-            replace_unk=replace_unk,
-            unk_dictionary=unk_dictionary,
-            key=key,
-            batching=batching,
+        request = TextRequest(
+            self.cfg.search if search is None else search,
+            arguments.texts_of("line", lines),
+            prefix=None if prefix is None else arguments.texts_of("prefix", prefix),
+            constraints=None if constraints is None else arguments.phrases_of(constraints),
+            **options,
         )
+        arguments.check_options(self, request)
+        arguments.check_required(self, request)
+        return translate(self, request)
 
     def score(
         self,
@@ -111,13 +90,9 @@ class Translator(LoadedModel):
           TypeError: `lines` or `targets` is a single string, or an entry is not a str.
           ValueError: the numbers of lines differ; a line contains a line break; a coverage penalty without attention.
         """
-        return text.score(
-            self,
-            self.cfg.search if search is None else search,
-            arguments.texts_of("line", lines),
-            arguments.texts_of("target", targets),
-            batching=batching,
-        )
+        search = self.cfg.search if search is None else search
+        texts, given = arguments.texts_of("line", lines), arguments.texts_of("target", targets)
+        return translate(self, TextRequest(search, texts, targets=given, batching=batching))
 
 
 def load(

@@ -62,7 +62,7 @@ def test_the_page_holds_what_the_files_and_the_decoder_say(tmp_path):
             assert sorted(found) == sorted(expected)
     translator = load(one, tell=print)
     sources = [line["source"] for line in data["translations"]["lines"]]
-    results = lines.translate(translator, translator.cfg.search, sources)
+    results = lines.translate(translator, lines.TextRequest(translator.cfg.search, sources))
     texts = ["".join(text for text, _ in line["runs"][0]["reference"]) for line in data["translations"]["lines"]]
     assert texts == [result.best.text for result in results]
     assert [line["runs"][0]["score"] for line in data["translations"]["lines"]] == pytest.approx(

@@ -14,7 +14,7 @@ from convs2s_jax.serving.engine import Engine, Key, LineRequest, load
 from convs2s_jax.serving.options import ServeOptions
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.translation import shortlists, translator
-from convs2s_jax.translation.lines import translate
+from convs2s_jax.translation.lines import TextRequest, translate
 from tests.helpers import drills_but
 from tests.processes import called
 from tests.serving.reversing import talk
@@ -83,7 +83,7 @@ def test_integers_give_the_translations_of_decoding_with_integers(workdir):
     lines = ["5 kilowatts", "at 12:30", "1 2 3"]
     scores = [one.best.score for one in engine.run(Key(engine.search), 16, [LineRequest(line) for line in lines])]
     for int8 in (True, False):
-        found = translate(translator.precomputed(own, int8=int8), engine.search, lines, attention=False)
+        found = translate(translator.precomputed(own, int8=int8), TextRequest(engine.search, lines, attention=False))
         assert np.allclose(scores, [one.best.score for one in found], rtol=1e-5) == int8
 
 
@@ -167,7 +167,8 @@ def test_samples_are_those_of_decoding_whatever_shares_the_batch(drawing):
     lines, search = ["5 kilowatts", "at 12:30"], drawing.search_for({"sampling": True, "temperature": 1.5})
     assert search.sampling
     expected = {
-        seed: translate(drawing.translator, search, lines, nbest=2, key=jax.random.key(seed)) for seed in (0, 7)
+        seed: translate(drawing.translator, TextRequest(search, lines, nbest=2, key=jax.random.key(seed)))
+        for seed in (0, 7)
     }
     assert expected[0] != expected[7]
     mixed = [LineRequest(lines[1], 2, draw=(7, 1)), LineRequest(lines[0], 2, draw=(0, 0))]

@@ -39,15 +39,15 @@ class Desk:
 
     def interrupted(self, windows, **options):
         """`decode`, interrupted by the user after some windows."""
-        left, real = [windows], decoding.translate_window
+        left, real = [windows], decoding.translate
 
-        def some(*arguments):
+        def some(*arguments, **options):
             if not left[0]:
                 raise KeyboardInterrupt
             left[0] -= 1
-            return real(*arguments)
+            return real(*arguments, **options)
 
-        with mock.patch.object(decoding, "translate_window", some):
+        with mock.patch.object(decoding, "translate", some):
             try:
                 self.decode(**options)
             except KeyboardInterrupt:

@@ -18,7 +18,7 @@ from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.translation import attention_figure, trained
 from convs2s_jax.translation.layer_attention import LayerAttention, layer_attention
-from convs2s_jax.translation.lines import translate
+from convs2s_jax.translation.lines import TextRequest, translate
 from convs2s_jax.translation.translator import from_trained
 from tests.processes import called
 from tests.stores import bucket  # noqa: F401  (a fixture)
@@ -49,7 +49,9 @@ def drawing(*arguments, text=""):
 def test_layers_are_those_of_the_translation_that_the_search_finds(deep):
     """Their mean is what the search itself returns; both sides have their end symbols."""
     made = layer_attention(deep, TEXTS)
-    for line, one, result in zip(TEXTS, made, translate(from_trained(deep), deep.cfg.search, TEXTS), strict=True):
+    for line, one, result in zip(
+        TEXTS, made, translate(from_trained(deep), TextRequest(deep.cfg.search, TEXTS)), strict=True
+    ):
         assert one.names == ("layer 1", "layer 3")
         assert one.source_tokens == (*result.source_tokens, "</s>")
         assert one.layers.shape == (2, len(one.target_tokens), len(one.source_tokens))

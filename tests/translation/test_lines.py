@@ -15,8 +15,9 @@ from convs2s_jax.data.symbols import Vocabulary, word_list
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.translate import Translation, without_tokens
-from convs2s_jax.translation import fit
+from convs2s_jax.translation import arguments
 from convs2s_jax.translation import lines as library
+from convs2s_jax.translation.lines import TextRequest
 
 SEARCH = SearchConfig(beam_size=3, max_length_a=1.0, max_length_b=4)
 
@@ -25,12 +26,12 @@ SEARCH = SearchConfig(beam_size=3, max_length_a=1.0, max_length_b=4)
 def found(translator):
     from tests.translation.conftest import LINES
 
-    return library.translate(translator, SEARCH, LINES, nbest=3)
+    return library.translate(translator, TextRequest(SEARCH, LINES, nbest=3))
 
 
 @pytest.mark.drill
 def test_the_best_does_not_depend_on_nbest(translator, lines, found):
-    for one, several in zip(library.translate(translator, SEARCH, lines), found, strict=True):
+    for one, several in zip(library.translate(translator, TextRequest(SEARCH, lines)), found, strict=True):
         assert one.hypotheses == several.hypotheses[:1]
         assert [h.score for h in several.hypotheses] == sorted((h.score for h in several.hypotheses), reverse=True)
     assert {len(result.hypotheses) for result in found} == {1, 3}
@@ -56,7 +57,9 @@ def test_given_translations_score_what_the_search_reported(translator, found):
         if result.source and [vocabulary.token(i) for i in vocabulary.encode([h.text])[0]] == list(h.tokens[:-1])
     ]
     assert pairs
-    scored = library.score(translator, SEARCH, [s for s, _ in pairs], [h.text for _, h in pairs])
+    scored = library.translate(
+        translator, TextRequest(SEARCH, [s for s, _ in pairs], targets=[h.text for _, h in pairs])
+    )
     for (_, h), result in zip(pairs, scored, strict=True):
         assert (result.best.text, result.best.tokens) == (h.text, h.tokens)
         assert result.best.alignment == h.alignment
@@ -65,7 +68,7 @@ def test_given_translations_score_what_the_search_reported(translator, found):
 
 
 def test_the_text_of_a_scored_line_is_the_given_one(translator):
-    [result] = library.score(translator, SEARCH, ["Norway"], ["Ж  Norwegen"], first=7)
+    [result] = library.translate(translator, TextRequest(SEARCH, ["Norway"], targets=["Ж  Norwegen"], first=7))
     assert (result.line, result.best.text) == (7, "Ж  Norwegen")
     assert "<unk>" in result.best.tokens
 
@@ -75,7 +78,7 @@ def test_prefixes_begin_and_constraints_occur(translator):
     lines, prefix = ["Norway and Spain"] * 3, ["Norwegen", "", "5"]
     constraints = [["Spanien", "5"], [], ["Norwegen"]]
     search = dataclasses.replace(SEARCH, max_length_b=20)
-    results = library.translate(translator, search, lines, nbest=2, prefix=prefix, constraints=constraints)
+    results = library.translate(translator, TextRequest(search, lines, nbest=2, prefix=prefix, constraints=constraints))
     for result, begin, phrases in zip(results, prefix, constraints, strict=True):
         for h in result.hypotheses:
             assert h.text.startswith(begin)
@@ -85,10 +88,12 @@ def test_prefixes_begin_and_constraints_occur(translator):
 def test_unknown_words_are_replaced_by_aligned_source_words(translator, lines):
     """A reward for unknown symbols makes whole translations of them; tokens and scores stay the model's."""
     search = SearchConfig(beam_size=1, unk_penalty=-50.0, max_length_a=0.0, max_length_b=3)
-    plain = library.translate(translator, search, lines)
+    plain = library.translate(translator, TextRequest(search, lines))
     assert set(plain[2].best.tokens[:-1]) == {"<unk>"}
-    replaced = library.translate(translator, search, lines, replace_unk=True, attention=False)
-    named = library.translate(translator, search, lines, replace_unk=True, unk_dictionary={"Norway": "NORGE"})
+    replaced = library.translate(translator, TextRequest(search, lines, replace_unk=True, attention=False))
+    named = library.translate(
+        translator, TextRequest(search, lines, replace_unk=True, unk_dictionary={"Norway": "NORGE"})
+    )
     for before, after in zip(plain, replaced, strict=True):
         assert before.best.tokens == after.best.tokens
         assert "<unk>" not in after.best.text
@@ -98,14 +103,16 @@ def test_unknown_words_are_replaced_by_aligned_source_words(translator, lines):
 
 
 def test_without_attention_nothing_is_aligned(translator, lines, found):
-    for result, full in zip(library.translate(translator, SEARCH, lines, attention=False), found, strict=True):
+    for result, full in zip(
+        library.translate(translator, TextRequest(SEARCH, lines, attention=False)), found, strict=True
+    ):
         assert result.best.alignment == ()
         assert result.best.text == full.best.text
 
 
 def test_wishes_are_as_many_as_lines(translator):
     with pytest.raises((ValueError, UserError), match="1 sources, 2 prefixes"):
-        library.translate(translator, SEARCH, ["a"], prefix=["a", "b"])
+        library.translate(translator, TextRequest(SEARCH, ["a"], prefix=["a", "b"]))
 
 
 JAPANESE = [
@@ -157,14 +164,15 @@ def test_the_search_and_the_check_have_the_spelling_of_phrases(japanese, transla
 
     monkeypatch.setattr(library, "search_of", SimpleNamespace(translate=search))
     both = dataclasses.replace(translator, vocabularies=Vocabularies(translator.vocabularies.src, japanese))
-    library.translate(both, SEARCH, ["5"], constraints=[["水墨画", "AI"]])
+    library.translate(both, TextRequest(SEARCH, ["5"], constraints=[["水墨画", "AI"]]))
     assert [[japanese.token(i) for i in ids] for ids in asked[0]] == [["水墨画"], ["▁AI"]]
     wanted = ["日本"] * 3
     count = sum(map(len, library.encode_phrases(japanese, wanted)))
     assert count != sum(map(len, japanese.encode(wanted)))
     room = dataclasses.replace(SEARCH, max_length_a=0.0, max_length_b=count)
-    fit.check_fit(both, room, ["5"], constraints=("c", [wanted]))
-    with pytest.raises(UserError, match=rf"^c, line 1: {count} tokens are required"):
-        fit.check_fit(both, dataclasses.replace(room, max_length_b=count - 1), ["5"], constraints=("c", [wanted]))
-    with pytest.raises(UserError, match=r"^c, line 1: '猫' is not in the target vocabulary"):
-        fit.check_fit(both, SEARCH, ["5"], constraints=("c", [["猫"]]))
+    arguments.check_required(both, TextRequest(room, ["5"], constraints=[wanted]))
+    short = dataclasses.replace(room, max_length_b=count - 1)
+    with pytest.raises(UserError, match=rf"^constraints, line 1: {count} tokens are required"):
+        arguments.check_required(both, TextRequest(short, ["5"], constraints=[wanted]))
+    with pytest.raises(UserError, match=r"^constraints, line 1: '猫' is not in the target vocabulary"):
+        arguments.check_required(both, TextRequest(SEARCH, ["5"], constraints=[["猫"]]))

@@ -1,7 +1,6 @@
 """Ensembles and averages, and members that do not fit together."""
 
 import dataclasses
-import inspect
 import shutil
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.checkpoints import restoring
 from convs2s_jax.translation import lines as library
 from convs2s_jax.translation import translator as module
+from convs2s_jax.translation.lines import TextRequest
 from convs2s_jax.translation.translator import load, precomputed
 from tests import stores, tiny
 from tests.checkpoints import without_updates
@@ -37,7 +37,7 @@ def sources(lines):
 
 
 def token_scores(translator, sources):
-    found = library.score(translator, translator.cfg.search, sources, TARGETS)
+    found = library.translate(translator, TextRequest(translator.cfg.search, sources, targets=TARGETS))
     return [np.array(result.best.token_scores) for result in found]
 
 
@@ -82,20 +82,27 @@ def test_methods_give_what_the_functions_give_with_the_search_of_the_run(transla
     run, own = translator.cfg.search, dataclasses.replace(translator.cfg.search, length_penalty=0.3)
     asked = {"nbest": 2, "prefix": ["5", "", "Norwegen"]}
     scored = translator.score(sources, TARGETS)
-    assert scored == library.score(translator, run, sources, TARGETS)
-    assert translator.translate(sources, **asked) == library.translate(translator, run, sources, **asked)
-    assert translator.score(sources, TARGETS, search=own) == library.score(translator, own, sources, TARGETS) != scored
-    assert translator.translate(sources, search=own, **asked) == library.translate(translator, own, sources, **asked)
+    assert scored == library.translate(translator, TextRequest(run, sources, targets=TARGETS))
+    assert translator.translate(sources, **asked) == library.translate(translator, TextRequest(run, sources, **asked))
+    assert (
+        translator.score(sources, TARGETS, search=own)
+        == library.translate(translator, TextRequest(own, sources, targets=TARGETS))
+        != scored
+    )
+    assert translator.translate(sources, search=own, **asked) == library.translate(
+        translator, TextRequest(own, sources, **asked)
+    )
 
 
-@pytest.mark.parametrize(("name", "given"), [("translate", (["5"],)), ("score", (["5"], ["6"]))])
-def test_methods_hand_each_argument_on(translator, monkeypatch, name, given):
-    monkeypatch.setattr(library, name, lambda *_, **options: options)
-    method = getattr(translator, name)
-    names = set(inspect.signature(method).parameters) - {"lines", "targets", "search"}
-    checked = {"prefix": ["5"], "constraints": [["5"]], "nbest": 2, "replace_unk": True, "unk_dictionary": {"a": "b"}}
-    options = {one: checked.get(one, object()) for one in names}
-    assert method(*given, **options) == options
+def test_methods_hand_each_argument_on(translator, monkeypatch):
+    monkeypatch.setattr(module, "translate", lambda _, request: request)
+    texts = {"prefix": ["5"], "constraints": [["5"]]}
+    options = {"nbest": 2, "replace_unk": True, "unk_dictionary": {"a": "b"}, "attention": False}
+    options |= {name: object() for name in ("key", "strategy", "batching")}
+    asked = translator.translate(["5"], **texts, **options)
+    assert asked == TextRequest(translator.cfg.search, ["5"], **texts, **options)
+    given = {"batching": object(), "search": object()}
+    assert translator.score(["5"], ["6"], **given) == TextRequest(lines=["5"], targets=["6"], **given)
 
 
 def test_a_string_in_place_of_lines_is_refused(translator):
@@ -120,7 +127,7 @@ def test_a_ready_translator_translates_and_scores_the_same(trained, other, sourc
         assert jax.tree.structure(fast.params) != jax.tree.structure(plain.params)
         for a, b in zip(*(token_scores(translator, sources) for translator in (plain, fast)), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
-        a, b = (library.translate(translator, plain.cfg.search, sources) for translator in (plain, fast))
+        a, b = (library.translate(translator, TextRequest(plain.cfg.search, sources)) for translator in (plain, fast))
         for one, two in zip(a, b, strict=True):
             assert one.best.text == two.best.text
             np.testing.assert_allclose(one.best.score, two.best.score, rtol=1e-5, atol=1e-5)

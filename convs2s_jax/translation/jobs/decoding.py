@@ -13,16 +13,14 @@ from convs2s_jax.core.errors import Tell
 from convs2s_jax.core.guard import held_interrupts
 from convs2s_jax.data import corpora
 from convs2s_jax.metrics import scoring
-from convs2s_jax.search import keys
-from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.training.run import outputs, run_folder
-from convs2s_jax.translation import fit, shortlists
+from convs2s_jax.translation import arguments, shortlists
 from convs2s_jax.translation.jobs import inputs, labelling, output, resuming
-from convs2s_jax.translation.jobs.formats import FORMATS, Format
-from convs2s_jax.translation.jobs.job import Job, MakeJob, batching
+from convs2s_jax.translation.jobs.formats import FORMATS
+from convs2s_jax.translation.jobs.job import Job, MakeJob
 from convs2s_jax.translation.jobs.options import Options
 from convs2s_jax.translation.jobs.work import Work, dependencies_of, read_work
-from convs2s_jax.translation.lines import score, translate
+from convs2s_jax.translation.lines import translate
 from convs2s_jax.translation.results import Result
 from convs2s_jax.translation.trained import moved
 from convs2s_jax.translation.translator import Translator, fuse, load, precomputed
@@ -81,16 +79,22 @@ def translation(options: Options, tell: Tell) -> Job[Result]:
     """Return the job of translating or scoring the file given by the options."""
     translator = translator_of(options, tell)
     search = options.resolve(translator.cfg.search, attends=translator.attends)
-    work = read_work(options, translator, search, tell)
-    if work.targets is None and work.lines:
-        fit.check_memory(translator, search, min(options.batch_size, len(work.lines)))
     style = FORMATS["scores" if options.score and options.format == "text" else options.format]
+    work = read_work(options, translator, search, tell, attention=style.alignments)
+    request, references = work.request, work.references
+    if request.targets is None and request.lines:
+        arguments.check_memory(translator, search, min(options.batch_size, len(request.lines)))
+
+    def window(first: int, progress: Callable[[int], None]) -> list[Result]:
+        results = translate(translator, request.part(first, options.window), progress=progress)
+        return [replace(one, reference=references[0][one.line]) for one in results] if references else results
+
     return Job(
         name=work.name,
-        lines=work.lines,
+        lines=request.lines,
         dependencies=dependencies_of(options, translator, search, work),
         style=style,
-        window=lambda first, progress: translate_window(options, translator, search, work, style, first, progress),
+        window=window,
         warn=lambda results: warn(work.name, results, tell),
         report=lambda texts: report(options, translator, work, texts, tell),
     )
@@ -121,50 +125,6 @@ def translator_of(options: Options, tell: Tell) -> Translator:
     return precomputed(translator, int8=options.int8)
 
 
-def translate_window(
-    options: Options,
-    translator: Translator,
-    search: SearchConfig,
-    work: Work,
-    style: Format[Result],
-    first: int,
-    progress: Callable[[int], None],
-) -> list[Result]:
-    """Return the results of the next `options.window` lines, starting at line `first`."""
-    window = slice(first, first + options.window)
-    lines = work.lines[window]
-
-    if work.targets is not None:
-        return score(
-            translator,
-            search,
-            lines,
-            work.targets[window],
-            attention=style.alignments,
-            first=first,
-            batching=batching(options),
-            progress=progress,
-        )
-    results = translate(
-        translator,
-        search,
-        lines,
-        nbest=options.nbest,
-        prefix=work.prefix and work.prefix[window],
-        constraints=work.constraints and work.constraints[window],
-        replace_unk=options.replace_unk,
-        unk_dictionary=work.dictionary,
-        attention=style.alignments,
-        key=keys.for_search(search, options.seed or 0, range(first, first + len(lines))),
-        first=first,
-        batching=batching(options),
-        progress=progress,
-    )
-    if work.references is None:
-        return results
-    return [replace(result, reference=work.references[0][result.line]) for result in results]
-
-
 def warn(name: str, results: Sequence[Result], tell: Tell) -> None:
     """Warn about lines that were truncated or have no translation."""
     for result in results:
@@ -172,7 +132,7 @@ def warn(name: str, results: Sequence[Result], tell: Tell) -> None:
         if result.best.score == float("-inf"):
             tell(f"{where}: no translation was found, because its scores are not finite or no word is allowed")
         if result.cut:
-            tell(fit.left_out(where, result.cut))
+            tell(arguments.left_out(where, result.cut))
 
 
 def _warn_of_unknown(name: str, lines: Sequence[int], total: int, tell: Tell) -> None:
@@ -188,7 +148,7 @@ def _warn_of_unknown(name: str, lines: Sequence[int], total: int, tell: Tell) ->
 def report(options: Options, translator: Translator, work: Work, texts: Sequence[str], tell: Tell) -> None:
     """Print examples, and the scores of the whole file against the references."""
     references = work.references
-    for i, (source, text) in enumerate(zip(work.lines[: options.show], texts, strict=False)):
+    for i, (source, text) in enumerate(zip(work.request.lines[: options.show], texts, strict=False)):
         tell(f"  source      {source}\n  translation {text}")
         tell(f"  reference   {references[0][i]}\n" if references is not None else "")
     if references is not None:

@@ -9,7 +9,7 @@ from convs2s_jax.data.parallel_text import ParallelText
 from convs2s_jax.data.text_files import name_of, read_lines
 from convs2s_jax.translation import trained
 from convs2s_jax.translation.jobs.options import READ, Options
-from convs2s_jax.translation.loaded import LoadedModel
+from convs2s_jax.translation.lines import LoadedModel
 from convs2s_jax.translation.trained import Trained
 
 

@@ -16,12 +16,12 @@ from convs2s_jax.search import keys
 from convs2s_jax.search.batching import Batching
 from convs2s_jax.search.shortlist import fixed_sizes
 from convs2s_jax.training.run import run_folder
-from convs2s_jax.translation import fit
+from convs2s_jax.translation import arguments
 from convs2s_jax.translation.jobs import decoding, inputs, labelling
 from convs2s_jax.translation.jobs.formats import FORMATS
 from convs2s_jax.translation.jobs.job import MakePrompt, Prompt
 from convs2s_jax.translation.jobs.options import Options
-from convs2s_jax.translation.lines import translate
+from convs2s_jax.translation.lines import TextRequest, translate
 from convs2s_jax.translation.results import Result
 
 WIDTH = 64
@@ -79,13 +79,12 @@ def translation(options: Options, tell: Tell) -> Prompt[Result]:
         "file of empty lines",
     )
     search = options.resolve(translator.cfg.search, attends=translator.attends)
-    fit.check_memory(translator, search, rows=1)
+    arguments.check_memory(translator, search, rows=1)
     dictionary = inputs.read_dictionary(options.unk_dictionary) if options.unk_dictionary else None
     sizes = fixed_sizes(translator.shortlist, 1)
 
     def answer(number: int, line: str, word_sizes: tuple[int, ...] = sizes) -> Result:
-        [result] = translate(
-            translator,
+        request = TextRequest(
             search,
             [line],
             nbest=options.nbest,
@@ -96,7 +95,7 @@ def translation(options: Options, tell: Tell) -> Prompt[Result]:
             first=number,
             batching=Batching(size=1, min_width=WIDTH, word_sizes=word_sizes),
         )
-        return result
+        return translate(translator, request)[0]
 
     def compile() -> None:
         for i in range(max(1, len(sizes))):

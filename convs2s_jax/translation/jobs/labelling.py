@@ -10,7 +10,7 @@ from convs2s_jax.core.errors import Tell, UserError, counted
 from convs2s_jax.data.text_files import read_lines
 from convs2s_jax.metrics import labels
 from convs2s_jax.search.batching import Batching
-from convs2s_jax.translation import fit, trained
+from convs2s_jax.translation import arguments, trained
 from convs2s_jax.translation.classifier import Labelled, from_trained, label
 from convs2s_jax.translation.jobs import inputs, resuming
 from convs2s_jax.translation.jobs.job import Job, Prompt, batching
@@ -100,7 +100,7 @@ def _check(options: Options) -> None:
 def _warn(name: str, tell: Tell, results: Sequence[Labelled]) -> None:
     for result in results:
         if result.cut:
-            tell(fit.left_out(f"{name}, line {result.line + 1}", result.cut, room="the model"))
+            tell(arguments.left_out(f"{name}, line {result.line + 1}", result.cut, room="the model"))
 
 
 def _report(show: int, lines: Sequence[str], right: Sequence[str] | None, tell: Tell, found: Sequence[str]) -> None:

@@ -294,7 +294,7 @@ def test_integers_are_what_the_flag_asks_for(desk):
     found = [json.loads(line)["hypotheses"][0]["score"] for line in desk.read().splitlines()]
     floats = translator.load(desk.workdir, tell=print)
     expected, others = (
-        [one.best.score for one in lines.translate(model, model.cfg.search, desk.lines)]
+        [one.best.score for one in lines.translate(model, lines.TextRequest(model.cfg.search, desk.lines))]
         for model in (translator.precomputed(floats, int8=True), floats)
     )
     np.testing.assert_allclose(found, expected, rtol=1e-6)

@@ -17,6 +17,7 @@ from convs2s_jax.translation import lines as library
 from convs2s_jax.translation import shortlists
 from convs2s_jax.translation.jobs import interactive
 from convs2s_jax.translation.jobs.options import Options
+from convs2s_jax.translation.lines import TextRequest
 from tests.helpers import drills_but
 
 
@@ -58,7 +59,7 @@ def talk(trained, monkeypatch, capsys):
 
 def test_answers_come_at_once_and_are_those_of_a_file(talk, translator, lines):
     answers, told, _ = talk([f"{line}\n" for line in lines[:-1]] + [lines[-1]])
-    expected = library.translate(translator, translator.cfg.search, lines)
+    expected = library.translate(translator, TextRequest(translator.cfg.search, lines))
     assert answers == [f"{result.best.text}\n" for result in expected]
     assert told == ["compiling ...", "ready"]
 
@@ -120,7 +121,7 @@ def test_lines_are_numbered(talk):
 def test_samples_are_those_of_a_file(talk, translator):
     answers, _, _ = talk(["Norway\n", "Norway\n"], search={"sampling": True}, seed=3)
     search = Options(workdir=("a",), search={"sampling": True}).resolve(translator.cfg.search)
-    expected = library.translate(translator, search, ["Norway"] * 2, key=jax.random.key(3))
+    expected = library.translate(translator, TextRequest(search, ["Norway"] * 2, key=jax.random.key(3)))
     assert answers == [f"{result.best.text}\n" for result in expected]
     assert answers[0] != answers[1]
 
