@@ -129,7 +129,7 @@ nn/weight_norm.py  nn/test_weight_norm.py -k direction_v
 - jnp.sqrt(jnp.sum(jnp.square(v), axis=axes, keepdims=True))
 + jnp.sum(jnp.square(v), axis=axes, keepdims=True)
 weight norm: averages of directions
-models/conversion.py  models/test_average.py
+models/conversion.py  models/test_conversion.py
 - [weight_norm.merge(tree) for tree in trees]
 + list(trees)
 dropout: what is kept is not enlarged

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from convs2s_jax.core.config import build, to_dict
+from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models import classifier
@@ -73,19 +73,6 @@ def test_kims_features_equal_a_loop(length):
         windows = [x[t : t + width] for t in range(len(x) - width + 1)]
         found.append([max(max(0.0, (window * w[:, :, d]).sum() + b[d]) for window in windows) for d in range(cfg.maps)])
     close(kims(params, cfg, rows([tokens], 12, left=2))[0], np.concatenate(found))
-
-
-def test_kims_features_equal_torch():
-    torch = pytest.importorskip("torch")
-    cfg = KimConfig(widths=(3, 4), maps=6)
-    params = classifier.init_kim(KEY, cfg, V, E, 0.0)
-    tokens = rows([text(11), text(11, seed=1)], 11)
-    x = torch.tensor(np.asarray(params.embedding.table)[np.asarray(tokens)]).transpose(1, 2)
-    found = []
-    for bank in params.banks:
-        w, b = (torch.tensor(np.asarray(leaf)) for leaf in (bank.conv.w, bank.conv.b))
-        found.append(torch.relu(torch.nn.functional.conv1d(x, w.permute(2, 1, 0), b)).max(dim=2).values)
-    close(kims(params, cfg, tokens), torch.cat(found, dim=1).numpy())
 
 
 @pytest.mark.parametrize("name", ["maximum", "mean"])
@@ -156,13 +143,6 @@ def test_bfloat16_is_near_and_logits_stay_wide(name, made):
     whole = logits(params, cfg, src)
     assert np.any(np.asarray(half) != whole)
     np.testing.assert_allclose(half, whole, atol=0.05 * float(jnp.max(jnp.abs(whole))) + 0.02)
-
-
-def test_configs_come_back_from_their_dictionaries(name):
-    cfg = config(name)
-    assert build(ClassifierConfig, to_dict(cfg)) == cfg
-    assert cfg.max_source == cfg.features.max_length
-    assert cfg.max_target == 2
 
 
 @pytest.mark.parametrize(

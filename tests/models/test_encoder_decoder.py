@@ -12,6 +12,7 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models import convs2s, encoder_decoder
 from convs2s_jax.models.config import ModelConfig
+from convs2s_jax.nn.embedding import position_rows
 from convs2s_jax.training import loss as losses
 from convs2s_jax.training.loss import Batch, cross_entropy, loss
 from tests.helpers import array, drills_but, padded, same
@@ -58,11 +59,6 @@ def teacher_forced(params, cfg, batch):
     return logits, attention
 
 
-@partial(jax.jit, static_argnums=1)
-def sums(params, cfg, batch):
-    return loss(params, cfg, batch, smoothing=0.1)
-
-
 @every_config
 def test_padding_on_either_side_and_batch_neighbours_change_nothing(name):
     cfg, params = setup(name)
@@ -85,27 +81,6 @@ def test_padding_gets_no_gradient_and_every_parameter_gets_some(name):
         if embedding.positions is not None:
             np.testing.assert_array_equal(embedding.positions[:2], 0.0)
     assert jax.tree.all(jax.tree.map(lambda leaf: bool(jnp.max(jnp.abs(leaf)) > 0), gradients))
-
-
-@pytest.mark.drill
-def test_padding_and_rows_of_padding_add_nothing_to_the_sums():
-    cfg, params = setup("plain")
-    empty = ([], [])
-    whole = sums(params, cfg, batch(PAIRS, 5, 6))
-    same(sums(params, cfg, batch([*PAIRS, empty, empty], 5, 6)), whole)
-    same(sums(params, cfg, batch(PAIRS, 7, 8, left=True)), whole)
-    nothing = jax.jit(jax.grad(lambda params: loss(params, cfg, batch([empty] * 2, 5, 6)).loss))(params)
-    jax.tree.map(lambda leaf: np.testing.assert_array_equal(leaf, 0.0), nothing)
-
-
-@pytest.mark.drill
-def test_sums_of_two_halves_are_those_of_the_whole():
-    cfg, params = setup("plain")
-    pairs = [*PAIRS, PAIRS[0]]
-    halves = [sums(params, cfg, batch(half, 5, 6)) for half in (pairs[:2], pairs[2:])]
-    whole = sums(params, cfg, batch(pairs, 5, 6))
-    same(jax.tree.map(lambda a, b: a + b, *halves), whole)
-    assert int(whole.tokens) == sum(len(tgt) for _, tgt in pairs)
 
 
 def test_decoder_inputs_are_the_target_shifted_right():
@@ -215,6 +190,9 @@ def test_a_wrong_value_is_refused_with_its_place(values, message):
         build(ModelConfig, values, "model")
 
 
-def test_longest_sentences_are_two_short_of_the_position_tables():
-    cfg = build(ModelConfig, {"encoder": {"max_positions": 20}, "decoder": {"max_positions": 30}})
+@pytest.mark.parametrize("kind", ["conv", "light", "slicenet"])
+def test_longest_sentences_are_two_short_of_the_position_tables(kind):
+    sides = {side: {"kind": kind, "max_positions": rows} for side, rows in (("encoder", 20), ("decoder", 30))}
+    cfg = build(ModelConfig, sides)
     assert (cfg.max_source, cfg.max_target) == (18, 28)
+    assert np.max(position_rows(jnp.full((1, 18), 5), jnp.zeros(1, jnp.int32))) == 19

@@ -77,11 +77,3 @@ def test_a_memory_of_bfloat16_is_bfloat16_and_near(encoder):
     exact, near = encode(params, cfg, src), encode(conversion.cast(params, half), half, src)
     assert {near.keys.dtype, near.values.dtype, near.summary.dtype} == {jnp.dtype("bfloat16")}
     assert near_to(near.keys, exact.keys)
-
-
-@pytest.mark.drill
-@every_encoder
-def test_encoding_without_jit_is_the_same(encoder):
-    cfg = config(encoder)
-    src = padded(SENTENCES, 6)
-    same(model.encode(parameters(cfg), cfg, src), encode(parameters(cfg), cfg, src))

@@ -6,15 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import serialization, traverse_util
 
-from convs2s_jax.models import classifier, conversion
+from convs2s_jax.models import conversion
 from convs2s_jax.models import encoder_decoder as model
 from convs2s_jax.training.loss import Batch, loss
 from tests.helpers import drills_but
 from tests.models.kinds import DECODERS, ENCODERS, firsts
 from tests.models.laws import config, parameters
-from tests.models.small_model import BATCH, CFG, KIM, SRC, L, V, classify, decode, init, initialised
+from tests.models.small_model import BATCH, CFG, SRC, classify, decode, init, initialised
 
 
 @pytest.fixture(scope="module")
@@ -24,9 +23,6 @@ def made():
 
 USES = {
     "init": lambda _, key: init(key),
-    "classifier.init": lambda _, key: classifier.init(key, KIM, vocabulary=V, labels=L),
-    "encode": lambda made, key: model.encode(made.params, CFG, SRC, key=key),
-    "decode": lambda made, key: decode(*made, key=key),
     "loss": lambda made, key: loss(made.params, CFG, BATCH, key=key),
     "classifier.logits": lambda _, key: classify(SRC, key),
 }
@@ -72,19 +68,6 @@ def test_ids_of_8_bits_have_the_losses_of_wider_ones():
         jax.tree.map(np.testing.assert_array_equal, narrow, wide)
 
 
-def test_smoothing_may_be_a_number_of_numpy(made):
-    with jax.enable_x64(True):
-        losses = [
-            jax.jit(lambda params, value=value: loss(params, CFG, BATCH, smoothing=value).loss)(made.params)
-            for value in (0.1, np.float64(0.1), np.asarray(0.1), jnp.asarray(0.1))
-        ]
-        np.testing.assert_array_equal(losses, losses[0])
-
-
-def test_a_classifier_takes_ids_of_numpy_in_64_bits():
-    jax.eval_shape(lambda: classify(np.asarray(SRC, np.int64)))
-
-
 def test_cast_to_float32_widens_halves_and_leaves_float64():
     half = conversion.in_dtype(init(jax.random.key(0)), "bfloat16")
     kinds = {leaf.dtype for leaf in jax.tree.leaves(half)}
@@ -92,14 +75,6 @@ def test_cast_to_float32_widens_halves_and_leaves_float64():
     assert {leaf.dtype for leaf in jax.tree.leaves(conversion.cast(half, CFG))} == {jnp.dtype(jnp.float32)}
     wide = jax.tree.map(lambda x: np.asarray(x, np.float64), half)
     assert {leaf.dtype for leaf in jax.tree.leaves(conversion.cast(wide, CFG))} == {np.dtype(np.float64)}
-
-
-def test_flax_makes_a_flat_dictionary_of_parameters_and_takes_it_back(made):
-    flat = traverse_util.flatten_dict(serialization.to_state_dict(made.params), sep="/")
-    assert flat["encoder/map_in/w"] is made.params.encoder.map_in.w
-    again = serialization.from_state_dict(made.params, traverse_util.unflatten_dict(flat, sep="/"))
-    assert jax.tree.structure(again) == jax.tree.structure(made.params)
-    jax.tree.map(np.testing.assert_array_equal, again, made.params)
 
 
 def test_numpy_arrays_are_parameters_too(made):

@@ -10,7 +10,7 @@ from convs2s_jax.models import conversion
 from convs2s_jax.models import encoder_decoder as model
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import layer_attention
-from tests.helpers import drills_but, padded, same
+from tests.helpers import padded, same
 from tests.models.laws import config, filled, parameters
 
 E, C, V, LAYERS = 6, 8, 12, 4
@@ -50,10 +50,9 @@ def numpy_loops(p, keys, values, target):
     return np.array(found)
 
 
-@pytest.mark.parametrize("scan_layers", drills_but([0, 2], kept=[2]), ids=["unrolled", "scanned"])
-def test_attention_of_each_layer_equals_loops_over_the_equations(scan_layers):
+def test_attention_of_each_layer_equals_loops_over_the_equations():
     """Of sentences side by side, whole and token by token; layer 3 does not attend."""
-    cfg = build(ModelConfig, {**CONFIG, "execution": {"scan_layers": scan_layers}})
+    cfg = build(ModelConfig, CONFIG)
     shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), cfg, source_vocabulary=V, target_vocabulary=V))
     params, src, tgt = filled(shapes), padded(SOURCES, 5), padded(TARGETS, 7)
     found = jax.jit(layer_attention, static_argnums=1)(params, cfg, src, tgt)

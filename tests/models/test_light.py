@@ -121,13 +121,6 @@ def test_fresh_parameters_are_those_of_fairseq(convolution):
     np.testing.assert_array_equal(block.feed_forward.map_out.b, 0.0)
 
 
-def test_sinusoidal_positions_are_no_parameters_and_a_tied_output_has_none():
-    _, params = setup("dynamic", decoder={"tied_output": True})
-    assert params.encoder.embedding.positions is None
-    assert params.decoder.output_kernel is None
-    assert params.encoder.norm is None
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [

@@ -107,15 +107,3 @@ def test_the_count_by_hand_is_that_of_fairseq(name):
     positions = 2 * (args["max_source_positions"] + 2) * dim
     total += positions if args["encoder_learned_pos"] else 0
     assert total + CASES[name] == info["parameter_count"]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_presets_begin_with_the_command_that_runs_them(name):
-    command = f"convs2s train --config={name} --config.data.dir=DIR --workdir=runs/"
-    assert (FOLDER / f"{name}.py").read_text().startswith(f'"""{command}')
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_presets_say_how_many_parameters_they_have_where_they_say_it(name):
-    text = (FOLDER / f"{name}.py").read_text()
-    assert "parameters" not in text.split('"""')[1] or f"{COUNTED[name]:,}" in text

@@ -9,7 +9,7 @@ import pytest
 
 from convs2s_jax.core.config import build
 from convs2s_jax.core.tokens import EOS, PAD
-from convs2s_jax.models import conversion, encoder_decoder
+from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.training.loss import Batch, loss
 from tests.helpers import array, drills_but
@@ -48,27 +48,6 @@ def test_there_are_no_parameters_of_a_source_and_nothing_of_it_is_read():
     decode = jax.jit(encoder_decoder.decode, static_argnums=1)
     _, attention, _ = decode(params, cfg, memory, cache, encoder_decoder.decoder_inputs(TGT))
     np.testing.assert_array_equal(attention, np.zeros((B, T, 1)))
-
-
-@pytest.mark.drill
-def test_the_loss_is_that_of_one_token_after_another():
-    """- log p(y) = - sum_t log p(y_t | y_<t), each from a call of its own; plain and precomputed parameters."""
-    cfg, params = setup()
-    expected = 0.0
-    for p in (params, conversion.precompute(params, cfg)):
-        total = 0.0
-        for row in np.asarray(TGT):
-            memory, cache = start(p, cfg)
-            memory = encoder_decoder.prepare(p, cfg, jax.tree.map(lambda x: x[:1], memory))
-            cache, last = jax.tree.map(lambda x: x[:1], cache), EOS
-            for token in row[row != PAD]:
-                logits, _, cache = encoder_decoder.decode(p, cfg, memory, cache, array([[last]], jnp.int32))
-                logits = np.asarray(logits[0, 0], np.float64)
-                total += np.log(np.exp(logits).sum()) - logits[token]
-                last = token
-        expected = expected or total
-        assert total == pytest.approx(expected, rel=1e-5)
-    assert float(loss(params, cfg, Batch(src=SRC, tgt=TGT)).nll) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("dtype", drills_but(["float32", "bfloat16"], kept=["float32"]))

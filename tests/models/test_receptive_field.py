@@ -1,7 +1,5 @@
 """Receptive fields against the tokens that real encoders and decoders have a gradient to."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -69,23 +67,6 @@ def test_a_decoder_sees_as_many_target_tokens(name):
 
     field = receptive_fields(cfg).decoder[-1]
     assert (support(cfg, "decoder", features) == np.arange(U - field, U)).all()
-
-
-def test_the_field_of_a_layer_is_that_of_the_stack_which_ends_there():
-    """With this, the gradients above say it for every layer."""
-    for side, table in (("encoder", ENCODERS), ("decoder", DECODERS)):
-        for fields in {**table, **MORE}.values():
-            part = getattr(build(ModelConfig, {"embedding_dim": E, side: fields}), side)
-            if fields["kind"] == "recurrent":
-                assert part.receptive_fields is None
-                continue
-            count = part.modules if fields["kind"] == "slicenet" else len(part.layers)
-            mixer = int(fields["kind"] == "slicenet" and side == "decoder")
-            assert len(part.receptive_fields) == count + mixer
-            for i in range(1, count + 1):
-                cut = {"modules": i} if fields["kind"] == "slicenet" else {"layers": part.layers[:i]}
-                cut = dataclasses.replace(part, **cut)
-                assert cut.receptive_fields == part.receptive_fields[: i + mixer]
 
 
 def test_six_blocks_of_width_five_see_25_elements():

@@ -137,21 +137,6 @@ def test_encoder_and_decoder_follow_the_equations():
     np.testing.assert_array_equal(attention[1, :, 3:], 0.0)
 
 
-def test_parameters_are_counted_as_in_the_documentation():
-    """A step K E + E E + 3 E; module 4 of them; attention two of width 5 and 2 E; merging 3 * 2E + 2 E E + 3 E."""
-    cfg, params = setup()
-
-    def step(width):
-        return width * E + E * E + 3 * E
-
-    encoder, decoder = (
-        sum(step(k) for k, _ in side.shapes) * side.modules + V * E for side in (cfg.encoder, cfg.decoder)
-    )
-    decoder += 3 * (2 * step(5) + 2 * E) + 3 * 2 * E + 2 * E * E + 3 * E + V
-    sizes = [sum(leaf.size for leaf in jax.tree.leaves(side)) for side in (params.encoder, params.decoder)]
-    assert sizes == [encoder, decoder]
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [

@@ -104,11 +104,6 @@ def test_additive_attention_of_many_positions_takes_no_sum_in_bfloat16():
     assert sums_in_bfloat16(traced(loss, 40, cfg)) == []
 
 
-def test_a_single_position_takes_no_sum_in_bfloat16():
-    """Its depthwise convolutions are no loop over taps."""
-    assert sums_in_bfloat16(traced(loss, 1, half("separable", "lightconv"))) == []
-
-
 def count(function: Any, *args: Any) -> int:
     return len(sums_in_bfloat16(jax.make_jaxpr(function)(*args).jaxpr))
 
