@@ -1,7 +1,6 @@
 """Convert between vocabularies and fairseq's dictionaries, with SentencePiece models or BPE codes beside them."""
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from convs2s_jax.core.errors import UserError
@@ -12,8 +11,7 @@ from convs2s_jax.data.bpe_codes import CodedWords, Codes, coded, is_marked
 from convs2s_jax.data.symbols import Vocabulary
 from convs2s_jax.data.vocabulary import Vocabularies
 
-_MOST_BYTES, _MOST_ENTRIES = 2**28, 2_000_000
-Paths = tuple[Path | None, Path | None]
+Paths = tuple[Path | str | None, Path | str | None]
 """A file for each side, or none."""
 
 
@@ -37,12 +35,11 @@ def read(folder: Path, languages: Sequence[str], models: Paths, codes: Paths = (
                 f"{path} is missing; set --dicts to the folder with dict.{languages[0]}.txt and "
                 f"dict.{languages[1]}.txt of the checkpoint, as written by fairseq-preprocess"
             )
-        _check_length(path)
         words = symbols.load_words(path)
         if model:
-            words = pieces.listed(read_bytes(model, remedy="specify a SentencePiece model"), words, model)
+            words = pieces.listed(read_bytes(model, remedy="specify a SentencePiece model"), words, Path(model))
         elif merges:
-            words = coded(Codes.load(merges), words, merges)
+            words = coded(Codes.load(Path(merges)), words, Path(merges))
         sides.append(words)
     return Vocabularies(*sides)
 
@@ -55,23 +52,6 @@ def is_name(name: str) -> bool:
 def needs_external_bpe(vocabularies: Vocabularies) -> bool:
     """Whether the user has to split input with subword-nmt and join the output."""
     return is_marked(vocabularies.src) or is_marked(vocabularies.tgt)
-
-
-def _check_length(path: Path) -> None:
-    """Refuse a file that cannot be a dictionary before it is read into memory."""
-    try:
-        size = path.stat().st_size
-        if size > _MOST_BYTES:
-            raise UserError(f"{path} has {size} bytes, far more than any dictionary written by fairseq-preprocess")
-        with path.open("rb") as file:
-            count = sum(chunk.count(b"\n") for chunk in iter(partial(file.read, 2**20), b""))
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
-    if count > _MOST_ENTRIES:
-        raise UserError(
-            f"{path} has {count} lines; a dictionary has one for each row of the embedding table, and at most "
-            f"{_MOST_ENTRIES}"
-        )
 
 
 def check_sizes(vocabularies: Vocabularies, rows: tuple[int, int], folder: Path, languages: Sequence[str]) -> None:

@@ -53,39 +53,16 @@ class Import:
     workdirs: Sequence[Path | str]
     dicts: Path | str
     languages: tuple[str, str] = ("", "")
-    models: tuple[Path | str | None, Path | str | None] = (None, None)
-    codes: tuple[Path | str | None, Path | str | None] = (None, None)
+    models: dictionaries.Paths = (None, None)
+    codes: dictionaries.Paths = (None, None)
     average: bool = False
     momentum: bool = True
     config: str = ""
     overrides: Sequence[tuple[str, str]] = ()
 
 
-@dataclasses.dataclass(frozen=True)
-class _Inputs:
-    """The files of an import on this machine: those of `Import`, or copies of them."""
-
-    checkpoints: list[Path]
-    dicts: Path
-    models: dictionaries.Paths
-    codes: dictionaries.Paths
-
-
-@dataclasses.dataclass(frozen=True)
-class _Made:
-    """The contents of a workdir.
-
-    Attributes:
-      cfg: the configuration.
-      vocabularies: vocabularies of both sides.
-      state: parameters and optimiser state.
-      position: progress of training.
-    """
-
-    cfg: Config
-    vocabularies: Vocabularies
-    state: TrainState
-    position: Position
+_Made = tuple[Config, Vocabularies, TrainState, Position]
+"""The contents of a workdir: configuration, vocabularies, parameters and optimiser state, progress of training."""
 
 
 def import_checkpoints(order: Import, tell: Tell) -> None:
@@ -101,21 +78,18 @@ def import_checkpoints(order: Import, tell: Tell) -> None:
     _check(order)
     with contextlib.ExitStack() as stack:
         parts = [stack.enter_context(derived_workdir.new("--workdir", str(place), tell)) for place in order.workdirs]
-        inputs, told = stack.enter_context(_localised(order, tell))
-        found = [load(path) for path in inputs.checkpoints]
+        local, told = stack.enter_context(_localised(order, tell))
+        made = [_convert(load(Path(path)), local, told) for path in local.checkpoints]
+        origins = [[str(path)] for path in order.checkpoints]
         if order.average:
-            alone = dataclasses.replace(order, momentum=False)
-            made = [_average([_convert(one, alone, inputs, told) for one in found])]
-            what = f"the average of {len(found)} checkpoints"
+            made, origins = [_average(made)], [[str(path) for path in order.checkpoints]]
+            what = f"the average of {len(order.checkpoints)} checkpoints"
             tell(f"{what}: momentum starts from zero, since updates belong to a single model")
-        else:
-            made = [_convert(one, order, inputs, told) for one in found]
-        names = [str(path) for path in order.checkpoints]
-        for part, one, of in zip(parts, made, [names] if order.average else [[name] for name in names], strict=True):
-            position = dataclasses.asdict(one.position) | {"data": None, derived_workdir.IMPORTED: of}
-            derived_workdir.write(part, one.cfg, one.vocabularies, one.state, position)
-    for place, one in zip(order.workdirs, made, strict=True):
-        tell(f"{place}: {one.position.where}; translate with convs2s decode --workdir={place}")
+        for part, (cfg, vocabularies, state, position), origin in zip(parts, made, origins, strict=True):
+            progress = dataclasses.asdict(position) | {"data": None, derived_workdir.IMPORTED: origin}
+            derived_workdir.write(part, cfg, vocabularies, state, progress)
+    for place, (_, _, _, position) in zip(order.workdirs, made, strict=True):
+        tell(f"{place}: {position.where}; translate with convs2s decode --workdir={place}")
 
 
 def _check(order: Import) -> None:
@@ -140,39 +114,37 @@ def _check(order: Import) -> None:
 
 
 @contextlib.contextmanager
-def _localised(order: Import, tell: Tell) -> Iterator[tuple[_Inputs, Tell]]:
-    """Yield the files to read, with temporary copies of objects in stores, and a `tell` that shows their addresses."""
+def _localised(order: Import, tell: Tell) -> Iterator[tuple[Import, Tell]]:
+    """Yield the order with temporary copies of objects in stores, and a `tell` that shows their addresses."""
     copies: dict[str, Path] = {}
     with contextlib.ExitStack() as stack:
 
-        def file(flag: str, place: Path | str, *, beside: str = "", most: int | None = None) -> Path:
-            name = str(place)
-            if name not in copies:
+        def file(flag: str, place: Path | str | None, most: int | None = LARGEST, beside: str = "") -> Path | None:
+            name = str(place or "")
+            if place and name not in copies:
                 copies[name] = stack.enter_context(local_copies.incoming(flag, name, beside=beside, most=most))
-            return copies[name]
+            return copies.get(name)
 
-        def optional(flag: str, place: Path | str | None) -> Path | None:
-            return None if place is None else file(flag, place, most=LARGEST)
-
-        inputs = _Inputs(
-            checkpoints=[
-                file("--checkpoint", place, beside=ARGUMENTS if str(place).endswith(".npz") else "")
-                for place in order.checkpoints
-            ],
-            dicts=stack.enter_context(
-                local_copies.incoming_folder("--dicts", str(order.dicts), dictionaries.is_name, beginning="dict.")
-            ),
-            models=(optional("--src_spm", order.models[0]), optional("--tgt_spm", order.models[1])),
-            codes=(optional("--bpe_codes", order.codes[0]), optional("--bpe_codes", order.codes[1])),
+        for path in map(str, order.checkpoints):
+            file("--checkpoint", path, None, ARGUMENTS if path.endswith(".npz") else "")
+        dicts = local_copies.incoming_folder("--dicts", str(order.dicts), dictionaries.is_name, beginning="dict.")
+        local = dataclasses.replace(
+            order,
+            checkpoints=[copies[str(path)] for path in order.checkpoints],
+            dicts=stack.enter_context(dicts),
+            models=(file("--src_spm", order.models[0]), file("--tgt_spm", order.models[1])),
+            codes=(file("--bpe_codes", order.codes[0]), file("--bpe_codes", order.codes[1])),
+            momentum=order.momentum and not order.average,
         )
         folders = {copy.parent: name.rpartition("/")[0] for name, copy in copies.items()}
-        for copy, address in {**folders, inputs.dicts: str(order.dicts).rstrip("/")}.items():
+        for copy, address in {**folders, Path(local.dicts): str(order.dicts).rstrip("/")}.items():
             tell = local_copies.with_address(tell, copy, address) if places.scheme_of(address) else tell
-        yield inputs, tell
+        yield local, tell
 
 
-def _convert(found: Checkpoint, order: Import, inputs: _Inputs, tell: Tell) -> _Made:
-    """Convert one checkpoint."""
+def _convert(found: Checkpoint, order: Import, tell: Tell) -> _Made:
+    """Convert one checkpoint of an order whose files are local."""
+    dicts = Path(order.dicts)
     with located(found.where):
         trained = recipe(found.args, found.rate, found.epoch)
     source, target = (
@@ -181,36 +153,35 @@ def _convert(found: Checkpoint, order: Import, inputs: _Inputs, tell: Tell) -> _
     )
     if not (source and target):
         raise UserError(f"{found.where} does not specify its languages; set --source_lang and --target_lang")
-    vocabularies = dictionaries.read(inputs.dicts, (source, target), inputs.models, inputs.codes)
+    vocabularies = dictionaries.read(dicts, (source, target), order.models, order.codes)
     cfg = _config(found, order, trained, (source, target), vocabularies)
     with located(found.where):
         params = families.params_from_state_dict(cfg.translator, found.tensors)
         check_directions(params)
     whole = encoder_decoder.with_shared_table(params, cfg.translator)
     rows = (len(whole.encoder.embedding.table), len(whole.decoder.embedding.table))
-    dictionaries.check_sizes(vocabularies, rows, inputs.dicts, (source, target))
+    dictionaries.check_sizes(vocabularies, rows, dicts, (source, target))
     if cfg.translator.share_embeddings:
         one = dictionaries.joined(vocabularies)
         if one is None:
             tell(
-                f"{inputs.dicts}: the two vocabularies differ, but the model of {found.where} shares one table between "
+                f"{dicts}: the two vocabularies differ, but the model of {found.where} shares one table between "
                 "both sides; it can translate but cannot be trained further"
             )
         vocabularies = one or vocabularies
     params = as_version_2(params)
     tell(
-        f"{inputs.dicts}: dict.{source}.txt and dict.{target}.txt have no checksums, so damage from before this import "
+        f"{dicts}: dict.{source}.txt and dict.{target}.txt have no checksums, so damage from before this import "
         "goes unnoticed"
     )
     if dictionaries.needs_external_bpe(vocabularies):
         tell(
-            f"{inputs.dicts}: dictionary entries end in {MARK}, so the model reads and writes text split with "
+            f"{dicts}: dictionary entries end in {MARK}, so the model reads and writes text split with "
             "subword-nmt; for plain text, import with --bpe_codes=FILE, or join its output with "
             "sed -E 's/(@@ )|(@@ ?$)//g'"
         )
-    if found.unchecked:
-        tell(f"{found.where}: damage would go unnoticed, since {found.unchecked}; compare it with the original")
-    for sentence in trained.lost:
+    unnoticed = f"damage would go unnoticed, since {found.unchecked}; compare it with the original"
+    for sentence in [unnoticed] * bool(found.unchecked) + trained.lost:
         tell(f"{found.where}: {sentence}")
     moments = jax.jit(optimizer.transformation(cfg.training.optimizer).init)(params)
     if order.momentum:
@@ -229,7 +200,7 @@ def _convert(found: Checkpoint, order: Import, inputs: _Inputs, tell: Tell) -> _
         rates = dataclasses.replace(rates, rate=found.rate)
     if trained.keeps_best:
         rates = dataclasses.replace(rates, best=found.best * math.log(2))
-    return _Made(cfg, vocabularies, state, Position(schedule=rates, step=found.updates, epoch=found.epoch))
+    return cfg, vocabularies, state, Position(schedule=rates, step=found.updates, epoch=found.epoch)
 
 
 def _config(
@@ -271,13 +242,11 @@ def _merged(values: Any, over: Any) -> Any:
 
 def _average(made: Sequence[_Made]) -> _Made:
     """Average the kernels of several models, without momentum, at the training position of the last."""
-    first, last = made[0], made[-1]
-    for one in made[1:]:
-        if one.cfg.model != first.cfg.model or run_folder.fingerprints(one.vocabularies) != run_folder.fingerprints(
-            first.vocabularies
-        ):
+    cfg, vocabularies, last, position = made[-1]
+    same = run_folder.fingerprints(vocabularies)
+    for other, words, _, _ in made:
+        if other.model != cfg.model or run_folder.fingerprints(words) != same:
             raise UserError("--average: the checkpoints belong to different models; use checkpoints of one run")
-    params = conversion.split(jax.jit(average)([one.state.params for one in made]), last.cfg.translator)
-    moments = jax.jit(optimizer.transformation(last.cfg.training.optimizer).init)(params)
-    state = TrainState(params=params, optimizer=moments, step=last.state.step)
-    return dataclasses.replace(last, state=state)
+    params = conversion.split(jax.jit(average)([state.params for _, _, state, _ in made]), cfg.translator)
+    moments = jax.jit(optimizer.transformation(cfg.training.optimizer).init)(params)
+    return cfg, vocabularies, TrainState(params=params, optimizer=moments, step=last.step), position
