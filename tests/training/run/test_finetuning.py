@@ -11,7 +11,7 @@ from convs2s_jax.training.run import finetuning, run_folder
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.reports import facts
 from convs2s_jax.translation.translator import load
-from tests import processes, stores, tiny
+from tests import stores, tiny
 from tests.checkpoints import without_updates
 from tests.helpers import drills_but
 
@@ -54,30 +54,6 @@ def test_a_run_begins_with_the_best_parameters_of_another(mesh, source, tmp_path
     assert f"fine-tuning: parameters of step {step} of {source}" in log
     assert facts.read(tmp_path / "run").origin == f"step {step} of {source}"  # as reports say
     assert "learning the vocabularies" not in log
-
-
-@pytest.mark.drill
-def test_it_trains_them_and_goes_on_when_the_other_run_is_gone(source, tmp_path):
-    """What may differ from the other run does: dropout, optimiser, text."""
-    copy = shutil.copytree(source, tmp_path / "copy")
-    more = {"training__optimizer": {"kind": "adam"}, "training__schedule": {"kind": "fixed", "rates": [1e-2]}}
-    cfg = {**OTHER, **more, "model__dropout": 0.3, "training__finetune_from": str(copy)}
-    train(tiny.config(**cfg), tmp_path / "run")
-    shutil.rmtree(copy)
-    train(tiny.config(**{**cfg, "training__max_steps": 3}), tmp_path / "run")
-    after, [[step]] = tiny.arrays(tmp_path / "run", 3), best(source).steps
-    assert all(np.any(after[name] != theirs) for name, theirs in tiny.arrays(source, step).items())
-    assert [line["step"] for line in tiny.metrics(tmp_path / "run") if line["split"] == "train"][-1] == 3
-    train(tiny.config(**{**cfg, "training__max_steps": 4, "training__finetune_from": ""}), tmp_path / "run")
-    assert run_folder.load_config(tmp_path / "run").training.finetune_from == str(copy)
-
-
-@pytest.mark.drill
-def test_two_processes_fine_tune_as_one_does(source, tmp_path):
-    options = {**OTHER, "mesh__data": 1, "mesh__fsdp": -1, "training__finetune_from": str(source)}
-    told = processes.run(tiny.config_file(tmp_path, **options), tmp_path / "run", 2, 2)
-    assert "fine-tuning: parameters of step" in told[0]
-    assert_tuned(tmp_path / "run", source)
 
 
 @pytest.mark.parametrize(

@@ -127,17 +127,6 @@ def test_changed_training_data_are_refused_in_decoding_and_for_a_shortlist(copy)
     assert str(error.value) == f"{said}use a run that was trained on them"
 
 
-def test_training_data_are_compared_where_the_cache_is_gone_and_cannot_be_written(copy):
-    shutil.rmtree(copy / "run" / "cache")
-    (copy / "run" / "cache").write_text("in the way")
-    ended = translated(copy, "train")
-    assert (ended.returncode, ended.stdout.count("\n")) == (0, TEXT.count("\n")), ended.stderr
-    CHANGES["a word"](copy / "texts" / "train.tgt")
-    ended = translated(copy, "train")
-    assert "the training data of" in ended.stderr
-    assert (copy / "run" / "cache").read_text() == "in the way"
-
-
 def left_out(folder, split):
     """What a report of the run says in place of scores and translations."""
     options = ReportOptions(workdir=(str(folder / "run"),), output=str(folder / "report"), split=split, resamples=20)

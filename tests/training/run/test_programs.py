@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from convs2s_jax.core.config import build
-from convs2s_jax.models.classifier import ClassifierConfig
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.nn.draws import BatchedInit
 from convs2s_jax.nn.trees import path_of
@@ -20,7 +19,7 @@ from convs2s_jax.training.run import programs
 from convs2s_jax.training.run.compilations import KEPT, CompileCounter, forget, shared
 from convs2s_jax.training.run.config import TrainingConfig
 from convs2s_jax.training.run.loop import train
-from convs2s_jax.training.run.programs import FirstState, fresh_state, placed_state, program_key, state_program
+from convs2s_jax.training.run.programs import FirstState, fresh_state, program_key, state_program
 from convs2s_jax.training.run.tasks.task_table import task_of
 from tests import tiny
 from tests.helpers import drills_but
@@ -87,14 +86,6 @@ def test_each_kind_draws_in_one_loop_what_it_draws_separately(encoder, decoder):
     assert_equals_separate_draws(model_of(encoder, decoder))
 
 
-@pytest.mark.drill
-@pytest.mark.parametrize(
-    "features", [{"kind": "kim", "widths": (2, 3), "maps": 8}, {"kind": "pooled", "encoder": {"layers": [(8, 3)]}}]
-)
-def test_classifiers_do_too(features):
-    assert_equals_separate_draws(build(ClassifierConfig, {"embedding_dim": 8, "features": features}))
-
-
 @pytest.mark.parametrize(("encoder", "decoder"), kinds.together())
 def test_no_kind_draws_by_other_functions(encoder, decoder):
     """These would be the same numbers, and the code of the generator once more for each."""
@@ -117,18 +108,6 @@ def test_elsewhere_it_is_one_program_with_separate_draws(where, monkeypatch):
     made = state_program.__wrapped__(program_key(config((1, 1, 1))), ONE, **SIZES)
     assert not isinstance(made, FirstState)
     assert made.lower(KEY).out_info.step.shape == ()
-
-
-@pytest.mark.drill
-@pytest.mark.parametrize("sizes", [(8, 1, 1), (1, 8, 1)])
-def test_no_device_holds_it_whole(sizes):
-    """Beside its part of the result a device has its part of the draws, of layers that are alike once more."""
-    mesh = mesh_of(sizes)
-    key = program_key(config(sizes))
-    state = placed_state(key, mesh, **SIZES)
-    whole = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
-    memory = state_program(key, mesh, **SIZES).lower(KEY).compile().memory_analysis()
-    assert memory.output_size_in_bytes + memory.temp_size_in_bytes < whole / 3
 
 
 FIXED = {"kind": "fixed", "rates": [0.1]}

@@ -85,20 +85,12 @@ def test_of_another_kind_the_fields_are_not_listed(tmp_path):
 
 FREE = {
     "model__execution__scan_layers": "2",
-    "model__execution__remat": "block",
-    "model__execution__convolution": "products",
     "model__matmul_precision": "highest",
     "training__max_steps": "9",
-    "training__max_epochs": "9",
-    "training__report_every": "9",
-    "training__validate_every": "9",
-    "training__validate_bleu": "False",
     "training__bleu_tokenize": "none",
-    "training__save_every": "9",
     "training__keep": "9",
     "search__beam_size": "9",
     "data__dir": "elsewhere",
-    "data__cache_dir": "elsewhere",
 }
 
 

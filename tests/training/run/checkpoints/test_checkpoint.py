@@ -193,12 +193,6 @@ def test_a_full_disk_is_named_wherever_a_library_puts_it(tmp_path, monkeypatch):
         checkpoint.wait(failing(tmp_path, error))
 
 
-def test_a_folder_that_cannot_be_written_is_no_full_disk(tmp_path):
-    sentence = r"written \(\[Errno 13\] Permission denied\); .* exists\. Check the folder and its permissions and run"
-    with pytest.raises(UserError, match=sentence):
-        checkpoint.wait(failing(tmp_path, PermissionError(errno.EACCES, os.strerror(errno.EACCES))))
-
-
 def test_a_save_that_failed_is_known_at_the_next_report_by_its_own_step(folder, monkeypatch):
     go, failed = threading.Event(), threading.Event()
 

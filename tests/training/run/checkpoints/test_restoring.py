@@ -5,8 +5,6 @@ Beside a training that replaces them: a whole one, or the next.
 
 import itertools
 import shutil
-import subprocess
-import sys
 import threading
 import time
 
@@ -18,10 +16,7 @@ import pytest
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run.checkpoints import checkpoint, digest, position_file, restoring
 from convs2s_jax.training.run.lock import locked
-from convs2s_jax.translation.translator import load
-from tests import processes, tiny
 from tests.checkpoints import ABSTRACT, ACCEPT, assert_bitwise, largest, position, restore, save, state
-from tests.helpers import StoppedClock
 
 
 def test_newest_comes_back_bit_by_bit(folder):
@@ -280,15 +275,6 @@ def test_what_stays_as_it_is_is_damaged_also_beside_a_training(folder, monkeypat
     assert told[0].startswith("the checkpoint of step 20 is damaged (")
 
 
-def test_a_process_that_is_stopped_meanwhile_does_not_miss_the_removal(folder, monkeypatch):
-    """Each of its short waits takes as long as the whole watch; what was read begins to go in the third."""
-    clock = StoppedClock(restoring.SETTLED, {3: lambda: removed(folder)})
-    monkeypatch.setattr(restoring, "time", clock)
-    with locked(folder.parent):
-        assert restoring.is_removed(folder / "20")
-    assert clock.slept == 3
-
-
 def test_checkpoints_that_are_replaced_without_an_end_are_given_up_in_a_sentence(folder, monkeypatch):
     real = restoring._read_arrays
     monkeypatch.setattr(restoring, "_read_arrays", lambda place, placed: real(place.with_name("none"), placed))
@@ -325,28 +311,3 @@ def test_reading_beside_a_fast_rotation_always_finds_a_whole_checkpoint(tmp_path
     print(losses, len(steps))  # noqa: T201
     assert len(steps) > 20
     tally(tries=tries, losses=len(losses))
-
-
-@pytest.mark.drill
-def test_decoding_beside_a_real_training_that_keeps_one_checkpoint(tmp_path, tally):
-    options = {"training__max_steps": 100_000, "training__save_every": 1, "training__keep": 1}
-    options |= {"training__validate_every": 100_000}  # no best one stays
-    config, workdir = tiny.config_file(tmp_path, **options), tmp_path / "run"
-    steps, tries, losses = [], 60, []
-    with processes.launched(config, workdir, 1, [[]], [{}]) as training:
-        processes.wait_for_step(training, workdir, 1)
-        for _ in range(tries):
-            try:
-                steps.append(load(workdir, tell=losses.append).steps[0][0])
-            except Exception as error:
-                losses.append(repr(error))
-        command = [sys.executable, "decode.py", f"--workdir={workdir}", "--input=-"]
-        for _ in range(5):
-            ended = subprocess.run(command, input="One\n", cwd=tiny.ROOT, capture_output=True, text=True, check=False)
-            if ended.returncode or "damaged" in ended.stderr or "Traceback" in ended.stderr:
-                losses.append(ended.stderr)
-        assert training[0].popen.poll() is None, training[0].told
-    print(losses, steps)  # noqa: T201
-    assert len(set(steps)) > 10
-    assert steps == sorted(steps)
-    tally(tries=tries + 5, losses=len(losses))

@@ -1,7 +1,5 @@
 """What a run measures: time, sums of updates, memory, arithmetic, and traces of updates."""
 
-import gzip
-import json
 from types import SimpleNamespace
 
 import jax
@@ -14,7 +12,6 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.parallel import compile_steps
-from convs2s_jax.training.run import opening
 from convs2s_jax.training.run.config import Traced
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.programs import (
@@ -352,16 +349,6 @@ def test_the_peak_is_that_of_the_kind_times_the_devices(kind, rate):
     assert all(1e13 < peak < 1e16 for peak in PEAKS.values())
 
 
-@pytest.mark.drill
-def test_a_report_has_the_share_of_a_given_peak(tmp_path, monkeypatch):
-    """Two batches an update, two devices."""
-    monkeypatch.setattr(opening, "counter", lambda *_: lambda _: 1e6)
-    options = {"training__max_steps": 4, "training__validate_every": 100, "data__batch__accumulate": 2}
-    train(tiny.config(**options, training__peak_flops=1e9, mesh__data=2), tmp_path)
-    line = [line for line in tiny.metrics(tmp_path) if line["split"] == "train"][-1]
-    assert line["mfu"] == pytest.approx(2 * 1e6 / line["step_seconds"] / 2e9)
-
-
 @pytest.fixture
 def calls(monkeypatch):
     """What the profiler was asked for, with the number of updates done then."""
@@ -396,26 +383,3 @@ def test_just_the_updates_asked_for_are_traced(calls, tmp_path, asked, begin, ex
     past = f"training.profile begins at step {asked.first if asked else 0}, which {why}: nothing is traced"
     done = f"the trace of training.profile is in {tmp_path}"
     assert told == ([done] if expected else [past] if asked else [])
-
-
-def test_the_results_of_earlier_updates_are_awaited_at_both_ends(calls, tmp_path):
-    class Result:
-        def block_until_ready(self):
-            calls.append("awaited")
-
-    with measures.Profile(Traced(2, 1), tmp_path, step=0, tell=print, clock=WallClock()) as one:
-        for step in (1, 2, 3):
-            one.done(step, Result())
-    assert calls == ["awaited", ("start", tmp_path), "awaited", ("stop",)]
-
-
-@pytest.mark.drill
-def test_a_run_leaves_a_trace_that_names_its_programs_and_the_same_parameters(tmp_path):
-    options = {"training__max_steps": 4, "training__validate_every": 100}
-    train(tiny.config(**options), tmp_path / "plain")
-    train(tiny.config(**options, training__profile="3:1"), tmp_path / "traced")
-    [trace] = (tmp_path / "traced" / "profile").rglob("*.trace.json.gz")
-    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
-    assert any("first" in event.get("name", "") for event in events)
-    assert list((tmp_path / "traced" / "profile").rglob("*.xplane.pb"))
-    assert tiny.digests(tmp_path / "plain", 4)["params"] == tiny.digests(tmp_path / "traced", 4)["params"]
