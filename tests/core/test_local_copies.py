@@ -48,14 +48,11 @@ def test_a_file_is_read_and_written_under_its_address(bucket, temporary):  # noq
         incoming("--input", "gs://bucket/b"),
     ):
         pytest.fail("there is a copy")
+    for beside in ("a.txt", "d"):  # which is copied too if it exists
+        stores.write("gs://bucket/c", b"three")
+        with incoming("--input", "gs://bucket/c", beside=beside) as copy:
+            assert {path.name for path in copy.parent.iterdir()} == {"c", beside} - {"d"}
     assert list(temporary.iterdir()) == []
-
-
-def test_another_object_of_the_folder_is_copied_if_it_exists(bucket):  # noqa: F811
-    fill(bucket, ("a", "b", "c"))
-    for beside in ("b", "d"):
-        with incoming("--input", "gs://bucket/a", beside=beside) as copy:
-            assert {path.name for path in copy.parent.iterdir()} == {"a", beside} - {"d"}
 
 
 def test_a_large_object_is_refused_before_it_is_downloaded(bucket, temporary, monkeypatch):  # noqa: F811
@@ -131,20 +128,10 @@ def test_a_folder_is_uploaded_at_the_end_and_what_marks_it_as_complete_last(buck
     assert list(temporary.iterdir()) == []
 
 
-def test_earlier_objects_are_fetched_by_the_beginnings_of_their_names(bucket):  # noqa: F811
-    fill(bucket / "out", ("a/1", "a/2", "b1", "c"))
-    with outgoing_folder("--output", "gs://bucket/out", print, reused=("a/", "b")) as (folder, *_):
-        assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()) == [
-            "a/1",
-            "a/2",
-            "b1",
-        ]
-
-
-def test_what_was_fetched_is_written_only_if_it_changed(bucket, requests):  # noqa: F811
-    fill(bucket / "out", ("a/1", "a/2", "a.txt"))
-    with outgoing_folder("--output", "gs://bucket/out", print, reused=("a/",), last="2") as (folder, *_):
-        assert not (folder / "a.txt").exists()
+def test_earlier_objects_are_fetched_and_written_again_only_if_they_changed(bucket, requests):  # noqa: F811
+    fill(bucket / "out", ("a/1", "a/2", "b1", "a.txt"))
+    with outgoing_folder("--output", "gs://bucket/out", print, reused=("a/", "b"), last="2") as (folder, *_):
+        assert sorted(path.name for path in folder.rglob("*") if path.is_file()) == ["1", "2", "b1"]
         fill(folder, ("a/3", "b2"))
         (folder / "a" / "2").write_text("new")
     assert sorted(requests[:2]) == [("write", f"gs://bucket/out/{name}") for name in ("a/3", "b2")]
@@ -219,24 +206,6 @@ def test_an_address_that_must_be_new_is_refused_if_there_is_something(bucket, re
     assert requests == list(temporary.iterdir()) == []
 
 
-def test_what_cannot_be_uploaded_before_the_end_is_kept(bucket, temporary, monkeypatch):  # noqa: F811
-    def fail(*_):
-        raise OSError(errno.EIO, "network")
-
-    def work():
-        with outgoing_folder("--output", "gs://bucket/out", print) as (folder, _, save):
-            fill(folder, ("a",))
-            save()
-
-    bucket.mkdir()
-    monkeypatch.setattr(stores, "write", fail)
-    with pytest.raises(UserError, match=r"^--output=gs://bucket/out cannot be written: network; a part may be") as told:
-        work()
-    [kept] = temporary.iterdir()
-    assert str(told.value).endswith(f"all results are in {kept}")
-    assert (kept / "out" / "a").read_text() == "a"
-
-
 def test_nothing_is_uploaded_after_an_error(bucket, requests, temporary):  # noqa: F811
     bucket.mkdir()
 
@@ -255,16 +224,26 @@ def test_nothing_is_uploaded_after_an_error(bucket, requests, temporary):  # noq
     assert list(temporary.iterdir()) == []
 
 
-@pytest.mark.parametrize("as_folder", [False, True])
-def test_results_that_cannot_be_uploaded_are_kept(as_folder, bucket, monkeypatch):  # noqa: F811
+@pytest.mark.parametrize("how", ["file", "folder", "folder before the end"])
+def test_results_that_cannot_be_uploaded_are_kept(how, bucket, monkeypatch):  # noqa: F811
     def refused(*_):
         raise PermissionError(13, "Permission denied")
 
+    def work():
+        if how != "folder before the end":
+            write(how == "folder", print)
+            return
+        with outgoing_folder("--output", "gs://bucket/out", print) as (folder, _, save):
+            fill(folder, ("done",))
+            save()
+
     bucket.mkdir()
     monkeypatch.setattr(stores, "write", refused)
-    with pytest.raises(UserError, match=r"^--output=gs://bucket/out cannot be written: Permission denied; ") as caught:
-        write(as_folder, print)
-    kept = Path(str(caught.value).rpartition("all results are in ")[2])
+    with pytest.raises(
+        UserError, match=r"^--output=gs://bucket/out cannot be written: Permission denied; a part "
+    ) as e:
+        work()
+    kept = Path(str(e.value).rpartition("all results are in ")[2])
     assert [path.read_text() for path in kept.rglob("*") if path.is_file()] == ["done"]
 
 
