@@ -264,13 +264,18 @@ class _InStore:
         return Claim(*stores.read_version(self._address))
 
     def replace(self, claim: Claim, content: bytes) -> Claim | None:
+        taken = self.renew(claim, content)
+        if taken and stores.write_if(self._address, content, claim.version):  # a version that it no longer has
+            stores.delete(self._address)
+            raise OSError(errno.ENOTSUP, "it ignores the conditions of writes, which the lock of a workdir needs")
+        return taken
+
+    def renew(self, claim: Claim, content: bytes) -> Claim | None:
         if version := stores.write_if(self._address, content, claim.version):
             return Claim(content, version)
         now = self.read()  # of a request that was repeated, the first one may have succeeded
         ours = now.content is not None and now.content.partition(b"\n")[0] == content.partition(b"\n")[0]
         return now if ours else None
-
-    renew = replace
 
     def give_back(self, claim: Claim) -> None:
         stores.write_if(self._address, None, claim.version)

@@ -315,7 +315,7 @@ def test_who_looked_before_others_came_and_went_is_refused(tmp_path, monkeypatch
     assert os.listdir(tmp_path) == ["lock-3"]
 
 
-@pytest.mark.parametrize("at", [1, 2])
+@pytest.mark.parametrize("at", [1, 3])
 def test_a_request_that_was_repeated_is_not_taken_for_that_of_another_process(bucket, monkeypatch, at):  # noqa: F811
     """The first one had succeeded, but its answer was lost."""
     write, asked = stores.write_if, []
@@ -333,6 +333,14 @@ def test_a_request_that_was_repeated_is_not_taken_for_that_of_another_process(bu
             assert time.monotonic() < end
             time.sleep(0.01)
     assert lock._InStore(RUN).read().content is None
+
+
+def test_a_store_that_ignores_conditions_is_refused(bucket, monkeypatch):  # noqa: F811
+    """As gcp-storage-emulator does. Two trainers could hold the workdir."""
+    monkeypatch.setattr(stores, "write_if", lambda address, content, _: stores._written(address, content).generation)
+    with pytest.raises(OSError, match="it ignores the conditions of writes"), lock.claimed(RUN):
+        pytest.fail("held")
+    assert stores.names(RUN) == []
 
 
 def test_a_claim_stays_where_a_second_signal_ends_its_process(place):
