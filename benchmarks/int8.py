@@ -3,7 +3,7 @@
 Decoding with 8-bit integer kernels pays off if the first column of the table is well above the second. A row of the
 table is one product [rows, inputs] x [inputs, outputs] of decoding: the softmax layer and a convolution of
 `fconv_iwslt_de_en`, for greedy search and for beam 5 with batches of 64. The last row is the peak. Results are in
-docs/performance-log.md.
+docs/performance.md.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Options of XLA's CPU compiler for single programs. `jax.jit` accepts them only outside of other programs.
 
-docs/performance-log.md ("Compile time") lists what each option gains.
+docs/performance.md ("Compile time") lists what each option gains.
 """
 
 import functools

@@ -417,7 +417,7 @@ def advance(
         return add_residual(h, residual(outputs, layer, block.projection)), (history, a)
 
     execution = options.execution
-    if tokens.shape[1] == 1:  # a scan would stack the kernels of its layers at every step (decision 0008)
+    if tokens.shape[1] == 1:  # a scan would stack the kernels of its layers at every step (docs/decisions.md)
         execution = dataclasses.replace(execution, scan_layers=0)
     own = [cfg.convolution.at(i) for i in range(len(cfg.layers))]
     sources = memory.values if memory.prepared else [None] * len(cfg.layers)

@@ -42,8 +42,8 @@ class ExecutionConfig:
 
     Attributes:
       scan_layers: minimum number of adjacent layers of equal shape to compile once, as the body of a `lax.scan`; 0
-        disables loops (decision 0008). None: 8, but no loops for gradients on GPUs, where they are slower (decision
-        0043), unless mesh.fsdp or mesh.tensor is above 1.
+        disables loops (docs/decisions.md). None: 8, but no loops for gradients on GPUs, where they are slower,
+        unless mesh.fsdp or mesh.tensor is above 1.
       remat: which activations are saved for gradients; the rest are recomputed, which saves memory (`jax.checkpoint`).
         "none": save all. "block": save the input of each layer. "dots": save outputs of matrix products and
         convolutions. "offload": save outputs of matrix products without batch axes, in host memory (GPU, TPU); this
@@ -51,8 +51,8 @@ class ExecutionConfig:
         time step. True and False of earlier versions are "block" and "none".
       convolution: how dense convolutions are computed, "xla", "products" or "winograd" (`nn.convolution`). "auto" uses
         products inside a loop and XLA's convolution elsewhere. There are two exceptions, for gradients on CPUs: in
-        bfloat16 with jax 0.11 and newer, products (decision 0046); otherwise "winograd", which is faster and rounds
-        more (decision 0034), unless `matmul_precision` is set or mesh.tensor is above 1. Other kinds of
+        bfloat16 with jax 0.11 and newer, products (docs/decisions.md); otherwise "winograd", which is faster and rounds
+        more (docs/decisions.md), unless `matmul_precision` is set or mesh.tensor is above 1. Other kinds of
         convolution choose their form themselves.
       softmax_rows: maximum number of rows (target tokens of a device) whose scores the softmax layer of a decoder keeps
         at a time, in training. None: 512, which fit in the cache of a CPU, and 4096 on GPUs. A larger number makes

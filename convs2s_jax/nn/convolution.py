@@ -132,5 +132,5 @@ DENSE_FORMS: dict[str, Callable[[Array, Array], Array]] = {
     "winograd": fewer_products,
 }
 """At width 3 on CPU, the first two are about equally fast, but the gradient of XLA's convolution is 20 times slower
-inside a loop there. It is silently wrong if batch and kernel are sharded over a mesh of three axes (decision 0001). The
-third needs half as many multiplications and has ten times the rounding error (decision 0034)."""
+inside a loop there. It is silently wrong if batch and kernel are sharded over a mesh of three axes. The
+third needs half as many multiplications and has ten times the rounding error (docs/decisions.md)."""

@@ -37,8 +37,7 @@ def _materialised_tangent(primals: tuple[Array], tangents: tuple[Array]) -> tupl
 def materialise_on_cpu(x: Array) -> Array:
     """Return x behind a barrier on CPU, so that XLA materialises it instead of fusing its producers with its consumers.
 
-    XLA's other compilers make better fusion decisions without a barrier, and need less memory traffic
-    (docs/performance-log.md).
+    XLA's other compilers make better fusion decisions without a barrier, and need less memory traffic.
     """
     apart: Array = jax.lax.platform_dependent(x, cpu=jax.lax.optimization_barrier, default=lambda x: x)
     return apart

@@ -35,7 +35,7 @@ DepthwiseForm = Literal["auto", "shifts", "products"]
 
 WIDE = 2
 """Minimum width at which "auto" uses products. Between the linear maps of a model they are faster at width 3; width 2
-was not measured (docs/performance-log.md)."""
+was not measured."""
 
 BLOCK = 64
 """Positions per block of the matrix products. A block has at most twice as many, since arithmetic grows with it."""
@@ -110,8 +110,7 @@ def products(w: Array, x: Array, dilation: int, padding: tuple[int, int] = (0, 0
 
 
 DEPTHWISE_FORMS: dict[str, Callable[..., Array]] = {"shifts": shifts, "products": products}
-"""Shifts need less arithmetic, but the gradient with respect to their taps reads the input K times
-(docs/performance-log.md)."""
+"""Shifts need less arithmetic, but the gradient with respect to their taps reads the input K times."""
 
 
 def _products(w: Array, x: Array, dilation: int, padding: tuple[int, int]) -> Array:

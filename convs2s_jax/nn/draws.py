@@ -1,8 +1,8 @@
 """Random numbers for parameter initialisation, sampled separately for each kernel or in one loop for a whole model.
 
 A program that samples each kernel separately contains the code of the generator once for each kernel shape, and XLA
-compiles little else. For a GPU this took 24 seconds. `BatchedInit` contains it once for each distribution (decision
-0045). For this, initialisers sample with `normal` and `uniform` of this module, outside `jit`, `vmap` and `scan`.
+compiles little else. For a GPU this took 24 seconds. `BatchedInit` contains it once for each distribution.
+For this, initialisers sample with `normal` and `uniform` of this module, outside `jit`, `vmap` and `scan`.
 """
 
 import contextlib

@@ -103,8 +103,8 @@ def _folded(words: Array, number: Array) -> Array:
 def _levels(key: Key, shape: tuple[int, ...]) -> Array:
     """Sample uniform integers in [0, 65536) by mixing the index of each pair of elements with each word of the key.
 
-    A mask does not need a cipher. With this instead of `jax.random.bits`, LightConv compiles in half the time (decision
-    0012). Jitted, so that JAX traces masks of equal shape once. A LightConv of 13 layers has 53 in 7 shapes.
+    A mask does not need a cipher. With this instead of `jax.random.bits`, LightConv compiles in half the time.
+    Jitted, so that JAX traces masks of equal shape once. A LightConv of 13 layers has 53 in 7 shapes.
     """
     *rest, last = shape
     shape = *rest, -(-last // 2)

@@ -49,7 +49,7 @@ StepCache = Any
 StepFunction = Callable[[StepMemory, StepCache, Array], tuple[Array | Fused, StepCache]]
 Coverage = Callable[[StepMemory, StepCache], Array]
 PHASES = 2
-"""Number of batch sizes, each half of the previous one; the step is compiled once for each (docs/decisions/0006)."""
+"""Number of batch sizes, each half of the previous one; the step is compiled once for each (docs/decisions.md)."""
 LEAST_ROWS = 8
 """Minimum batch size."""
 

@@ -102,7 +102,7 @@ def make(cfg: MeshConfig, devices: Sequence[Any] | None = None, *, parallel: Par
     """Arrange devices as (data, fsdp, tensor): neighbours along the last axes, different slices along the first.
 
     With several TPU slices and `fsdp` 1, the rows of a slice are sharded along `fsdp` instead of `data`. Then
-    parameters are communicated within each slice, and only gradient sums between slices (decision 0039).
+    parameters are communicated within each slice, and only gradient sums between slices (docs/decisions.md).
 
     Args:
       cfg: sizes.

@@ -92,7 +92,7 @@ def _forward(
         e = jnp.where(hit, e - keep * s, e).astype(h.dtype)
         scale = jnp.where(target != PAD, 1.0 / s[..., 0], 0.0)[..., None]
         scaled = (h.astype(dtype) * scale).astype(h.dtype)
-        # with a second axis of rows, of length 1, XLA's CPU compiler finds a faster product (docs/performance-log.md)
+        # with a second axis of rows, of length 1, XLA's CPU compiler finds a faster product
         dw = product("...iNO,...iNV->...OV", scaled[..., None, :, :], e[..., None, :, :])
         db = product("...N,...NV->...V", scale[..., 0].astype(h.dtype), e)
         dh = product("...NV,OV->...NO", e, layer.w) * scale

@@ -52,7 +52,7 @@ def test_its_derivatives_in_bfloat16_are_those_in_float32(leading):
 
 
 def test_the_gradient_of_a_kernel_in_bfloat16_is_one_product_that_is_transposed_by_itself():
-    """Fused with its transposition it runs at a fifth of the rate on CPUs (decision 0046)."""
+    """Fused with its transposition it runs at a fifth of the rate on CPUs (docs/decisions.md)."""
     x, w = jnp.ones((2, 3, 4), jnp.bfloat16), jnp.ones((4, 5), jnp.bfloat16)
     gradient = jax.grad(lambda w: affine.matmul(x, w).astype(jnp.float32).sum())
     lines = jax.jit(gradient).lower(w).as_text().splitlines()

@@ -48,7 +48,7 @@ def test_a_gradient_that_is_computed_once_is_the_same_in_both_modes():
 
 
 def test_a_gradient_that_is_computed_once_stands_behind_a_barrier_on_cpus():
-    """Without it XLA computes the product with the mask twice there; others fuse better (docs/performance-log.md)."""
+    """Without it XLA computes the product with the mask twice there; others fuse better."""
     gradient = jax.grad(lambda x: jnp.sum(materialise_gradient(x) ** 2))
     assert barriers(gradient, jnp.ones(2)) == {"cpu": 1, "cuda": 0, "tpu": 0}
 

@@ -97,7 +97,7 @@ def test_state_and_arguments_have_the_bytes_of_the_arrays(made):
 
 
 def test_virtual_devices_in_place_of_gpus_have_the_convolutions_of_gpus(made):
-    """On CPUs gradients in float32 take fewer products (decision 0034)."""
+    """On CPUs gradients in float32 take fewer products (docs/decisions.md)."""
     mesh = meshes.make(CFG.mesh)
     params = placed_state(program_key(CFG), mesh, **SIZES).params
     batch, key = (

@@ -132,7 +132,7 @@ def test_on_a_mesh_the_gradient_of_the_kernel_is_exchanged_once_after_the_last_c
 
 
 def test_the_gradient_of_the_kernel_contracts_two_axes():
-    """A single axis of rows would take XLA's CPU compiler to a slow product (docs/performance-log.md)."""
+    """A single axis of rows would take XLA's CPU compiler to a slow product."""
     gradient = jax.grad(lambda *arrays: summed_cross_entropy(*arrays, rows=4)[0])
     program = str(jax.make_jaxpr(gradient)(*problem((2, 6))))
     contracted = re.findall(rf"f32\[{O},{V}\] = dot_general\[\s*dimension_numbers=\(\(\[([\d, ]+)\]", program)

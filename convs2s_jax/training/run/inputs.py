@@ -129,7 +129,7 @@ def _side(mesh: Mesh, sentences: Sentences, rows: np.ndarray, shape: tuple[int, 
 
 HELD_OUT_SHAPES = 3
 """Number of batch shapes for the validation and the test set together. Each is a separate program, which takes longer
-to compile than a short validation to compute (docs/performance-log.md)."""
+to compile than a short validation to compute."""
 
 
 def held_out_shapes(cfg: AnyModel, splits: Sequence[Split], *, tokens: int) -> tuple[Shape, ...]:

@@ -1,4 +1,4 @@
-"""One trainer in a workdir: a lock that ends with its process (decision 0015).
+"""One trainer in a workdir: a lock that ends with its process (docs/decisions.md).
 
 In a folder it is `flock` on the file `lock`. File systems without flock, and object stores, get a claim: the record of
 its holder, which is renewed every `BEAT` seconds. A claim is over once its process has ended or, if nobody here can

@@ -1,7 +1,7 @@
-"""A workdir that is open for a training: a folder, or the local copy of a workdir in an object store (decision 0025).
+"""A workdir that is open for a training: a folder, or the local copy of a workdir in an object store.
 
 The run works in the copy as in any workdir, and process 0 writes back what changes. A checkpoint is written back file
-by file, its position last. JAX caches the programs that it compiles in the copy too (decision 0040), so that other
+by file, its position last. JAX caches the programs that it compiles in the copy too (docs/decisions.md), so that other
 machines, which fetch them when they start, need not compile them.
 """
 

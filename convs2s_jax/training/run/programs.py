@@ -260,7 +260,7 @@ def state_program(key: ProgramKey, mesh: Mesh, *, source: int, target: int) -> C
     With several devices, each initialises only its own shards.
 
     Samples are bitwise equal on all meshes. Lengths of sharded weight-normalised kernels are sums over the sums of
-    shards, so these differ by rounding (decision 0038).
+    shards, so these differ by rounding (docs/decisions.md).
 
     Args:
       key: what programs depend on.

@@ -3,7 +3,7 @@
 `OUTPUT.resume.json` is written before the output is touched and again after each window, when its results have been
 written. It covers a prefix of the output, with its number of lines, size and checksum. The rest belongs to an
 unfinished window and is computed again. Therefore windows begin where they would have begun without an interrupt, the
-batches are the same, and so are the bytes (docs/decisions/0019).
+batches are the same, and so are the bytes (docs/decisions.md).
 """
 
 import errno
