@@ -405,7 +405,7 @@ serving/batching.py  serving/test_batching.py -k of_its_key
 - item.key == oldest.key and item.width
 + item.width
 server: a width without room for the end symbol
-serving/engine.py  serving/test_engine.py -k nothing_is_compiled
+serving/engine.py  serving/test_engine.py -k widths_hold
 - if width > len(ids)
 + if width >= len(ids)
 server: the queue has no end

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from convs2s_jax.core.errors import UserError, shown
 from convs2s_jax.core.files import read_json
-from convs2s_jax.data.symbols import Segmenter, Vocabulary, Words, load_words, of_entries
+from convs2s_jax.data.symbols import Vocabulary, Words, load_words, of_entries
 from convs2s_jax.data.text_files import encoded, read_lines
 
 MARK = "@@"
@@ -161,7 +161,7 @@ class Codes:
 
 
 @dataclasses.dataclass(frozen=True)
-class CodedWords(Segmenter):
+class CodedWords(Words):
     """Pieces of words, into which codes split them. Words are separated by white space.
 
     Joining removes the marks and puts one space between words.
@@ -250,7 +250,7 @@ def coded(codes: Codes, words: Vocabulary, where: Path) -> Vocabulary:
 
 def is_marked(words: Vocabulary) -> bool:
     """Whether a word list contains pieces with the mark of subword-nmt."""
-    return isinstance(words.segmenter, Words) and any(one.endswith(MARK) and one != MARK for one in words.symbols)
+    return type(words.segmenter) is Words and any(one.endswith(MARK) and one != MARK for one in words.symbols)
 
 
 def load_list(path: Path) -> Vocabulary:

@@ -18,25 +18,50 @@ from convs2s_jax.data.text_files import ENDINGS, compressed, read_lines
 SPLITS = ("train", "valid", "test")
 
 
-class LinePairs(NamedTuple):
-    """The aligned lines of a split.
+@dataclasses.dataclass(frozen=True)
+class ParallelText:
+    """Aligned lines: `tgt[i]` is the translation, or the label, of `src[i]`.
 
     Attributes:
-      src: source lines.
+      src: source lines; all empty in a target-only corpus.
       tgt: target lines, the same number.
-      files: see `ParallelText`.
-      rows: see `ParallelText`.
-      copies: see `ParallelText`.
+      name: name of the split.
+      files: (name, number of lines) of each target file in order; empty if the corpus has no files.
+      rows: positions of these lines in the concatenated files; None for all lines.
+      copies: lines of train that repeat the pairs of a held-out split; they belong to no split.
     """
 
     src: Sequence[str]
     tgt: Sequence[str]
-    files: tuple[tuple[str, int], ...] = ()
-    rows: Sequence[int] | None = None
-    copies: int = 0
+    name: str
+    files: tuple[tuple[str, int], ...] = dataclasses.field(default=(), compare=False)
+    rows: Sequence[int] | None = dataclasses.field(default=None, compare=False)
+    copies: int = dataclasses.field(default=0, compare=False)
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+    def without_lines(self) -> "ParallelText":
+        """Return the split without its lines, to free host memory."""
+        return dataclasses.replace(self, src=(), tgt=(), rows=None)
+
+    @property
+    def is_held_out(self) -> bool:
+        """Whether these are validation lines that were taken from the training text."""
+        return self.rows is not None and self.name == "valid"
+
+    def where(self, i: int) -> str:
+        """Return file and line of target i, for messages."""
+        line, first = i if self.rows is None else self.rows[i], 0
+        held = ", held out for validation" if self.is_held_out else ""
+        for file, count in self.files:
+            if line < first + count:
+                return f"{file}, line {line - first + 1}{held}"
+            first += count
+        return f"{'train' if held else self.name} split, line {line + 1}{held}"
 
 
-def _read_files(cfg: DataConfig, split: str) -> LinePairs | None:
+def _read_files(cfg: DataConfig, split: str) -> ParallelText | None:
     """Concatenate the file pairs that `cfg.files` lists for the split, or read the two files in `cfg.dir`."""
     pairs = _pairs(cfg, split)
     lines_of = functools.cache(functools.partial(read_lines, again=True))  # read a file that is listed twice only once
@@ -57,7 +82,7 @@ def _read_files(cfg: DataConfig, split: str) -> LinePairs | None:
     if pairs and not src:
         files_read = " and ".join(dict.fromkeys(pairs[0]))
         raise UserError(f"no text in {files_read}: a corpus needs at least one line")
-    return LinePairs(src, tgt, tuple(files)) if pairs else None
+    return ParallelText(src, tgt, split, tuple(files)) if pairs else None
 
 
 def _text_files(cfg: DataConfig, split: str) -> list[tuple[str, ...]]:
@@ -145,7 +170,7 @@ def _tried(cfg: DataConfig, name: str) -> tuple[str, str]:
     return plain, f"{plain}.gz"
 
 
-def _read_tsv(cfg: DataConfig, split: str) -> LinePairs | None:
+def _read_tsv(cfg: DataConfig, split: str) -> ParallelText | None:
     """Read DIR/SPLIT.tsv, plain or gzipped, with a label, a TAB and a text on each line."""
     path = _tsv(cfg, split)
     if path is None:
@@ -159,7 +184,7 @@ def _read_tsv(cfg: DataConfig, split: str) -> LinePairs | None:
             raise UserError(f"{path}, line {number}: the label before the TAB is empty; add one, or delete the line")
         texts.append(text)
         labels.append(label.strip())
-    return LinePairs(texts, labels, ((path, len(labels)),))
+    return ParallelText(texts, labels, split, ((path, len(labels)),))
 
 
 def _tsv_files(cfg: DataConfig, split: str) -> list[tuple[str, ...]]:
@@ -226,7 +251,7 @@ def checksums(cfg: DataConfig, split: str) -> list[list[str]] | None:
 
 
 def with_counts(cfg: DataConfig, split: str, counts: Sequence[int]) -> tuple[tuple[str, int], ...]:
-    """Return `LinePairs.files` of a split with these line counts, one for each file. ValueError for another number."""
+    """Return `ParallelText.files` of a split with these line counts, one per file. ValueError for another number."""
     if not counts:
         return ()
     return tuple(
@@ -240,12 +265,12 @@ _OTHER = "en"
 """Source language of the phrases in a target-only corpus, so that no test phrase occurs in train."""
 
 
-def _read_cldr(cfg: DataConfig, split: str) -> LinePairs | None:
-    return LinePairs(*_generate(cfg.src or _OTHER, cfg.tgt, cfg.cldr)[split])
+def _read_cldr(cfg: DataConfig, split: str) -> ParallelText | None:
+    return ParallelText(*_generate(cfg.src or _OTHER, cfg.tgt, cfg.cldr)[split], split)
 
 
-def _read_cldr_kinds(cfg: DataConfig, split: str) -> LinePairs | None:
-    return LinePairs(*_generate_kinds(cfg.src, cfg.cldr)[split])
+def _read_cldr_kinds(cfg: DataConfig, split: str) -> ParallelText | None:
+    return ParallelText(*_generate_kinds(cfg.src, cfg.cldr)[split], split)
 
 
 # one stream of phrases for all splits, which are read one after another
@@ -253,11 +278,11 @@ _generate = functools.lru_cache(maxsize=1)(cldr.generate)
 _generate_kinds = functools.lru_cache(maxsize=1)(cldr.generate_kinds)
 
 
-def _read_tfds(cfg: DataConfig, split: str) -> LinePairs | None:
+def _read_tfds(cfg: DataConfig, split: str) -> ParallelText | None:
     from convs2s_jax.data import tfds  # takes half a second, and few runs need it
 
     sides = tfds.read(_tfds_name(cfg), split, src=cfg.src or cfg.tgt, tgt=cfg.tgt, folder=cfg.tfds_dir)
-    return None if sides is None else LinePairs(*sides)
+    return None if sides is None else ParallelText(*sides, split)
 
 
 def _tfds_files(cfg: DataConfig, split: str) -> list[tuple[str, ...]]:
@@ -314,7 +339,7 @@ class Kind(NamedTuple):
       places: fields of `DataConfig` that specify its text, from "dir" and "files".
     """
 
-    read: Callable[[DataConfig, str], LinePairs | None]
+    read: Callable[[DataConfig, str], ParallelText | None]
     missing: Callable[[DataConfig, str], str]
     files: Callable[[DataConfig, str], Sequence[tuple[str, ...]]] = lambda *_: []
     places: tuple[str, ...] = ()

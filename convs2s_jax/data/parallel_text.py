@@ -1,4 +1,4 @@
-"""Parallel text, or labelled text: the lines of a split. Validation lines may be held out from train."""
+"""The splits of a corpus of parallel or labelled text. Validation lines may be held out from train."""
 
 import dataclasses
 from collections import Counter
@@ -9,50 +9,7 @@ import numpy as np
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.config import DataConfig
-from convs2s_jax.data.corpora import KINDS, SPLITS, Kind, LinePairs
-
-
-@dataclasses.dataclass(frozen=True)
-class ParallelText:
-    """Aligned lines: `tgt[i]` is the translation, or the label, of `src[i]`.
-
-    Attributes:
-      src: source lines; all empty in a target-only corpus.
-      tgt: target lines.
-      name: name of the split.
-      files: (name, number of lines) of each target file in order; empty if the corpus has no files.
-      rows: positions of these lines in the concatenated files; None for all lines.
-      copies: lines of train that repeat the pairs of a held-out split; they belong to no split.
-    """
-
-    src: Sequence[str]
-    tgt: Sequence[str]
-    name: str
-    files: tuple[tuple[str, int], ...] = dataclasses.field(default=(), compare=False)
-    rows: Sequence[int] | None = dataclasses.field(default=None, compare=False)
-    copies: int = dataclasses.field(default=0, compare=False)
-
-    def __len__(self) -> int:
-        return len(self.src)
-
-    def without_lines(self) -> "ParallelText":
-        """Return the split without its lines, to free host memory."""
-        return dataclasses.replace(self, src=(), tgt=(), rows=None)
-
-    @property
-    def is_held_out(self) -> bool:
-        """Whether these are validation lines that were taken from the training text."""
-        return self.rows is not None and self.name == "valid"
-
-    def where(self, i: int) -> str:
-        """Return file and line of target i, for messages."""
-        line, first = i if self.rows is None else self.rows[i], 0
-        held = ", held out for validation" if self.is_held_out else ""
-        for file, count in self.files:
-            if line < first + count:
-                return f"{file}, line {line - first + 1}{held}"
-            first += count
-        return f"{'train' if held else self.name} split, line {line + 1}{held}"
+from convs2s_jax.data.corpora import KINDS, SPLITS, Kind, ParallelText
 
 
 def read(cfg: DataConfig, split: str, *, optional: bool = False) -> ParallelText:
@@ -70,11 +27,11 @@ def read(cfg: DataConfig, split: str, *, optional: bool = False) -> ParallelText
         raise ValueError(f"split is {split!r}: expected one of {SPLITS}")
     kind = _kind(cfg)
     if not cfg.hold_out or split == "test":
-        return _text(cfg, split, kind.read(cfg, split), optional=optional)
+        return _checked(cfg, split, kind.read(cfg, split), optional=optional)
     own = kind.read(cfg, "valid")
     if split == "valid" and own is not None:
-        return _text(cfg, split, own)
-    return _text(cfg, split, _held_out(cfg, kind.read(cfg, "train"), own)[split], optional=optional)
+        return _checked(cfg, split, own)
+    return _checked(cfg, split, _held_out(cfg, kind.read(cfg, "train"), own)[split], optional=optional)
 
 
 def read_own(cfg: DataConfig, split: str) -> ParallelText | None:
@@ -86,7 +43,7 @@ def read_own(cfg: DataConfig, split: str) -> ParallelText | None:
     sides = _kind(cfg).read(cfg, split)
     if sides is None and split == "valid" and cfg.hold_out:
         return None
-    return _text(cfg, split, sides, optional=split == "test" or cfg.hold_out == 0)
+    return _checked(cfg, split, sides, optional=split == "test" or cfg.hold_out == 0)
 
 
 def read_train_and_valid(cfg: DataConfig) -> tuple[ParallelText, ParallelText]:
@@ -98,7 +55,7 @@ def read_train_and_valid(cfg: DataConfig) -> tuple[ParallelText, ParallelText]:
     kind = _kind(cfg)
     whole = kind.read(cfg, "train")
     parts = _held_out(cfg, whole, None if whole is None else kind.read(cfg, "valid"))
-    return _text(cfg, "train", parts["train"]), _text(cfg, "valid", parts["valid"], optional=cfg.hold_out == 0)
+    return _checked(cfg, "train", parts["train"]), _checked(cfg, "valid", parts["valid"], optional=cfg.hold_out == 0)
 
 
 def shared_pairs(train: ParallelText, *texts: ParallelText) -> list[int]:
@@ -112,9 +69,9 @@ def _kind(cfg: DataConfig) -> Kind:
     return KINDS[cfg.corpus_kind]
 
 
-def _text(cfg: DataConfig, split: str, sides: LinePairs | None, *, optional: bool = False) -> ParallelText:
-    """Build a split from its lines; `sides` is None if the corpus does not have it. Raises UserError as `read` does."""
-    if sides is None:
+def _checked(cfg: DataConfig, split: str, text: ParallelText | None, *, optional: bool = False) -> ParallelText:
+    """Return a split, which is None if the corpus does not have it. Raises UserError as `read` does."""
+    if text is None:
         if optional:
             return ParallelText((), (), split)
         remedy = (
@@ -123,20 +80,20 @@ def _text(cfg: DataConfig, split: str, sides: LinePairs | None, *, optional: boo
             else ""
         )
         raise UserError(_kind(cfg).missing(cfg, split) + remedy)
-    if len(sides.tgt) == 0:
-        raise UserError(f"the {split} split of the corpus is empty: it needs at least one line")
-    src = [""] * len(sides.tgt) if cfg.one_sided else sides.src
-    return ParallelText(src, sides.tgt, split, sides.files, sides.rows, sides.copies)
+    check(len(text.tgt) > 0, f"the {split} split of the corpus is empty: it needs at least one line")
+    return dataclasses.replace(text, src=[""] * len(text)) if cfg.one_sided else text
 
 
-def _held_out(cfg: DataConfig, whole: LinePairs | None, own: LinePairs | None) -> Mapping[str, LinePairs | None]:
+def _held_out(
+    cfg: DataConfig, whole: ParallelText | None, own: ParallelText | None
+) -> Mapping[str, ParallelText | None]:
     """Return "train" and "valid" of a corpus. Without its own "valid", hold out a part of train if `hold_out` > 0."""
     if not cfg.hold_out or own is not None or not whole or not whole.tgt:
         return {"train": whole, "valid": own}
     return _cut(whole, cfg.hold_out, labelled=cfg.labelled)
 
 
-def _cut(whole: LinePairs, share: float, *, labelled: bool) -> Mapping[str, LinePairs]:
+def _cut(whole: ParallelText, share: float, *, labelled: bool) -> Mapping[str, ParallelText]:
     """Split train into two parts at random, keeping the original order. UserError if one would be empty.
 
     A held-out pair is in "valid" once and not in "train".
@@ -169,14 +126,14 @@ def _cut(whole: LinePairs, share: float, *, labelled: bool) -> Mapping[str, Line
         "one",
     )
 
-    def part(rows: np.ndarray, copies: int = 0) -> LinePairs:
+    def part(name: str, rows: np.ndarray, copies: int = 0) -> ParallelText:
         src, tgt = ([side[i] for i in rows] for side in (whole.src, whole.tgt))
-        return LinePairs(src, tgt, whole.files, rows.tolist(), copies)
+        return ParallelText(src, tgt, name, whole.files, rows.tolist(), copies)
 
-    return {"train": part(np.flatnonzero(kept)), "valid": part(held, len(taken) - len(held))}
+    return {"train": part("train", np.flatnonzero(kept)), "valid": part("valid", held, len(taken) - len(held))}
 
 
-def _distinct(whole: LinePairs, drawn: np.ndarray, labels: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+def _distinct(whole: ParallelText, drawn: np.ndarray, labels: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Choose sampled pairs whose lines, with all copies, are no more than were sampled; one pair if each has more.
 
     Args:

@@ -22,7 +22,7 @@ from convs2s_jax.core.files import read_bytes, read_json
 from convs2s_jax.core.tokens import BOS, EOS, PAD, SPECIAL, UNK
 from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.segmentation import RandomPieces
-from convs2s_jax.data.symbols import Segmenter, Vocabulary, of_entries
+from convs2s_jax.data.symbols import Vocabulary, Words, of_entries
 
 _SPACE = "\u2581"
 # SentencePiece reserves these two characters. It reads the first as a space and skips training lines that contain the
@@ -34,7 +34,7 @@ FEW = 64
 
 
 @dataclasses.dataclass(frozen=True)
-class ListedPieces(Segmenter):
+class ListedPieces(Words):
     """The pieces of a SentencePiece model; a list of pieces, as fairseq's dict.txt, assigns the ids.
 
     Joining replaces each U+2581 with a space (fairseq's --remove-bpe=sentencepiece), so it returns the normalised text.

@@ -1,6 +1,6 @@
 """A vocabulary: a list of symbols with their ids, and a segmenter, which splits text into symbols and joins them.
 
-Here are word lists and labels; `data.pieces` and `data.bpe_codes` have the segmenters of subwords.
+Here are the segmenters of words and of labels; those of subwords are in `data.pieces` and `data.bpe_codes`.
 """
 
 import collections
@@ -22,15 +22,18 @@ _DIGITS = 18
 """Maximum number of digits of a count."""
 
 
-class Segmenter:
-    """Splits a text into symbols and joins them again.
+@dataclasses.dataclass(frozen=True)
+class Words:
+    """A segmenter: splits a text into symbols and joins them again. Subclasses do so in other ways.
+
+    Symbols are words, separated by white space, as with fairseq's dictionaries, and are joined with one space.
 
     Attributes:
       suffix: file name suffix of vocabularies of this kind.
       reserved: symbols that no text contains, even if they are listed.
     """
 
-    suffix: ClassVar[str]
+    suffix: ClassVar[str] = ".txt"
     reserved: ClassVar[Sequence[str]] = SPECIAL
 
     @property
@@ -40,7 +43,7 @@ class Segmenter:
 
     def split(self, text: str) -> Sequence[str]:
         """Return the symbols of a text."""
-        raise NotImplementedError
+        return text.split()
 
     def draw(self, text: str, *, rate: float, rng: random.Random) -> Sequence[str]:  # noqa: ARG002 - of subwords
         """Return a random segmentation of a text; see `data.segmentation`."""
@@ -48,19 +51,44 @@ class Segmenter:
 
     def join(self, symbols: Sequence[str]) -> str:
         """Return the text of symbols."""
-        raise NotImplementedError
+        return " ".join(symbols)
 
     def surfaces(self, text: str) -> list[str]:
         """Return the text of each symbol. Each word begins with a space."""
-        raise NotImplementedError
+        return [f" {word}" for word in text.split()]
 
     def encode(self, texts: Sequence[str], ids: Mapping[str, int]) -> list[list[int]]:
         """Return the ids of each text."""
         return [[ids.get(symbol, UNK) for symbol in self.split(text)] for text in texts]
 
     def content(self, symbols: Sequence[str], counts: Sequence[int]) -> bytes:
-        """Return the content of the vocabulary's file."""
-        raise NotImplementedError
+        """Return the content of the file, here a fairseq dict.txt: a word and its count on each line."""
+        seen = set(SPECIAL)
+        lines = []
+        for word, count in zip(symbols, counts, strict=True):
+            lines.append(f"{word} {count}{_OVERWRITE if word in seen else ''}\n")
+            seen.add(word)
+        return encoded("".join(lines))
+
+
+@dataclasses.dataclass(frozen=True)
+class Labels(Words):
+    """Each text is one label. White space around it is ignored."""
+
+    suffix = ".labels"
+    reserved = ()
+
+    def split(self, text: str) -> Sequence[str]:
+        """Return the label; nothing for an empty text."""
+        return [label] if (label := text.strip()) else []
+
+    def surfaces(self, text: str) -> list[str]:
+        """Return the text itself."""
+        return [text]
+
+    def content(self, symbols: Sequence[str], counts: Sequence[int]) -> bytes:  # noqa: ARG002 - there are none
+        """Return one label per line, in the order of their ids."""
+        return encoded("".join(f"{label}\n" for label in symbols))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +101,7 @@ class Vocabulary:
       counts: number of occurrences of each symbol; empty if the kind stores none.
     """
 
-    segmenter: Segmenter
+    segmenter: Words
     symbols: tuple[str, ...]
     counts: tuple[int, ...] = ()
 
@@ -144,58 +172,6 @@ def of_entries(values: Any) -> Vocabulary:
     if not all(type(word) is str and type(count) is int and 0 <= count < 2**63 for word, count in lines):
         raise ValueError("an entry is not a word with its count")
     return word_list([word for word, _ in lines], [count for _, count in lines])
-
-
-@dataclasses.dataclass(frozen=True)
-class Words(Segmenter):
-    """Words are separated by white space, as with fairseq's dictionaries, and joined with one space."""
-
-    suffix = ".txt"
-
-    def split(self, text: str) -> Sequence[str]:
-        """Return the words of a text."""
-        return text.split()
-
-    def join(self, symbols: Sequence[str]) -> str:
-        """Return words joined with one space."""
-        return " ".join(symbols)
-
-    def surfaces(self, text: str) -> list[str]:
-        """Return each word with a leading space."""
-        return [f" {word}" for word in text.split()]
-
-    def content(self, symbols: Sequence[str], counts: Sequence[int]) -> bytes:
-        """Return a fairseq dict.txt: a word and its count on each line, without the special symbols."""
-        seen = set(SPECIAL)
-        lines = []
-        for word, count in zip(symbols, counts, strict=True):
-            lines.append(f"{word} {count}{_OVERWRITE if word in seen else ''}\n")
-            seen.add(word)
-        return encoded("".join(lines))
-
-
-@dataclasses.dataclass(frozen=True)
-class Labels(Segmenter):
-    """Each text is one label. White space around it is ignored."""
-
-    suffix = ".labels"
-    reserved = ()
-
-    def split(self, text: str) -> Sequence[str]:
-        """Return the label; nothing for an empty text."""
-        return [label] if (label := text.strip()) else []
-
-    def join(self, symbols: Sequence[str]) -> str:
-        """Return the label."""
-        return " ".join(symbols)
-
-    def surfaces(self, text: str) -> list[str]:
-        """Return the text itself."""
-        return [text]
-
-    def content(self, symbols: Sequence[str], counts: Sequence[int]) -> bytes:  # noqa: ARG002 - there are none
-        """Return one label per line, in the order of their ids."""
-        return encoded("".join(f"{label}\n" for label in symbols))
 
 
 def word_list(words: Sequence[str], counts: Sequence[int] | None = None) -> Vocabulary:

@@ -1,7 +1,6 @@
 """The vocabularies of the two sides: learned from the training text of a corpus, saved and loaded."""
 
 import dataclasses
-import errno
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,7 @@ from convs2s_jax.core.files import new_folder
 from convs2s_jax.core.guard import writing_remedy
 from convs2s_jax.data import bpe_codes, pieces, symbols
 from convs2s_jax.data.config import VocabularyConfig
-from convs2s_jax.data.parallel_text import ParallelText
+from convs2s_jax.data.corpora import ParallelText
 from convs2s_jax.data.symbols import Vocabulary
 
 _CHECKSUMS = "checksums.json"
@@ -189,25 +188,14 @@ def _named(vocabularies: Vocabularies) -> dict[str, Vocabulary]:
 
 
 def _move(new: Path, folder: Path) -> None:
-    """Replace `folder` with `new`. If another process already wrote the same content, keep that."""
-    try:
-        new.rename(folder)
-    except OSError as error:
-        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
-            raise
-        if _fingerprints(folder) == _fingerprints(new):
-            return
+    """Put `new` in the place of `folder`, which may exist."""
+    if folder.is_dir():
         old = new.with_name(f"{new.name}-old")
         folder.rename(old)
         new.rename(folder)
         shutil.rmtree(old, ignore_errors=True)
-
-
-def _fingerprints(folder: Path) -> dict[str, str] | None:
-    try:
-        return {name: vocabulary.fingerprint for name, vocabulary in _named(load(folder)).items()}
-    except UserError:
-        return None
+    else:
+        new.rename(folder)
 
 
 def _load(folder: Path, name: str) -> Vocabulary | None:

@@ -16,7 +16,7 @@ from convs2s_jax.core.config import build, check, override, to_dict
 from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.data import corpora, parallel_text, vocabulary
 from convs2s_jax.data.config import DataConfig
-from convs2s_jax.data.parallel_text import ParallelText
+from convs2s_jax.data.corpora import ParallelText
 from convs2s_jax.data.tokens_on_disk import UnwritableError
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.models.conversion import average

@@ -63,13 +63,6 @@ def test_the_likely_words_are_the_most_probable_ones():
         assert set(words[offsets[s] : offsets[s + 1]].tolist()) == set(ranked[:3])
 
 
-def test_keys_too_large_to_be_sorted_with_their_places_give_the_same():
-    """As if the vocabulary had 2^57 words."""
-    few, many = (lexicon.learn(SRC, TGT, ROWS, target_size=size, iterations=3) for size in (SIZE, 1 << 57))
-    assert [divmod(key, SIZE) for key in few.keys.tolist()] == [divmod(key, 1 << 57) for key in many.keys.tolist()]
-    np.testing.assert_allclose(few.probabilities, many.probabilities, rtol=1e-9)
-
-
 def test_too_many_pairs_of_words_keep_the_most_frequent_of_each_source_word(monkeypatch):
     monkeypatch.setattr(lexicon, "MOST", 40)
     monkeypatch.setattr(lexicon, "EVENTS", 60)

@@ -12,7 +12,7 @@ from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import cldr, corpora, parallel_text, plan
 from convs2s_jax.data.config import DataConfig, SplitFiles
-from convs2s_jax.data.parallel_text import ParallelText
+from convs2s_jax.data.corpora import ParallelText
 from convs2s_jax.data.shapes import Shape
 from convs2s_jax.data.text_files import read_lines
 from tests.stores import bucket  # noqa: F401  (a fixture)
@@ -239,7 +239,7 @@ def test_a_label_is_not_held_out_with_all_its_lines(tmp_path):
         assert held == [line for i, line in enumerate(lines) if line in held and line not in lines[:i]]
         assert 1 <= len(lines) - len(rest) <= round(0.2 * len(lines))
         assert {label for _, label in held} <= {label for _, label in rest}
-        text = corpora.LinePairs([text for text, _ in lines], [label for _, label in lines])
+        text = ParallelText([text for text, _ in lines], [label for _, label in lines], "train")
         plain = parallel_text._cut(text, 0.2, labelled=False)
         if {*plain["valid"].tgt} <= {*plain["train"].tgt}:
             assert list(zip(plain["valid"].src, plain["valid"].tgt, strict=True)) == held

@@ -17,7 +17,7 @@ from convs2s_jax.core.tokens import SPECIAL, UNK
 from convs2s_jax.data import segmentation, tokens_on_disk
 from convs2s_jax.data.bpe_codes import CodedWords, Codes, merged_at_random
 from convs2s_jax.data.config import VocabularyConfig
-from convs2s_jax.data.parallel_text import ParallelText
+from convs2s_jax.data.corpora import ParallelText
 from convs2s_jax.data.pieces import ListedPieces, train
 from convs2s_jax.data.segmentation import RandomPieces
 from convs2s_jax.data.symbols import Vocabulary

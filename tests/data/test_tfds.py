@@ -70,7 +70,7 @@ def test_both_sides_are_read_as_lines(folder):
     ]
     assert parallel_text.read(config(folder), "train") == text
     assert parallel_text.read(config(folder, src="en", tgt="de"), "valid").src == ["one"]
-    assert parallel_text.read(config(folder), "valid") == parallel_text.ParallelText(["eins"], ["one"], "valid")
+    assert parallel_text.read(config(folder), "valid") == corpora.ParallelText(["eins"], ["one"], "valid")
     assert len(parallel_text.read(config(folder), "test", optional=True)) == 0
 
 

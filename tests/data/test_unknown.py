@@ -8,7 +8,7 @@ import sentencepiece as spm
 
 from convs2s_jax.data import tokens_on_disk, unknown
 from convs2s_jax.data.config import VocabularyConfig
-from convs2s_jax.data.parallel_text import ParallelText
+from convs2s_jax.data.corpora import ParallelText
 from convs2s_jax.data.pieces import of_model
 from convs2s_jax.data.symbols import Words
 from tests.data.vocabularies import build

@@ -11,7 +11,7 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import BOS, EOS, PAD, SPECIAL, UNK
 from convs2s_jax.data import bpe_codes, pieces, vocabulary
 from convs2s_jax.data.config import VocabularyConfig
-from convs2s_jax.data.parallel_text import ParallelText
+from convs2s_jax.data.corpora import ParallelText
 from convs2s_jax.data.symbols import Labels, Vocabulary, Words, load_labels, word_list
 from convs2s_jax.data.text_files import read_lines
 from tests.data.vocabularies import CONFIGS, ODD, SRC, TEXT, TGT, build

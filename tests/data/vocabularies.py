@@ -2,7 +2,7 @@
 
 from convs2s_jax.data import vocabulary
 from convs2s_jax.data.config import VocabularyConfig
-from convs2s_jax.data.parallel_text import ParallelText
+from convs2s_jax.data.corpora import ParallelText
 
 # Spaces and line ends of every kind, SentencePiece's own two characters, a digit, a character beyond 16 bits.
 ODD = "a\u202fb\u00a0c\u2009d\u3000e\u2028f\x85g\th\ri\u2581j\u2585k\u200bl\u00adm7\U0001f600\ufffdn e\u0301 \u212b ﬁ"

@@ -11,8 +11,8 @@ from jax.sharding import Mesh
 from convs2s_jax.core.checksums import stream
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.rows import round_up
+from convs2s_jax.data.corpora import ParallelText
 from convs2s_jax.data.loader import Sentences, fill
-from convs2s_jax.data.parallel_text import ParallelText
 from convs2s_jax.data.plan import Plan, PlannedBatch, plan_all
 from convs2s_jax.data.shapes import Shape, choose_shapes
 from convs2s_jax.data.tokens_on_disk import TokenizedText

@@ -16,7 +16,7 @@ from convs2s_jax.core.errors import Tell, UserError, counted
 from convs2s_jax.core.files import content, replace_file
 from convs2s_jax.data import corpora, parallel_text, plan, segmentation, tokens_on_disk, unknown, vocabulary
 from convs2s_jax.data.config import DataConfig
-from convs2s_jax.data.parallel_text import ParallelText
+from convs2s_jax.data.corpora import ParallelText
 from convs2s_jax.data.shapes import Shape, choose_shapes, rounded
 from convs2s_jax.data.symbols import Labels, Vocabulary
 from convs2s_jax.data.tokens_on_disk import TokenizedText

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from convs2s_jax.core.errors import Tell, UserError, counted
 from convs2s_jax.core.places import scheme_of
-from convs2s_jax.data.parallel_text import ParallelText
+from convs2s_jax.data.corpora import ParallelText
 from convs2s_jax.data.text_files import name_of, read_lines
 from convs2s_jax.translation import trained
 from convs2s_jax.translation.jobs.options import READ, Options

@@ -15,7 +15,7 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import PAD, SPECIAL, UNK
 from convs2s_jax.data import vocabulary
 from convs2s_jax.data.config import DataConfig
-from convs2s_jax.data.parallel_text import ParallelText
+from convs2s_jax.data.corpora import ParallelText
 from convs2s_jax.data.symbols import Labels
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics.labels import accuracy, f1, macro_f1

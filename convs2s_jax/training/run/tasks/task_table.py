@@ -7,7 +7,7 @@ from jax.sharding import Mesh
 from jax.stages import Lowered
 
 from convs2s_jax.data.config import DataConfig
-from convs2s_jax.data.parallel_text import ParallelText
+from convs2s_jax.data.corpora import ParallelText
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.models.classifier import ClassifierConfig
 from convs2s_jax.models.config import ModelConfig

@@ -10,7 +10,7 @@ from jax.stages import Lowered
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import vocabulary
 from convs2s_jax.data.config import DataConfig
-from convs2s_jax.data.parallel_text import ParallelText
+from convs2s_jax.data.corpora import ParallelText
 from convs2s_jax.data.symbols import Labels
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics.scoring import score
