@@ -5,6 +5,7 @@ import statistics
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import depthwise as single
 import jax
@@ -14,7 +15,7 @@ from accelerator_tools import FIRST, Found, digits, memory, preset, spread, time
 from machine import decoder_flops, encoder_flops
 
 from convs2s_jax.training.batch import Batch
-from convs2s_jax.training.run.programs import FirstState, compile_configured
+from convs2s_jax.training.run.programs import compile_configured, fresh_state
 from convs2s_jax.training.step import TrainState, update
 
 CALLS = 3
@@ -25,7 +26,8 @@ def training(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: flo
     """Measure whole updates, and their share of the product rate."""
     cfg, vocabulary = preset(sizes["train"], arguments.dtype), sizes["vocabulary"]
     steps = compile_configured(cfg.model, cfg.training)
-    state = FirstState(cfg.model, cfg.training, source=vocabulary, target=vocabulary)(jax.random.key(1))
+    init = partial(fresh_state, model=cfg.model, training=cfg.training, source=vocabulary, target=vocabulary)
+    state = jax.jit(init)(jax.random.key(1))
     for rows, length in sizes["batches"]:
         ids = jax.random.randint(jax.random.key(2), (2, rows, length), FIRST, vocabulary)
         batch = Batch(src=ids[0], tgt=ids[1])
@@ -53,7 +55,8 @@ def shapes(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: float
     del peaks
     cfg, vocabulary = preset(sizes["in_turn"], arguments.dtype), sizes["words"]
     steps = compile_configured(cfg.model, cfg.training)
-    state = FirstState(cfg.model, cfg.training, source=vocabulary, target=vocabulary)(jax.random.key(1))
+    init = partial(fresh_state, model=cfg.model, training=cfg.training, source=vocabulary, target=vocabulary)
+    state = jax.jit(init)(jax.random.key(1))
 
     def random_batch(shape: tuple[int, int, int]) -> Batch:
         keys, (rows, src, tgt) = jax.random.split(jax.random.key(2)), shape

@@ -24,10 +24,11 @@ from convs2s_jax.commands.shared import read_config
 from convs2s_jax.core.config import build
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.execution import ExecutionConfig
+from convs2s_jax.training import dispatch
 from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.optimizer import AdamConfig, AdamWConfig, NesterovConfig
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.programs import FirstState, compile_configured, fresh_state
+from convs2s_jax.training.run.programs import compile_configured, fresh_state
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 PRESETS = ["iwslt_de_en", "wmt_en_ro", "wmt_en_de", "wmt_en_fr"]
@@ -88,16 +89,13 @@ def measure(name: str, model: ModelConfig, cfg: Config, arguments: argparse.Name
         programs[way], rows[way] = compiled(steps.first, state.params, batch, KEY)
     total = jax.eval_shape(steps.first, state.params, batch, KEY)
     finish, rows["the optimiser's part"] = compiled(steps.finish, state, total, RATE)
-    first = FirstState(model, cfg.training, source=size, target=size)
-    _, rows["the keys of a new state"] = compiled(first.keys, KEY)
-    _, rows["a new state"] = compiled(first.state, KEY, jax.eval_shape(first.keys, KEY))
+    _, rows["a new state"] = compiled(dispatch.jit_once(init, None), KEY)
     for kind in arguments.optimizers or ():
         named = dataclasses.replace(cfg.training, optimizer=OPTIMIZERS[kind])
         init = partial(fresh_state, model=model, training=named, source=size, target=size)
         steps = compile_configured(model, named)
         _, rows[f"the optimiser's part, {kind}"] = compiled(steps.finish, jax.eval_shape(init, KEY), total, RATE)
-        first = FirstState(model, named, source=size, target=size)
-        _, rows[f"a new state, {kind}"] = compiled(first.state, KEY, jax.eval_shape(first.keys, KEY))
+        _, rows[f"a new state, {kind}"] = compiled(dispatch.jit_once(init, None), KEY)
     seconds = run(programs, finish, init, shape, size, arguments.repeats)
     tokens = arguments.rows * arguments.length
     arithmetic = 3 * tokens * (encoder_flops(model) + decoder_flops(model, arguments.length, size))

@@ -5,6 +5,7 @@ any encoder, whose outputs are pooled over time.
 """
 
 import dataclasses
+from functools import partial
 from typing import Any, Literal
 
 import jax
@@ -25,7 +26,7 @@ from convs2s_jax.models.conversion import cast
 from convs2s_jax.models.convs2s import ConvEncoderConfig
 from convs2s_jax.models.execution import ExecutionConfig, MatmulPrecision, matmul_precision_context
 from convs2s_jax.models.kinds import FeatureFunctions, FeaturesConfig, Options, check_rate
-from convs2s_jax.nn import affine, convolution, draws, embedding, masking, struct, weight_norm
+from convs2s_jax.nn import affine, convolution, embedding, masking, struct, weight_norm
 from convs2s_jax.nn.affine import Affine, add_bias
 from convs2s_jax.nn.dropout import dropout, split_key, typed
 from convs2s_jax.nn.embedding import Embedding, embed
@@ -249,9 +250,10 @@ def init(key: Key, cfg: ClassifierConfig, *, vocabulary: int, labels: int) -> Cl
     check_config(cfg, ClassifierConfig)
     check_vocabulary("vocabulary", vocabulary)
     check_labels(labels)
-    return draws.initialise(_init, typed(key), cfg, vocabulary, labels)
+    return _init(typed(key), cfg, vocabulary, labels)
 
 
+@partial(jax.jit, static_argnums=(1, 2, 3))
 def _init(key: Key, cfg: ClassifierConfig, vocabulary: int, labels: int) -> ClassifierParams:
     features_key, output_key = jax.random.split(key)
     dim, rate = cfg.embedding_dim, cfg.dropout

@@ -5,10 +5,11 @@ import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from convs2s_jax.core.config import check, record
 from convs2s_jax.core.tokens import PAD
@@ -35,10 +36,12 @@ from convs2s_jax.nn.convolution import DenseForm, glu
 from convs2s_jax.nn.dropout import dropout, split_key
 from convs2s_jax.nn.embedding import Embedding, embed, length_after, position_rows
 from convs2s_jax.nn.gradient import scale_gradient
-from convs2s_jax.nn.initialisation import init_each
 from convs2s_jax.nn.masking import mean, zero_padding
 from convs2s_jax.nn.sharding import all_gather_channels, replicate_channels, shard_channels
 from convs2s_jax.nn.types import SQRT_HALF, Array, Key, Tree
+
+T = TypeVar("T")
+SizeT = TypeVar("SizeT")
 
 
 @record(kw_only=False)
@@ -280,6 +283,24 @@ def init_layers(
 
     own = [convolution.at(i) for i in range(len(layers))]
     return init_each(init, keys, list(zip(layers, layer_channels(layers), own, strict=True)))
+
+
+def init_each(init: Callable[[Key, SizeT], T], keys: Key, sizes: Sequence[SizeT]) -> list[T]:
+    """Compute [init(key, size) for key, size in zip(keys, sizes)], with one loop over all layers of equal size.
+
+    The program contains the code of the random number generator once for each size, not once for each layer. That code
+    is most of what is compiled. Equal sizes mean equal parameter shapes.
+    """
+    found: dict[int, T] = {}
+    for size in dict.fromkeys(sizes):
+        places = [i for i, other in enumerate(sizes) if other == size]
+
+        def of_size(key: Key, size: SizeT = size) -> T:
+            return init(key, size)
+
+        stacks = jax.lax.map(of_size, keys[np.array(places)])
+        found |= {place: jax.tree.map(itemgetter(i), stacks) for i, place in enumerate(places)}
+    return [found[i] for i in range(len(sizes))]
 
 
 def init_encoder(key: Key, cfg: ConvEncoderConfig, vocabulary: int, dim: int, rate: float) -> ConvEncoderParams:

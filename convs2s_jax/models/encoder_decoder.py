@@ -1,6 +1,7 @@
 """The functions of an encoder-decoder: initial parameters, encoding, and decoding token by token or all at once."""
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import jax
@@ -22,7 +23,7 @@ from convs2s_jax.models.checks import (
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.execution import matmul_precision_context
 from convs2s_jax.models.kinds import Memory, Options
-from convs2s_jax.nn import draws, output, struct
+from convs2s_jax.nn import output, struct
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.dropout import typed
 from convs2s_jax.nn.types import Array, Key, Tree, accumulation_dtype
@@ -67,9 +68,10 @@ def init(key: Key, cfg: ModelConfig, *, source_vocabulary: int, target_vocabular
     key = typed(key)
     if key.ndim:
         raise ValueError(f"key has shape {key.shape}: pass one key, or map `init` over several with jax.vmap")
-    return draws.initialise(_init, key, cfg, source_vocabulary, target_vocabulary)
+    return _init(key, cfg, source_vocabulary, target_vocabulary)
 
 
+@partial(jax.jit, static_argnums=(1, 2, 3))
 def _init(key: Key, cfg: ModelConfig, source_vocabulary: int, target_vocabulary: int) -> Params:
     encoder_key, decoder_key = jax.random.split(key)
     dim, rate = cfg.embedding_dim, cfg.dropout

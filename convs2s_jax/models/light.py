@@ -23,7 +23,7 @@ from convs2s_jax.models.kinds import (
     check_rate,
     fields_after,
 )
-from convs2s_jax.nn import affine, convolution, draws, embedding, layer_norm, multihead, struct
+from convs2s_jax.nn import affine, convolution, embedding, layer_norm, multihead, struct
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.convolution import glu
 from convs2s_jax.nn.cpu import materialise_gradient
@@ -392,7 +392,7 @@ def init_decoder(key: Key, cfg: LightDecoderConfig, vocabulary: int, dim: int, _
             for i, width in enumerate(cfg.layers)
         ),
         norm=layer_norm.init(dim) if cfg.norm_before else None,
-        output_kernel=None if cfg.tied_output else dim**-0.5 * draws.normal(keys[1], (dim, vocabulary)),
+        output_kernel=None if cfg.tied_output else dim**-0.5 * jax.random.normal(keys[1], (dim, vocabulary)),
     )
 
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from convs2s_jax.nn import cpu, draws, struct
+from convs2s_jax.nn import cpu, struct
 from convs2s_jax.nn.gradient import add_broadcast
 from convs2s_jax.nn.quantized import Quantized, product
 from convs2s_jax.nn.sharding import gathers_kernel
@@ -48,7 +48,7 @@ def init(key: Key, inputs: int, outputs: int, *, keep: float = 1.0) -> Affine:
       keep: probability that dropout keeps an input; the paper's p.
     """
     std = (keep / inputs) ** 0.5
-    return Affine(w=std * draws.normal(key, (inputs, outputs)), b=jnp.zeros(outputs))
+    return Affine(w=std * jax.random.normal(key, (inputs, outputs)), b=jnp.zeros(outputs))
 
 
 def xavier(key: Key, inputs: int, outputs: int, *, gain: float = 1.0) -> Affine:
@@ -61,7 +61,7 @@ def xavier(key: Key, inputs: int, outputs: int, *, gain: float = 1.0) -> Affine:
       gain: factor on the standard deviation.
     """
     bound = gain * (6.0 / (inputs + outputs)) ** 0.5
-    return Affine(w=draws.uniform(key, (inputs, outputs), bound), b=jnp.zeros(outputs))
+    return Affine(w=jax.random.uniform(key, (inputs, outputs), minval=-bound, maxval=bound), b=jnp.zeros(outputs))
 
 
 @gathers_kernel

@@ -13,7 +13,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from convs2s_jax.nn import cpu, draws
+from convs2s_jax.nn import cpu
 from convs2s_jax.nn.affine import Affine, add_bias, matmul
 from convs2s_jax.nn.quantized import is_quantized
 from convs2s_jax.nn.sharding import gathers_kernel
@@ -82,7 +82,7 @@ def init(key: Key, width: int, inputs: int, outputs: int, *, keep: float = 1.0) 
       keep: probability that dropout keeps an input.
     """
     std = (4 * keep / (width * inputs)) ** 0.5
-    return Affine(w=std * draws.normal(key, (width, inputs, outputs)), b=jnp.zeros(outputs))
+    return Affine(w=std * jax.random.normal(key, (width, inputs, outputs)), b=jnp.zeros(outputs))
 
 
 @gathers_kernel

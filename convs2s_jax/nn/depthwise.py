@@ -24,7 +24,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
-from convs2s_jax.nn import affine, draws, struct
+from convs2s_jax.nn import affine, struct
 from convs2s_jax.nn.affine import Affine, Kernel, linear
 from convs2s_jax.nn.convolution import Valid
 from convs2s_jax.nn.dropout import dropout
@@ -199,12 +199,12 @@ class TapKind(NamedTuple, Generic[ParamsT]):
 
 def normal(deviation: float) -> Draw:
     """Return an initialiser that samples from N(0, deviation)."""
-    return lambda key, shape: deviation * draws.normal(key, shape)
+    return lambda key, shape: deviation * jax.random.normal(key, shape)
 
 
 def uniform(bound: float) -> Draw:
     """Return an initialiser that samples from U(-bound, bound)."""
-    return lambda key, shape: draws.uniform(key, shape, bound)
+    return lambda key, shape: jax.random.uniform(key, shape, minval=-bound, maxval=bound)
 
 
 def softmax(scores: Array) -> Array:

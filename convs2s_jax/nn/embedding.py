@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from convs2s_jax.core.tokens import PAD
-from convs2s_jax.nn import draws, struct
+from convs2s_jax.nn import struct
 from convs2s_jax.nn.types import Array, Key
 
 STD = 0.1
@@ -101,7 +101,7 @@ def length_after(length: Array, tokens: Array) -> Array:
 
 
 def _table(key: Key, rows: int, dim: int, std: float) -> Array:
-    return (std * draws.normal(key, (rows, dim))).at[PAD].set(0.0)
+    return (std * jax.random.normal(key, (rows, dim))).at[PAD].set(0.0)
 
 
 def sinusoidal(rows: int, dim: int) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 import jax
 
-from convs2s_jax.nn import affine, draws
+from convs2s_jax.nn import affine
 from convs2s_jax.nn.affine import Affine, add_bias, matmul
 from convs2s_jax.nn.embedding import Embedding
 from convs2s_jax.nn.quantized import Quantized
@@ -20,7 +20,8 @@ def init(key: Key, inputs: int, vocabulary: int, *, tied: bool, keep: float = 1.
       keep: fraction of the inputs that dropout retains.
     """
     if tied:
-        return draws.uniform(key, (vocabulary,), inputs**-0.5)
+        bound = inputs**-0.5
+        return jax.random.uniform(key, (vocabulary,), minval=-bound, maxval=bound)
     return affine.init(key, inputs, vocabulary, keep=keep)
 
 

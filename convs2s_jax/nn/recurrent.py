@@ -17,7 +17,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
-from convs2s_jax.nn import affine, draws, struct
+from convs2s_jax.nn import affine, struct
 from convs2s_jax.nn.affine import Affine, add_bias, linear, matmul
 from convs2s_jax.nn.gradient import add_broadcast, loop_invariant, scan
 from convs2s_jax.nn.types import Array, Key, accumulation_dtype
@@ -127,7 +127,7 @@ def _qr(x: Array) -> tuple[Array, Array]:
 
 def _orthogonal(key: Key, count: int, units: int) -> Array:
     """Sample uniform orthogonal matrices [count, U, U] (Mezzadri 2007), the same as `jax.random.orthogonal`."""
-    q, r = jax.vmap(_qr)(draws.normal(key, (count, units, units)))
+    q, r = jax.vmap(_qr)(jax.random.normal(key, (count, units, units)))
     return q * jnp.sign(jnp.diagonal(r, axis1=-2, axis2=-1))[:, None, :]
 
 

@@ -4,21 +4,17 @@ A run that differs from an earlier one only in what its programs do not depend o
 learning rate or the number of updates, retraces and recompiles none of them.
 """
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 from jax.sharding import Mesh, Sharding
 
-from convs2s_jax.core.compiler_options import OnCpu, unless_set
 from convs2s_jax.core.tokens import SPECIAL
-from convs2s_jax.nn import draws, weight_norm
-from convs2s_jax.nn.draws import FOR_KEYS, BatchedInit, host
-from convs2s_jax.nn.types import Array, Key, Tree
+from convs2s_jax.nn import weight_norm
+from convs2s_jax.nn.types import Key, Tree
 from convs2s_jax.training import dispatch, optimizer, sharding
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.mesh import Parallel, ShardingRule
@@ -148,57 +144,6 @@ def _for_gradients(model: AnyModel, mesh: Mesh | None, platform: str | None) -> 
     return dataclasses.replace(model, execution=execution)
 
 
-class FirstState:
-    """key -> state, by two programs.
-
-    Attributes:
-      keys: key -> the keys of all samples, for the host.
-      state: (key, keys of all samples) -> state, for the device.
-    """
-
-    def __init__(
-        self,
-        model: AnyModel,
-        training: TrainingConfig,
-        *,
-        source: int,
-        target: int,
-        mesh: Mesh | None = None,
-        layout: Tree | None = None,
-    ) -> None:
-        """Compile nothing yet.
-
-        Args:
-          model: its configuration.
-          training: only its optimiser is used.
-          source, target: sizes of the vocabularies.
-          mesh: of one device.
-          layout: shardings of the state.
-
-        Raises:
-          NestedDrawError: see `BatchedInit`.
-        """
-        batched = BatchedInit(partial(task_of(model).init, cfg=model, source=source, target=target))
-
-        def from_keys(key: Key, keys: Array) -> TrainState:
-            return state_of(batched.parameters(key, keys), model, training)
-
-        quickly = dispatch.jit(batched.keys, compiler_options=unless_set(FOR_KEYS))
-        self.keys: Any = OnCpu(dispatch.jit(batched.keys), quickly, is_cpu=lambda: True)
-        self.state: Any = dispatch.jit_once(from_keys, mesh, out_shardings=layout)
-
-    def __call__(self, key: Key) -> TrainState:
-        """The state."""
-        if isinstance(key, jax.core.Tracer):
-            return self.state(key, self.keys(key))
-        return self.state(key, np.asarray(self.keys(jax.device_put(key, host()))))
-
-    def lower(self, key: Key) -> Any:
-        """Lower the program of the device only; that of the keys is small."""
-        keys = jax.eval_shape(self.keys, key)
-        return self.state.lower(key, jax.ShapeDtypeStruct(keys.shape, keys.dtype, sharding=key.sharding))
-
-
 class ProgramKey(NamedTuple):
     """The parts of a configuration that the programs of a run depend on.
 
@@ -255,9 +200,7 @@ def placed_state(key: ProgramKey, mesh: Mesh, *, source: int, target: int) -> Tr
 
 @shared
 def state_program(key: ProgramKey, mesh: Mesh, *, source: int, target: int) -> Callable[[Key], TrainState]:
-    """The program of the state before the first update: on one device a `FirstState`, if it can be one.
-
-    With several devices, each initialises only its own shards.
+    """The program of the state before the first update. Each device initialises only its own shards.
 
     Samples are bitwise equal on all meshes. Lengths of sharded weight-normalised kernels are sums over the sums of
     shards, so these differ by rounding (docs/decisions.md).
@@ -268,9 +211,6 @@ def state_program(key: ProgramKey, mesh: Mesh, *, source: int, target: int) -> C
       source, target: sizes of the vocabularies.
     """
     layout = places(placed_state(key, mesh, source=source, target=target))
-    if mesh.devices.size == 1 and draws.can_be_batched():
-        with contextlib.suppress(draws.NestedDrawError):
-            return FirstState(key.model, key.training, source=source, target=target, mesh=mesh, layout=layout)
     return dispatch.jit_once(_fresh(key, source=source, target=target), mesh, out_shardings=layout)
 
 

@@ -1,30 +1,21 @@
 """The first state of a run is that of one device, and runs share their programs."""
 
 import dataclasses
-import re
-from functools import partial
-from unittest.mock import Mock
 
 import jax
 import numpy as np
 import pytest
 
-from convs2s_jax.core.config import build
-from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.nn.draws import BatchedInit
 from convs2s_jax.nn.trees import path_of
-from convs2s_jax.training import dispatch, sharding
+from convs2s_jax.training import sharding
 from convs2s_jax.training.mesh import MeshConfig, make
-from convs2s_jax.training.run import programs
 from convs2s_jax.training.run.compilations import KEPT, CompileCounter, forget, shared
 from convs2s_jax.training.run.config import TrainingConfig
 from convs2s_jax.training.run.loop import train
-from convs2s_jax.training.run.programs import FirstState, fresh_state, program_key, state_program
-from convs2s_jax.training.run.tasks.task_table import task_of
+from convs2s_jax.training.run.programs import program_key, state_program
 from tests import tiny
 from tests.helpers import drills_but
 from tests.meshes import mesh_of
-from tests.models import kinds
 
 SIZES = {"source": 160, "target": 168}
 KEY = jax.random.key(3)
@@ -67,47 +58,6 @@ def test_it_is_that_of_one_device(way, sizes, alone):
             np.testing.assert_allclose(ours, theirs, rtol=1e-6)  # 8 roundings of float32
         else:
             np.testing.assert_array_equal(ours, theirs)
-
-
-def model_of(encoder, decoder):
-    return build(ModelConfig, {"embedding_dim": 32, **kinds.pair(encoder, decoder)})
-
-
-def assert_equals_separate_draws(model):
-    key = program_key(tiny.config())._replace(model=model)
-    made = state_program(key, ONE, **SIZES)
-    assert isinstance(made, FirstState)
-    separate = dispatch.jit_once(partial(fresh_state, model=model, training=key.training, **SIZES), None)
-    assert jax.tree.all(jax.tree.map(np.array_equal, made(KEY), separate(KEY)))
-
-
-@pytest.mark.parametrize(("encoder", "decoder"), drills_but(kinds.together(), [("lightconv", "lightconv")]))
-def test_each_kind_draws_in_one_loop_what_it_draws_separately(encoder, decoder):
-    assert_equals_separate_draws(model_of(encoder, decoder))
-
-
-@pytest.mark.parametrize(("encoder", "decoder"), kinds.together())
-def test_no_kind_draws_by_other_functions(encoder, decoder):
-    """These would be the same numbers, and the code of the generator once more for each."""
-    model = model_of(encoder, decoder)
-    batched = BatchedInit(partial(task_of(model).init, cfg=model, **SIZES))
-    keys = jax.eval_shape(batched.keys, KEY)
-    jaxpr = str(jax.make_jaxpr(batched.parameters)(KEY, keys))
-    assert str(0x1BD11BDA) in jaxpr  # a constant of the generator, written out in `nn.draws`
-    assert not {"threefry2x32", "random_bits"} & set(re.findall(r"\w+", jaxpr))
-
-
-@pytest.mark.parametrize("where", ["no host", "another generator", "nested draws"])
-def test_elsewhere_it_is_one_program_with_separate_draws(where, monkeypatch):
-    if where == "no host":
-        monkeypatch.setattr(programs.draws, "host", lambda: None)
-    elif where == "another generator":
-        monkeypatch.setattr(programs.draws, "can_be_batched", lambda: False)
-    else:
-        monkeypatch.setattr(programs, "BatchedInit", Mock(side_effect=programs.draws.NestedDrawError))
-    made = state_program.__wrapped__(program_key(config((1, 1, 1))), ONE, **SIZES)
-    assert not isinstance(made, FirstState)
-    assert made.lower(KEY).out_info.step.shape == ()
 
 
 FIXED = {"kind": "fixed", "rates": [0.1]}

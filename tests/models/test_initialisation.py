@@ -1,14 +1,13 @@
 """Layers of equal size are drawn in one loop: the values are those of each layer drawn alone."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from convs2s_jax.core.config import build
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.nn.initialisation import init_each, random_leaves
+from convs2s_jax.models.convs2s import init_each
 from tests.helpers import drills_but
 from tests.models.kinds import pair, together
 
@@ -84,18 +83,3 @@ def test_no_two_kernels_are_drawn_with_the_same_key(encoder, decoder):
 def _same(ours: jax.Array, expected: jax.Array) -> None:
     """Equal but for the last bit, which a compiler may round another way."""
     np.testing.assert_allclose(ours, expected, rtol=3e-7, atol=0)
-
-
-def test_only_what_depends_on_the_key_is_drawn_in_a_loop():
-    """A cut of a row is compiled for each layer: biases of zeros and the like need none."""
-
-    def init(key, size):
-        return {"w": 2.0 * jax.random.normal(key, (size,)), "b": jnp.zeros(size), "scale": jnp.ones(1), "none": None}
-
-    keys = jax.random.split(jax.random.key(0), 3)
-    assert random_leaves(lambda key: init(key, 4), keys[0]) == [False, False, True]
-    made = init_each(init, keys, [4, 4, 5])
-    for key, size, tree in zip(keys, [4, 4, 5], made, strict=True):
-        assert jax.tree.all(jax.tree.map(jnp.array_equal, tree, init(key, size)))
-    pointers = {tree[name].unsafe_buffer_pointer() for tree in made for name in ("b", "scale")}
-    assert len(pointers) == 6, "an update that donates its state cannot donate one buffer twice"
