@@ -28,7 +28,7 @@ from tqdm import tqdm
 from convs2s_jax.core import compiled_programs, local_copies, stores
 from convs2s_jax.core.checksums import checksum
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.core.guard import writing_remedy
+from convs2s_jax.core.guard import NO_ROOM, writing_remedy
 from convs2s_jax.core.local_copies import Stamp
 from convs2s_jax.core.places import joined, scheme_of
 from convs2s_jax.training.run import lock, store_copy
@@ -90,7 +90,8 @@ class Workdir:
     def fetch(self) -> None:
         """Update the copies of other machines. Raises UserError on all processes if one cannot do it."""
         if not self.shared:
-            _everywhere(self.address, lambda: fetch(self.address, self.folder) if self.fetches else None)
+            work = (lambda: fetch(self.address, self.folder)) if self.fetches else (lambda: None)
+            _everywhere(self.address, self.folder, work)
 
     def to_save(self, mesh: Mesh, state: TrainState) -> TrainState:
         """Return a state as it is saved: each process's shards in a shared folder, otherwise all of it, on the host."""
@@ -119,7 +120,7 @@ def opened(workdir: Path | str) -> Iterator[Workdir]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(local_copies.address_in_errors(folder, address))
         found = distributed.primary_only("fetched", lambda: stack.enter_context(_held(address, folder)))
-        _everywhere(address, lambda: _make(address, folder))
+        _everywhere(address, folder, lambda: _make(folder))
         together = distributed.sharing(folder)
         shared = distributed.true_on_all(len(together) == jax.process_count())
         fetches = together[0] == jax.process_index() and not distributed.is_primary()
@@ -333,40 +334,41 @@ def _held(address: str, folder: Path) -> Iterator[Mirror]:
     """Hold the lock of a workdir in a store, copy the workdir, and write back what has changed at the end."""
     try:
         with contextlib.ExitStack() as stack:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _make(folder)
             is_fresh = stack.enter_context(lock.claimed(address))
             found = stack.enter_context(Mirror(address, folder, fetch(address, folder), is_fresh))
             entered = stack.pop_all()
     except OSError as error:
-        raise stores.unusable("--workdir", address, error) from error
+        raise _unusable(address, folder, error) from error
     with entered:
         yield found
 
 
-def _make(address: str, folder: Path) -> None:
-    """Create the folder of the copy. Raises UserError if this process cannot write there."""
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        remedy = writing_remedy(error, "set XDG_CACHE_HOME to another folder")
-        raise UserError(
-            f"--workdir={address}: its local copy in {folder} cannot be written: {error.strerror}; {remedy}"
-        ) from error
+def _make(folder: Path) -> None:
+    """Create the folder of the copy. Raises OSError if this process cannot write there."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+        pass
 
 
-def _everywhere(address: str, work: Callable[[], Any]) -> None:
-    """Do something to the copies on all processes. All raise UserError if one cannot do it."""
+def _everywhere(address: str, folder: Path, work: Callable[[], Any]) -> None:
+    """Do something to the copies on all processes. All raise UserError if one has an OSError."""
     refused = None
     try:
         work()
-    except UserError as error:
-        refused = error
     except OSError as error:
-        refused = stores.unusable("--workdir", address, error)
+        refused = _unusable(address, folder, error)
     if not distributed.true_on_all(refused is None):
         raise refused or UserError(f"--workdir={address} cannot be copied by another process, which reports why")
+
+
+def _unusable(address: str, folder: Path, error: OSError) -> UserError:
+    """Return the error for a copy that cannot be written, or a store that cannot be used."""
+    if error.errno in NO_ROOM or str(error.filename).startswith(str(folder)):
+        remedy = writing_remedy(error, "set XDG_CACHE_HOME to another folder")
+        what = f"its local copy in {folder.parent} cannot be written: {error.strerror}; {remedy}"
+        return UserError(f"--workdir={address}: {what}")
+    return stores.unusable("--workdir", address, error)
 
 
 def _programs(folder: Path) -> str:

@@ -416,3 +416,25 @@ def test_a_full_disk_is_not_taken_for_the_store(bucket, monkeypatch):  # noqa: F
         store_copy.opened("gs://bucket/run"),
     ):
         pytest.fail("there is a copy")
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (
+            errno.ENOSPC,
+            r": its local copy in .*/caches/convs2s_jax-stores cannot be written: .* free disk space or set ",
+        ),
+        (errno.EIO, " cannot be used: Input/output error; docs/object-stores"),
+    ],
+)
+def test_a_copy_that_cannot_be_written_is_not_taken_for_the_store(bucket, monkeypatch, error, sentence):  # noqa: F811
+    def fails(*_):
+        raise OSError(error, os.strerror(error))
+
+    stores.delete(f"{RUN}/lock")
+    stores.write(f"{RUN}/config.json", b"{}")
+    monkeypatch.setattr(local_copies, "fetch", fails)
+    with pytest.raises(UserError, match=f"^--workdir={RUN}{sentence}"), mirror.opened(RUN):
+        pytest.fail("opened")
+    assert stores.names(RUN) == ["config.json"]
