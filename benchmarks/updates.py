@@ -9,13 +9,12 @@ import jax.numpy as jnp
 
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.data import plan
-from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.mesh import MeshConfig, make
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.inputs import batch_on
 from convs2s_jax.training.run.prepare import Run
 from convs2s_jax.training.run.programs import compile_configured, fresh_state
-from convs2s_jax.training.step import update
+from convs2s_jax.training.step import Batch, update
 
 MULTI30K = {
     "data.src": "de",

@@ -28,13 +28,12 @@ if TYPE_CHECKING:
     from convs2s_jax.search.options import search_options
     from convs2s_jax.search.request import request
     from convs2s_jax.search.translate import score, translate
-    from convs2s_jax.training.batch import Batch, LossSums
     from convs2s_jax.training.loss import loss
     from convs2s_jax.training.mesh import MeshConfig, row_shards
     from convs2s_jax.training.mesh import make as make_mesh
     from convs2s_jax.training.parallel import compile_steps
     from convs2s_jax.training.sharding import batch_sharding, shardings
-    from convs2s_jax.training.step import TrainState, init_state, update
+    from convs2s_jax.training.step import Batch, LossSums, TrainState, init_state, update
     from convs2s_jax.translation.classifier import load as load_classifier
     from convs2s_jax.translation.translator import load
 
@@ -89,12 +88,12 @@ __all__ = [
 ]
 
 _PLACES = {
-    "Batch": "training.batch.Batch",
+    "Batch": "training.step.Batch",
     "Batching": "search.batching.Batching",
     "ClassifierConfig": "models.classifier.ClassifierConfig",
     "ConvDecoderConfig": "models.convs2s.ConvDecoderConfig",
     "ConvEncoderConfig": "models.convs2s.ConvEncoderConfig",
-    "LossSums": "training.batch.LossSums",
+    "LossSums": "training.step.LossSums",
     "MeshConfig": "training.mesh.MeshConfig",
     "ModelConfig": "models.config.ModelConfig",
     "SearchConfig": "search.config.SearchConfig",

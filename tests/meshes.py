@@ -5,8 +5,8 @@ import numpy as np
 
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.nn.trees import path_of
-from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.mesh import MeshConfig, make
+from convs2s_jax.training.step import Batch
 
 
 def mesh_of(sizes):

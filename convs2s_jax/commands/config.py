@@ -100,21 +100,21 @@ def shardings(cfg: Any, devices: int) -> str:
     """
     from convs2s_jax.scaling.tables import table
     from convs2s_jax.training import mesh as meshes
-    from convs2s_jax.training import sharding_table
+    from convs2s_jax.training import sharding
     from convs2s_jax.training.run.programs import abstract_state, check_rules
 
     mesh = meshes.abstract(cfg.mesh, devices)
     check_rules(cfg)
     state = abstract_state(cfg)
-    found, all_rows = (sharding_table.rows(tree, mesh, cfg.parallel, cfg.mesh.rules) for tree in (state.params, state))
+    found, all_rows = (sharding.table(tree, mesh, cfg.parallel, cfg.mesh.rules) for tree in (state.params, state))
     head = ["parameter", "number", "shape", "sharded along", "per device", "rule"]
     cells = [
-        [row.name, str(row.number), str(list(row.shape)), row.cut, sharding_table.size_text(row.bytes_here), row.rule]
+        [row.name, str(row.number), str(list(row.shape)), row.cut, sharding.size_text(row.bytes_here), row.rule]
         for row in found
     ]
     sums = [
-        f"{name}: {sharding_table.size_text(sum(row.bytes_here for row in rows))} per device of "
-        f"{sharding_table.size_text(sum(row.bytes_whole for row in rows))} in total"
+        f"{name}: {sharding.size_text(sum(row.bytes_here for row in rows))} per device of "
+        f"{sharding.size_text(sum(row.bytes_whole for row in rows))} in total"
         for name, rows in (("parameters", found), ("with the optimiser's state", all_rows))
     ]
     axes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items())

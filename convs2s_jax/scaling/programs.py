@@ -18,13 +18,12 @@ from convs2s_jax.scaling import collectives, hlo, traffic
 from convs2s_jax.scaling.collectives import Collective
 from convs2s_jax.scaling.traffic import Copies
 from convs2s_jax.training import flops, sharding
-from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.flops import Flops
 from convs2s_jax.training.mesh import slice_numbers
 from convs2s_jax.training.run import programs
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.programs import abstract_batch, abstract_key, placed
-from convs2s_jax.training.step import Step, TrainState
+from convs2s_jax.training.step import Batch, LossSums, Step, TrainState
 
 RATE = jax.ShapeDtypeStruct((), jnp.float32)
 

@@ -15,9 +15,9 @@ from convs2s_jax.models.execution import matmul_precision_context
 from convs2s_jax.nn.dropout import split_key
 from convs2s_jax.nn.gradient import scan
 from convs2s_jax.nn.types import Array, Key, accumulation_dtype
-from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.mesh import ROWS
 from convs2s_jax.training.softmax import summed_cross_entropy
+from convs2s_jax.training.step import Batch, LossSums
 
 CHUNKS = 8
 """Number of chunks of the output projection: the logits of a chunk are recomputed for the gradient and never stored

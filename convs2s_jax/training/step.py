@@ -19,8 +19,36 @@ from convs2s_jax.training import dispatch
 from convs2s_jax.training.optimizer import clip_gradients
 
 
+@struct.dataclass
+class Batch:
+    """Sentence pairs.
+
+    Attributes:
+      src: [B, S] source ids with the end symbol, PAD on the right; whole rows may be PAD.
+      tgt: [B, T] target ids, in the same form.
+    """
+
+    src: Array
+    tgt: Array
+
+
+@struct.dataclass
+class LossSums:
+    """Sums over target tokens. They are added over batches and devices, and divided once.
+
+    Attributes:
+      loss: the objective, in nats.
+      nll: negative log-likelihood without smoothing, in nats.
+      tokens: number of real target tokens, end symbols included.
+    """
+
+    loss: Array
+    nll: Array
+    tokens: Array
+
+
 class Sums(Protocol):
-    """The result of a loss: a pytree of sums over the rows of a batch, such as `training.batch.LossSums`."""
+    """The result of a loss: a pytree of sums over the rows of a batch, such as `LossSums`."""
 
     @property
     def loss(self) -> Array:

@@ -14,8 +14,8 @@ from convs2s_jax.models.classifier import ClassifierConfig
 from convs2s_jax.search import translate as translating
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.generate import generate
-from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.loss import loss
+from convs2s_jax.training.step import Batch
 from tests.helpers import drills_but, operations
 from tests.models.kinds import together
 from tests.models.laws import SOURCE, TARGET, config, fresh

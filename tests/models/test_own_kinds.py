@@ -15,7 +15,7 @@ from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build, record
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.models.convolutions import EveryLayerAlike, register_convolution
-from convs2s_jax.training import sharding_table
+from convs2s_jax.training import sharding
 from convs2s_jax.training.run.config import Config
 from tests.examples.test_examples import example
 from tests.helpers import array, close, drills_but
@@ -116,7 +116,7 @@ def test_where_nothing_is_sharded_a_registered_kind_needs_no_rule(module, sizes,
     split = jax.eval_shape(partial(convs2s.split_kernels, cfg=cfg), parameters(cfg))
     conv = convs2s.shardings(split, mesh_of(sizes), parallel).encoder.blocks[0].conv
     assert conv.down.w.v.spec == P()
-    rows = sharding_table.rows(split, mesh_of(sizes), parallel)
+    rows = sharding.table(split, mesh_of(sizes), parallel)
     assert {row.rule for row in rows if "conv/down/w/v" in row.name} == {""}
 
 

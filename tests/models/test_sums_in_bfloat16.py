@@ -16,8 +16,8 @@ from convs2s_jax.core.config import build
 from convs2s_jax.models import encoder_decoder as model
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.nn import gradient
-from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.loss import loss
+from convs2s_jax.training.step import Batch
 from tests.helpers import drills_but, operations
 from tests.models.kinds import ENCODERS, together
 from tests.models.laws import SOURCE, TARGET, E, config

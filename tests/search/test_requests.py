@@ -17,8 +17,8 @@ from convs2s_jax.search.ids import Sizes
 from convs2s_jax.search.options import search_options
 from convs2s_jax.search.request import request
 from convs2s_jax.search.translate import score, translate
-from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.loss import loss
+from convs2s_jax.training.step import Batch
 from tests.helpers import drills_but
 from tests.search.test_translate import MODEL, SEARCH, VOCABULARY
 

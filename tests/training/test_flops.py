@@ -15,11 +15,11 @@ from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.nn import convolution
 from convs2s_jax.training import flops
-from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.flops import Flops
 from convs2s_jax.training.loss import loss
 from convs2s_jax.training.run.config import TrainingConfig
 from convs2s_jax.training.run.programs import compile_configured, fresh_state
+from convs2s_jax.training.step import Batch
 from tests.helpers import drills_but
 from tests.meshes import mesh_of
 from tests.models import kinds

@@ -7,10 +7,9 @@ import pytest
 
 from convs2s_jax.interop import fairseq
 from convs2s_jax.training import optimizer
-from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.run.config import TrainingConfig
 from convs2s_jax.training.run.programs import compile_configured
-from convs2s_jax.training.step import init_state, update
+from convs2s_jax.training.step import Batch, init_state, update
 from tests import golden
 from tests.helpers import drills_but
 

@@ -11,7 +11,7 @@ from convs2s_jax.core.config import build, override
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.nn.embedding import rows
 from convs2s_jax.nn.trees import path_of
-from convs2s_jax.training import sharding, sharding_table
+from convs2s_jax.training import sharding
 from convs2s_jax.training.mesh import MeshConfig, ShardingRule, abstract
 from convs2s_jax.training.parallel import compile_steps
 from convs2s_jax.training.run.loop import train
@@ -176,7 +176,7 @@ def test_the_table_says_what_a_device_holds():
         mesh__data=2, mesh__fsdp=2, mesh__tensor=2, mesh__rules=[(RULES[0].path, RULES[0].axes)], **LAYERS
     )
     mesh = mesh_of((2, 2, 2))
-    table = sharding_table.rows(abstract_state(cfg).params, abstract(cfg.mesh, 8), cfg.parallel, cfg.mesh.rules)
+    table = sharding.table(abstract_state(cfg).params, abstract(cfg.mesh, 8), cfg.parallel, cfg.mesh.rules)
     state = first_state(jax.random.key(0), cfg.model, cfg.training, **vocabulary_sizes(cfg))
     params = jax.device_put(state.params, sharding.shardings(state.params, mesh, rules=cfg.mesh.rules))
     leaves = {path_of(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
@@ -192,15 +192,15 @@ def test_the_table_says_what_a_device_holds():
     text = table_of(cfg, 8)
     assert "8 devices as data 2, fsdp 2, tensor 2; jit" in text
     assert "encoder/blocks/0-2/conv/w/v" in text
-    assert f"{sharding_table.size_text(sum(row.bytes_here for row in table))} per device of" in text
-    one_line = sharding_table.summary(table)
+    assert f"{sharding.size_text(sum(row.bytes_here for row in table))} per device of" in text
+    one_line = sharding.summary(table)
     assert "; conv/w [-, fsdp, tensor]: 6; " in one_line
     assert "mesh.rules[0] [-, tensor+fsdp]: 1; " in one_line
 
 
 def test_pmap_holds_everything():
     cfg = tiny.config(mesh__data=8, parallel="pmap")
-    table = sharding_table.rows(abstract_state(cfg).params, abstract(cfg.mesh, 8), cfg.parallel)
+    table = sharding.table(abstract_state(cfg).params, abstract(cfg.mesh, 8), cfg.parallel)
     assert all(row.bytes_here == row.bytes_whole for row in table)
 
 

@@ -12,11 +12,10 @@ from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.convs2s import ConvDecoderConfig, ConvEncoderConfig, ConvLayer
 from convs2s_jax.nn.trees import path_of
-from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.optimizer import AdamConfig, NesterovConfig
 from convs2s_jax.training.run.config import TrainingConfig
 from convs2s_jax.training.run.programs import compile_configured, fresh_state
-from convs2s_jax.training.step import update
+from convs2s_jax.training.step import Batch, update
 from tests import meshes
 from tests.helpers import drills_but
 from tests.states import first_state

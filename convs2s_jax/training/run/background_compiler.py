@@ -19,7 +19,6 @@ from convs2s_jax.core.rows import round_up
 from convs2s_jax.data.shapes import Shape
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.types import Tree
-from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.mesh import row_shards
 from convs2s_jax.training.run.inputs import Split, planned
 from convs2s_jax.training.run.prepare import Run
@@ -27,7 +26,7 @@ from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.processes.interrupts import EndedAtOnceError
 from convs2s_jax.training.run.programs import abstract_batch, abstract_key, merged_kernels, placed
 from convs2s_jax.training.run.tasks.task_table import task_of
-from convs2s_jax.training.step import Step
+from convs2s_jax.training.step import Batch, LossSums, Step
 
 
 class CompileRequest(NamedTuple):

@@ -12,7 +12,6 @@ import numpy as np
 from convs2s_jax.data import loader, plan
 from convs2s_jax.nn.trees import paths
 from convs2s_jax.training import schedule
-from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.run import selection
 from convs2s_jax.training.run.background_compiler import CompileRequest
 from convs2s_jax.training.run.checkpoints import checkpoint
@@ -27,7 +26,7 @@ from convs2s_jax.training.run.processes.interrupts import Interrupts, StoppedBef
 from convs2s_jax.training.run.reports.measures import Window, device_memory
 from convs2s_jax.training.run.session import Position, Session
 from convs2s_jax.training.run.validation import divergence_advice, save, score_test, validate
-from convs2s_jax.training.step import TrainState, fold_in, update
+from convs2s_jax.training.step import Batch, TrainState, fold_in, update
 
 
 def train(cfg: Config, workdir: Path | str, interrupts: Interrupts | None = None) -> None:

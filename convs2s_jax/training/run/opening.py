@@ -19,7 +19,7 @@ from convs2s_jax.core.errors import Tell
 from convs2s_jax.core.packages import versions
 from convs2s_jax.data import vocabulary
 from convs2s_jax.nn import weight_norm
-from convs2s_jax.training import schedule, sharding_table
+from convs2s_jax.training import schedule, sharding
 from convs2s_jax.training.mesh import make
 from convs2s_jax.training.run import finetuning, run_folder
 from convs2s_jax.training.run.background_compiler import ProgramsAhead
@@ -172,7 +172,7 @@ def _begin(
             )
     tell(f"{_count(begun.state):,} parameters; vocabularies of {run.sizes['source']} and {run.sizes['target']}")
     if mesh.devices.size > 1:
-        tell(sharding_table.summary(sharding_table.rows(layout.params, mesh, key.parallel, key.rules)))
+        tell(sharding.summary(sharding.table(layout.params, mesh, key.parallel, key.rules)))
     return begun
 
 

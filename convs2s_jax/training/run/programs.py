@@ -16,13 +16,12 @@ from convs2s_jax.core.tokens import SPECIAL
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.types import Key, Tree
 from convs2s_jax.training import dispatch, optimizer, sharding
-from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.mesh import Parallel, ShardingRule
 from convs2s_jax.training.parallel import check_pmap, compile_steps, in_use
 from convs2s_jax.training.run.compilations import shared
 from convs2s_jax.training.run.config import AnyModel, Config, TrainingConfig
 from convs2s_jax.training.run.tasks.task_table import task_of
-from convs2s_jax.training.step import Loss, Step, TrainState, init_state
+from convs2s_jax.training.step import Batch, Loss, LossSums, Step, TrainState, init_state
 
 
 def abstract_batch(mesh: Mesh, *, rows: int, src: int, tgt: int) -> Batch:

@@ -9,7 +9,6 @@ from jax.sharding import Mesh
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.nn.types import Tree
-from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.background_compiler import ProgramsAhead
 from convs2s_jax.training.run.checkpoints import checkpoint, position_file
@@ -23,7 +22,7 @@ from convs2s_jax.training.run.reports.measures import Profile, WallClock
 from convs2s_jax.training.run.reports.reports import Reports
 from convs2s_jax.training.run.selection import Best
 from convs2s_jax.training.schedule import ScheduleState
-from convs2s_jax.training.step import Step
+from convs2s_jax.training.step import Batch, LossSums, Step
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,6 @@ from convs2s_jax.data import loader, plan
 from convs2s_jax.data.shapes import Shape
 from convs2s_jax.nn.types import Array, Tree
 from convs2s_jax.training import dispatch, schedule
-from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.run import run_folder, selection
 from convs2s_jax.training.run.background_compiler import CompileRequest
 from convs2s_jax.training.run.checkpoints import checkpoint, restoring
@@ -28,7 +27,7 @@ from convs2s_jax.training.run.programs import merged_kernels
 from convs2s_jax.training.run.selection import LOSS, Scores
 from convs2s_jax.training.run.session import Position, Session, check_data
 from convs2s_jax.training.run.tasks.task_table import task_of
-from convs2s_jax.training.step import TrainState
+from convs2s_jax.training.step import Batch, LossSums, TrainState
 
 BEHIND = 2
 """Number of batches that the host may run ahead of the device."""

@@ -17,13 +17,12 @@ from convs2s_jax.core.tokens import PAD
 from convs2s_jax.data import vocabulary
 from convs2s_jax.interop import fairseq
 from convs2s_jax.nn import weight_norm
-from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.checkpoints import derived_workdir
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.programs import compile_configured
-from convs2s_jax.training.step import update
+from convs2s_jax.training.step import Batch, update
 from tests import golden as cases
 from tests import tiny
 from tests.helpers import drills_but

@@ -13,10 +13,9 @@ from convs2s_jax.models import execution as execution_module
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.convs2s import ConvDecoderConfig, ConvEncoderConfig, ConvLayer
 from convs2s_jax.models.execution import ExecutionConfig
-from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.run.config import TrainingConfig
 from convs2s_jax.training.run.programs import compile_configured, loss_of
-from convs2s_jax.training.step import gradients
+from convs2s_jax.training.step import Batch, gradients
 from tests.helpers import drills_but
 from tests.meshes import mesh_of
 from tests.states import first_state

@@ -16,10 +16,9 @@ from jax.sharding import Mesh
 from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training import flops
-from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.run.config import Traced
 from convs2s_jax.training.run.programs import abstract_key, placed, places
-from convs2s_jax.training.step import Loss, Step, StepSums, gradients
+from convs2s_jax.training.step import Batch, Loss, LossSums, Step, StepSums, gradients
 
 Activity = Literal["compute", "input", "validation", "checkpoint", "compile", "other"]
 """What the host does, or waits for.

@@ -23,12 +23,12 @@ from convs2s_jax.models import classifier
 from convs2s_jax.models.classifier import ClassifierConfig, ClassifierParams
 from convs2s_jax.nn.types import Key
 from convs2s_jax.search.classify import classify
-from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.loss import cross_entropy
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.inputs import Split
 from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.processes.interrupts import Interrupts
+from convs2s_jax.training.step import Batch, LossSums
 
 
 def init(key: Key, cfg: ClassifierConfig, *, source: int, target: int) -> ClassifierParams:

@@ -12,11 +12,11 @@ from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.models.classifier import ClassifierConfig
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.nn.types import Key, Tree
-from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.run.config import AnyModel, Config
 from convs2s_jax.training.run.inputs import Split
 from convs2s_jax.training.run.processes.interrupts import Interrupts
 from convs2s_jax.training.run.tasks import classification_task, translation_task
+from convs2s_jax.training.step import Batch, LossSums
 
 M = TypeVar("M", contravariant=True)
 """Config of the model: `kind` names its task, `max_source` and `max_target` are the maximum lengths in tokens."""

@@ -10,7 +10,6 @@ import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training import mesh as meshes
-from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.parallel import compile_steps
 from convs2s_jax.training.run.config import Traced
 from convs2s_jax.training.run.loop import train
@@ -30,7 +29,7 @@ from convs2s_jax.training.run.reports.measures import (
     device_memory,
     peak_flops,
 )
-from convs2s_jax.training.step import StepSums
+from convs2s_jax.training.step import Batch, LossSums, StepSums
 from tests import tiny
 from tests.helpers import drills_but
 

@@ -15,11 +15,11 @@ from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.metrics import labels
 from convs2s_jax.models.classifier import AnyFeatures, ClassifierConfig, logits
 from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.tasks import classification_task, translation_task
 from convs2s_jax.training.run.tasks.task_table import TASKS, task_of
+from convs2s_jax.training.step import Batch
 from tests import tiny
 
 VOCABULARIES = {"source": 24, "target": 4 + 6}
