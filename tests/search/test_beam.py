@@ -101,18 +101,6 @@ def test_any_model_equals_the_loops(name, stop, seed, sharpness, max_lengths):
         assert_same(hypotheses(result, b), beam_search(tables[b], cfg, m, patience=stop == "exact"))
 
 
-def test_greedy_takes_the_best_symbol_each_time():
-    cfg = SearchConfig(beam_size=1, min_length=0, stop="fairseq")
-    result = run(cfg)
-    for b, m in enumerate(MAX_LENGTHS):
-        history = [EOS, EOS]
-        while len(history) == 2 or history[-1] != EOS:
-            logits = TABLES[b][history[-2], history[-1]].copy()
-            logits[PAD] = -np.inf
-            history.append(EOS if len(history) - 2 == m else int(logits.argmax()))
-        assert hypotheses(result, b)[0][0] == tuple(history[2:])
-
-
 @pytest.mark.parametrize("name", OPTIONS)
 def test_no_live_hypothesis_that_could_still_enter_is_given_up(name):
     """The stopping rule against a list of all lengths a live hypothesis may end at."""
@@ -163,13 +151,6 @@ def test_each_sentence_alone_equals_the_batch(stop):
         jax.tree.map(lambda x, y: np.testing.assert_array_equal(x[0], y[b]), alone, together)  # noqa: B023
 
 
-def test_order_of_sentences_changes_nothing():
-    order = np.array([3, 1, 5, 0, 4, 2])
-    together = run(SearchConfig())
-    shuffled = run(SearchConfig(), order, np.array(MAX_LENGTHS)[order])
-    jax.tree.map(lambda x, y: np.testing.assert_array_equal(x[order], y), together, shuffled)
-
-
 @pytest.mark.drill
 def test_jit_changes_nothing():
     cfg = SearchConfig(unk_penalty=-1.0)
@@ -190,13 +171,6 @@ def test_longer_buffer_changes_nothing():
     np.testing.assert_array_equal(short.scores, long.scores)
 
 
-def test_log_probabilities_may_stand_for_logits():
-    given_logits = run(SearchConfig())
-    given_log_probs = run(SearchConfig(), tables=np.asarray(jax.nn.log_softmax(TABLES)))
-    np.testing.assert_array_equal(given_logits.tokens, given_log_probs.tokens)
-    np.testing.assert_allclose(given_logits.scores, given_log_probs.scores, rtol=1e-5)
-
-
 def test_search_stops_when_all_sentences_are_done():
     """A model that ends at once takes one step, however long the buffer is."""
     steps = []
@@ -209,14 +183,6 @@ def test_search_stops_when_all_sentences_are_done():
     jax.block_until_ready(search(step, cfg, (), jnp.zeros((1, 1)), request([100]), limit=101, chunk=1))
     jax.effects_barrier()
     assert len(steps) == 1
-
-
-def test_unfinishable_places_stay_empty():
-    """At length 0 there is one hypothesis, whatever the beam."""
-    result = run(SearchConfig(beam_size=7))
-    b = MAX_LENGTHS.index(0)
-    np.testing.assert_array_equal(result.lengths[b], [1] + [0] * 6)
-    assert (np.asarray(result.scores[b, 1:]) == -np.inf).all()
 
 
 def test_numbers_that_are_none_are_never_chosen():

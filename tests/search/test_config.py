@@ -25,6 +25,15 @@ from convs2s_jax.search.options import search_options
         ({"max_length_a": 0.0, "max_length_b": 0}, "max_length_a is 0 and max_length_b is 0: .* raise one"),
         ({"max_length_a": 0.0, "max_length_b": -1}, "max_length_a is 0 and max_length_b is -1: .* raise one"),
         ({"stop": "never"}, "stop is 'never'; available: exact, fairseq"),
+        ({"lm_weight": -0.1}, r"lm_weight is -0\.1: .*use 0 \(none\) or more"),
+        ({"length_penalty_kind": "log"}, "length_penalty_kind is 'log'; available: gnmt, power"),
+        ({"top_p": 0.0, "sampling": True}, "top_p is 0.0: .* above 0"),
+        ({"top_p": 1.5, "sampling": True}, "top_p is 1.5: .* at most 1"),
+        ({"top_k": 4}, "top_k is 4 without sampling"),
+        ({"top_p": 0.5}, "top_p is 0.5 without sampling"),
+        ({"sampling": True, "diverse_groups": 5}, "diverse_groups is 5 with sampling"),
+        ({"diverse_groups": 2}, "diverse_groups is 2 with a beam_size of 5: groups have the same size; use a divisor"),
+        ({"diverse_groups": 0}, "diverse_groups is 0 with a beam_size of 5"),
     ],
 )
 def test_nonsense_is_refused(values, message):

@@ -1,14 +1,11 @@
 """Phrases that must occur: always there, whatever the model thinks of them."""
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from convs2s_jax.core.tokens import EOS, PAD
-from convs2s_jax.search import variations
+from convs2s_jax.core.tokens import EOS
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.ids import Sizes
 from convs2s_jax.search.request import request
@@ -125,34 +122,3 @@ def test_search_equals_dynamic_beam_allocation_in_loops(seed, width):
         e.tokens for e in expected
     ]
     np.testing.assert_allclose(found.scores[0, : len(expected)], [e.score for e in expected], rtol=1e-5)
-
-
-def test_banks_take_turns():
-    totals = jnp.array([[-1.0, -2.0, -3.0, -4.0, -jnp.inf, -5.0]])
-    banks = jnp.array([[0, 0, 0, 1, 2, 2]])
-    assert variations.round_robin_order(totals, banks).tolist() == [[0, 3, 5, 1, 2, 4]]
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_matched_is_the_longest_beginning_that_was_spelt(seed):
-    random = np.random.default_rng(seed)
-    phrases = random.integers(4, 6, (1, 3, 4))
-    phrases[0, 1, 2:] = PAD
-    recent = random.integers(4, 6, (1, 7, 4))
-    ours = jax.device_get(jax.jit(variations.matched)(recent, phrases))
-    for x in range(7):
-        for c in range(3):
-            phrase = [v for v in phrases[0, c] if v != PAD]
-            text = recent[0, x].tolist()
-            expected = max(j for j in range(len(phrase) + 1) if text[len(text) - j :] == phrase[:j])
-            assert ours[0, x, c] == expected
-
-
-@pytest.mark.drill
-def test_without_phrases_it_is_plain_search():
-    table = trigram_table(3, V)
-    cfg = SearchConfig(beam_size=3)
-    _, constrained = search(table, cfg, None, None)
-    plain, empty = (_search(table, cfg, request([LONGEST], None, phrases)) for phrases in (None, [[()]]))
-    np.testing.assert_allclose(plain.scores[0, 0], constrained.scores[0, 0], rtol=1e-6)
-    np.testing.assert_array_equal(plain.tokens, empty.tokens)

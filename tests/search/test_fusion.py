@@ -7,12 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from convs2s_jax.core.errors import UserError
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.convs2s import ConvDecoderConfig, ConvLayer
 from convs2s_jax.models.kinds import NoEncoderConfig
-from convs2s_jax.search import beam, rules
+from convs2s_jax.search import rules
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.options import search_options
 from convs2s_jax.search.request import request
@@ -69,23 +68,6 @@ def test_a_narrow_search_is_the_procedure_in_loops(weight):
         assert_same(hypotheses(found, b), beam_search(tables, cfg, LONGEST, patience=True))
 
 
-def test_a_symbol_that_a_model_rules_out_is_ruled_out():
-    logits = jnp.asarray([[0.0, -jnp.inf, 1.0]])
-    fused = rules.log_probabilities(
-        rules.Fused(model=logits, lm=logits[:, ::-1]), search_options(SearchConfig(lm_weight=0.5))
-    )
-    p = np.log(1 / (1 + np.e)), np.log(np.e / (1 + np.e))
-    np.testing.assert_allclose(fused, [[p[0] + 0.5 * p[1], -np.inf, p[1] + 0.5 * p[0]]], rtol=1e-6)
-
-
-def test_at_weight_0_the_language_model_says_nothing():
-    """Not even where it rules a symbol out."""
-    logits = jnp.asarray([[0.0, -1.0, 1.0]])
-    fused = rules.Fused(model=logits, lm=jnp.asarray([[0.0, 2.0, -jnp.inf]]))
-    numbers = search_options(SearchConfig())
-    np.testing.assert_array_equal(rules.log_probabilities(fused, numbers), rules.log_probabilities(logits, numbers))
-
-
 @pytest.mark.parametrize("weight", [0.0, 0.4])
 def test_the_derivative_by_the_weight_is_the_language_models_score(weight):
     """It was NaN where a symbol that the language model rules out stands beside."""
@@ -96,6 +78,11 @@ def test_the_derivative_by_the_weight_is_the_language_models_score(weight):
         numbers = search_options(SearchConfig(lm_weight=0.1)).replace(lm_weight=weight)
         return jnp.sum(rules.log_probabilities(rules.Fused(model=model, lm=lm), numbers)[0, :2])
 
+    options = search_options(SearchConfig(lm_weight=0.1)).replace(lm_weight=weight)
+    fused = rules.log_probabilities(rules.Fused(model=model, lm=lm), options)
+    log_probs, log_lm = (np.asarray(jax.nn.log_softmax(x)) for x in (model, lm))
+    said = np.where(weight == 0, 0, weight * log_lm) if weight else 0.0
+    np.testing.assert_allclose(fused, log_probs + said, rtol=1e-6)  # at weight 0, the language model says nothing
     expected = np.sum(np.asarray(jax.nn.log_softmax(lm))[0, :2])
     np.testing.assert_allclose(jax.grad(best)(jnp.float32(weight)), expected, rtol=1e-6)
     np.testing.assert_allclose(jax.jvp(best, (jnp.float32(weight),), (jnp.float32(1),))[1], expected, rtol=1e-6)
@@ -159,33 +146,3 @@ def test_a_language_model_writes_for_empty_sources_and_goes_on_from_prefixes(lm)
     read = score(lm, LM, cfg, [[4, 5]] * 6, texts)
     for a, b in zip(read, again, strict=True):
         np.testing.assert_allclose(a.best.token_scores, b.best.token_scores, rtol=1e-4, atol=2e-5)
-
-
-def test_a_weight_for_a_step_without_a_language_model_is_refused():
-    with pytest.raises(ValueError, match=r"^lm_weight is above 0, but the step returns no logits of a language model"):
-        beam.beam_search(
-            lambda _memory, cache, last: (jnp.zeros((len(last), 5)), cache),
-            SearchConfig(beam_size=2, lm_weight=0.5),
-            memory=(),
-            cache=jnp.zeros(2),
-            request=request([3]),
-            limit=4,
-        )
-
-
-def test_a_weight_without_a_language_model_is_refused(lm):
-    with pytest.raises(ValueError, match=r"lm_weight is 0\.5, but there is only one model: pass the language model as"):
-        translate(lm, LM, dataclasses.replace(SEARCH, lm_weight=0.5), [()])
-    with pytest.raises(
-        ValueError, match=r"lm_weight is 0\.5, but the last model reads a source: pass a language model"
-    ):
-        translate((lm, fresh(1)), (LM, MODEL), dataclasses.replace(SEARCH, lm_weight=0.5), [()])
-    with pytest.raises(UserError, match=r"^lm_weight is -0\.1: .*use 0 \(none\) or more"):
-        SearchConfig(lm_weight=-0.1)
-
-
-def test_a_language_model_without_a_weight_is_refused(lm):
-    """It would be a member of an ensemble with a model that reads a source."""
-    for call in (lambda *given: translate(*given, SOURCES), lambda *given: score(*given, SOURCES, SOURCES)):
-        with pytest.raises(ValueError, match="lm_weight is 0, but one of the models is a language model"):
-            call((fresh(0), lm), (MODEL, LM), SEARCH)

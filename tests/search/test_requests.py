@@ -10,10 +10,9 @@ import pytest
 
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.search import keys
-from convs2s_jax.search.batching import Batching, max_output_length
+from convs2s_jax.search.batching import Batching
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.generate import force
-from convs2s_jax.search.ids import Sizes
 from convs2s_jax.search.options import search_options
 from convs2s_jax.search.request import request
 from convs2s_jax.search.translate import score, translate
@@ -135,13 +134,6 @@ def test_force_has_the_scores_of_score_and_the_gradient_of_the_loss(params):
     np.testing.assert_allclose(mapped[1], [t.best.score for t in warm], rtol=1e-5)
 
 
-def test_force_refuses_what_does_not_fit(params):
-    with pytest.raises(ValueError, match=r"^src has 1 rows and tgt has 2: each row is a sentence pair$"):
-        force(params, MODEL, SEARCH, jnp.array([[5, 2]]), jnp.array([[5, 2]] * 2))
-    with pytest.raises(ValueError, match="params has 2 entries and cfg 1: pass one config"):
-        force([params, params], MODEL, SEARCH, jnp.array([[5, 2]]), jnp.array([[5, 2]]))
-
-
 @pytest.mark.drill
 def test_prefixes_and_phrases_are_kept(params):
     prefixes = [RANDOM.integers(4, VOCABULARY, i % 3) for i in range(len(SOURCES))]
@@ -151,26 +143,6 @@ def test_prefixes_and_phrases_are_kept(params):
         for candidate in translation.candidates:
             assert candidate.tokens[: len(prefix)].tolist() == prefix.tolist()
             assert all(phrase[0] in candidate.tokens for phrase in wanted)
-
-
-def test_what_does_not_fit_is_refused(params):
-    assert max_output_length((MODEL,), SEARCH, 3) == 5
-    with pytest.raises(
-        ValueError, match="sentence 1: prefix and phrases have 6 tokens, but its translation has at most 5"
-    ):
-        translate(params, MODEL, SEARCH, [[5], [5, 6]], prefixes=[[], [4, 4]], phrases=[[], [[7, 8, 9], [4]]])
-    with pytest.raises(ValueError, match="got 2 sources, 1 prefixes"):
-        translate(params, MODEL, SEARCH, [[5], [5]], prefixes=[[4]])
-    drawn = dataclasses.replace(SEARCH, sampling=True)
-    with pytest.raises(ValueError, match=r"^batching.min_axes has room for 1 phrases, which work with plain"):
-        translate(
-            params,
-            MODEL,
-            drawn,
-            [[5]],
-            key=jax.random.key(0),
-            batching=Batching(min_axes=Sizes(prefix=0, phrases=1, phrase=1)),
-        )
 
 
 @pytest.mark.drill
@@ -200,12 +172,6 @@ def test_samples_are_functions_of_key_and_number(params):
     assert len({tuple(t.best.tokens.tolist()) for t in again}) > 4, "each number has its own noise"
     other = translate(params, MODEL, cfg, [SOURCES[0]] * 9, key=jax.random.key(4))
     assert [t.best.tokens.tolist() for t in again] != [t.best.tokens.tolist() for t in other]
-
-
-@pytest.mark.drill
-def test_one_device_may_be_named(params):
-    device = jax.devices()[2]
-    same(translate(params, MODEL, SEARCH, SOURCES[:3], devices=[device]), translate(params, MODEL, SEARCH, SOURCES[:3]))
 
 
 def test_targets_longer_than_their_sources_are_scored(params):

@@ -14,7 +14,7 @@ from convs2s_jax.models import encoder_decoder
 from convs2s_jax.search import shortlist as shortlists
 from convs2s_jax.search.batching import Batching
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.shortlist import Shortlist, full_shortlist, union_size
+from convs2s_jax.search.shortlist import Shortlist, union_size
 from convs2s_jax.search.translate import translate
 from tests.helpers import drills_but
 from tests.search.test_fusion import LM
@@ -156,24 +156,6 @@ def test_prefixes_and_phrases_may_have_words_outside_the_shortlist(params, small
         assert tokens[0] == words[0]
         assert words[1] in tokens[1:]
         assert {*tokens} <= {*allowed(source), *words.tolist()}
-
-
-def test_samples_with_a_shortlist_are_refused(params):
-    with pytest.raises(ValueError, match="shortlist with sampling: samples are drawn from the whole vocabulary; leave"):
-        translate(params, MODEL, SearchConfig(sampling=True), SOURCES, shortlist=LEXICON)
-
-
-def test_a_shortlist_of_another_vocabulary_is_refused(params):
-    """Words beyond the kernel counted as its last one."""
-    V = LEXICON.size
-    with pytest.raises(
-        ValueError, match=rf"^the shortlist is for {V + 1} target words, but the models have {V}: use one"
-    ):
-        translate(params, MODEL, SEARCH, SOURCES, shortlist=full_shortlist(V + 1))
-    short = dataclasses.replace(LEXICON, offsets=LEXICON.offsets[:-1])
-    words = len(LEXICON.offsets) - 1
-    with pytest.raises(ValueError, match=rf"^the shortlist is for {words - 1} source words, but a model has {words}: "):
-        translate(params, MODEL, SEARCH, SOURCES, shortlist=short)
 
 
 def test_unions_have_few_sizes_with_little_to_spare():

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from convs2s_jax.search import beam
 from convs2s_jax.search.beam import strategy_of
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.hypotheses import EXACT, StoppingRule
@@ -196,35 +195,3 @@ def test_options_name_their_strategy():
 def test_what_a_strategy_cannot_serve_is_refused(values, asked, message):
     with pytest.raises(ValueError, match=message):
         toy_search(TABLES, SearchConfig(**values), request([3], **asked), limit=4, languages=[0])
-
-
-def test_plain_search_refuses_phrases_that_it_would_not_meet():
-    options, asked = search_options(SearchConfig()), request([3], None, [[(4,)]])
-    with pytest.raises(ValueError, match="phrases work with"):
-        compiled(TABLES, np.arange(1), asked, options, strategy=PLAIN, limit=4)
-
-
-def test_a_search_by_its_options_takes_phrases_numbers_and_a_strategy_of_ones_own():
-    cfg = SearchConfig(beam_size=2, length_penalty=0.3)
-    longer = dataclasses.replace(cfg, length_penalty=2.0)
-    plain, bound = request([LONGEST] * 2), request([LONGEST] * 2, None, [[(5,)], [(4,)]])
-
-    def by_options(asked, search=cfg, **more):
-        step, cache = trigram_step(TABLES), trigram_cache(np.arange(2), 2)
-        return beam.beam_search(step, search, memory=(), cache=cache, request=asked, limit=LONGEST + 1, **more)
-
-    def toy(cfg, asked):
-        return toy_search(TABLES, cfg, asked, limit=LONGEST + 1)
-
-    expected = [toy(cfg, plain), toy(cfg, bound), toy(longer, plain), found(OWN, cfg)]
-    ours = [
-        by_options(plain),
-        by_options(bound),
-        by_options(plain, search=search_options(longer)),
-        by_options(plain, strategy=OWN),
-    ]
-    for one, other in zip(ours, expected, strict=True):
-        np.testing.assert_array_equal(one.tokens, other.tokens)
-        np.testing.assert_allclose(one.scores, other.scores, rtol=1e-6)
-    for i, one in enumerate(ours[1:], start=1):  # each of the four is another result
-        assert not np.array_equal(one.scores, ours[0].scores), i
