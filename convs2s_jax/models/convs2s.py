@@ -238,24 +238,16 @@ class ConvEncoderParams:
 
 
 @struct.dataclass
-class ConvDecoderParams:
-    """Parameters of the decoder.
+class ConvDecoderParams(ConvEncoderParams):
+    """Parameters of the decoder: those of an encoder, whose last map is to the O features, and the softmax layer.
 
     Attributes:
-      embedding: embedding of target tokens.
-      map_in: the linear map [E -> C] to the channels of the first layer.
-      blocks: the layers.
-      map_out: the linear map to the O features.
       output: the softmax layer [O -> V], or only its bias [V] if the kernel is the embedding table.
       tables: of the first layer, from `precompute`; None otherwise, and if its convolution depends on its input
         (dynamic), has a dilation, or would have tables that are too large.
       maps_source: whether `prepare` maps the source for each layer, as after `precompute`; static.
     """
 
-    embedding: Embedding
-    map_in: Affine
-    blocks: tuple[ConvBlock, ...]
-    map_out: Affine
     output: Affine | Array
     tables: Tables | None = None
     maps_source: bool = struct.field(pytree_node=False, default=False)

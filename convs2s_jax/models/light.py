@@ -135,10 +135,77 @@ class FeedForward:
     norm: LayerNorm
 
 
-def init_embedding(key: Key, cfg: LightConfig, vocabulary: int, dim: int) -> Embedding:
-    """Initialise both tables with entries ~ N(0, 1 / sqrt(E))."""
+@struct.dataclass
+class SourceAttention:
+    """Parameters of the source attention, the second sublayer of a decoder's layer.
+
+    Attributes:
+      heads: the multi-head attention.
+      norm: layer norm of the sublayer.
+    """
+
+    heads: Multihead
+    norm: LayerNorm
+
+
+@struct.dataclass
+class LightBlock:
+    """Parameters of one layer: its sublayers.
+
+    Attributes:
+      convolution: the sublayer that reads the sequence itself.
+      attention: the `SourceAttention` of a decoder; None in an encoder.
+      feed_forward: the feed-forward sublayer.
+    """
+
+    convolution: LightConvolution
+    attention: Any
+    feed_forward: FeedForward
+
+
+@struct.dataclass
+class LightParams:
+    """Parameters of an encoder or a decoder.
+
+    Attributes:
+      embedding: embedding of source or target tokens.
+      blocks: the layers.
+      norm: the final layer norm of a pre-norm stack; None for post-norm sublayers.
+      output_kernel: kernel [E, V] of a decoder's softmax, which has no bias; None if it is the embedding table.
+    """
+
+    embedding: Embedding
+    blocks: tuple[LightBlock, ...]
+    norm: LayerNorm | None
+    output_kernel: Array | None = None
+
+    @property
+    def output(self) -> Affine | Array:
+        """The softmax layer as `nn.output.layer` reads it, with a bias of zeros."""
+        if self.output_kernel is None:
+            return jnp.zeros(len(self.embedding.table))
+        return Affine(w=self.output_kernel, b=jnp.zeros(self.output_kernel.shape[1]))
+
+
+def init(key: Key, cfg: LightConfig, vocabulary: int, dim: int, *, attends: bool) -> LightParams:
+    """Initialise the embeddings ~ N(0, 1 / sqrt(E)) and the layers as in fairseq, for V = vocabulary and E = dim.
+
+    The second key is for the softmax layer of a decoder.
+    """
+    parts = 3 if attends else 2
+    keys = jax.random.split(key, parts * len(cfg.layers) + parts - 1)
     rows = cfg.max_positions if cfg.positions == "learned" else None
-    return embedding.init(key, vocabulary, dim, rows, std=dim**-0.5)
+
+    def block(width: int, keys: Key) -> LightBlock:
+        attention = SourceAttention(multihead.init(keys[1], dim), layer_norm.init(dim)) if attends else None
+        feed_forward = init_feed_forward(keys[parts - 1], cfg, dim)
+        return LightBlock(init_convolution(keys[0], cfg, width, dim), attention, feed_forward)
+
+    return LightParams(
+        embedding=embedding.init(keys[0], vocabulary, dim, rows, std=dim**-0.5),
+        blocks=tuple(block(width, keys[parts * (i + 1) - 1 :]) for i, width in enumerate(cfg.layers)),
+        norm=layer_norm.init(dim) if cfg.norm_before else None,
+    )
 
 
 def embed(params: Embedding, cfg: LightConfig, tokens: Array, start: Array | None = None) -> Array:
@@ -218,51 +285,12 @@ class LightEncoderConfig(LightConfig, EncoderConfig):
     """Encoder of lightweight or dynamic convolutions; seven layers in the paper."""
 
 
-@struct.dataclass
-class LightEncoderBlock:
-    """Parameters of one layer: its two sublayers.
-
-    Attributes:
-      convolution: the first.
-      feed_forward: the second.
-    """
-
-    convolution: LightConvolution
-    feed_forward: FeedForward
+def init_encoder(key: Key, cfg: LightEncoderConfig, vocabulary: int, dim: int, _rate: float) -> LightParams:
+    """Initialise parameters. They do not depend on dropout."""
+    return init(key, cfg, vocabulary, dim, attends=False)
 
 
-@struct.dataclass
-class LightEncoderParams:
-    """Parameters of the encoder.
-
-    Attributes:
-      embedding: embedding of source tokens.
-      blocks: the layers.
-      norm: the final layer norm of a pre-norm stack; None for post-norm sublayers.
-    """
-
-    embedding: Embedding
-    blocks: tuple[LightEncoderBlock, ...]
-    norm: LayerNorm | None
-
-
-def init_encoder(key: Key, cfg: LightEncoderConfig, vocabulary: int, dim: int, _rate: float) -> LightEncoderParams:
-    """Initialise parameters as in fairseq: V = vocabulary, E = dim. They do not depend on dropout."""
-    keys = jax.random.split(key, 2 * len(cfg.layers) + 1)
-    return LightEncoderParams(
-        embedding=init_embedding(keys[0], cfg, vocabulary, dim),
-        blocks=tuple(
-            LightEncoderBlock(
-                convolution=init_convolution(keys[2 * i + 1], cfg, width, dim),
-                feed_forward=init_feed_forward(keys[2 * i + 2], cfg, dim),
-            )
-            for i, width in enumerate(cfg.layers)
-        ),
-        norm=layer_norm.init(dim) if cfg.norm_before else None,
-    )
-
-
-def encode(params: LightEncoderParams, cfg: LightEncoderConfig, src: Array, options: Options) -> Memory:
+def encode(params: LightParams, cfg: LightEncoderConfig, src: Array, options: Options) -> Memory:
     """Encode source tokens into a memory whose keys and values are both the output of the last layer.
 
     Padding is set to zero before each convolution, so it acts like the end of the sentence. Dropout is applied to the
@@ -271,7 +299,7 @@ def encode(params: LightEncoderParams, cfg: LightEncoderConfig, src: Array, opti
     mask, rate = src != PAD, options.rate
     keys = split_key(options.key, len(cfg.layers) + 1)
 
-    def layer(block: LightEncoderBlock, width: int, x: Array, key: Key | None) -> Array:
+    def layer(block: LightBlock, width: int, x: Array, key: Key | None) -> Array:
         k = split_key(key, 4)
         conv, ffn = block.convolution, block.feed_forward
         w, z = taps_and_input(conv, cfg, sublayer_input(conv.norm, cfg, x), k[0], mask)
@@ -326,77 +354,16 @@ class LightDecoderConfig(LightConfig, DecoderConfig):
         return tuple(f"layer {i + 1}" for i in range(len(self.layers)))
 
 
-@struct.dataclass
-class SourceAttention:
-    """Parameters of the source attention, the second sublayer.
-
-    Attributes:
-      heads: the multi-head attention.
-      norm: layer norm of the sublayer.
-    """
-
-    heads: Multihead
-    norm: LayerNorm
+def init_decoder(key: Key, cfg: LightDecoderConfig, vocabulary: int, dim: int, _rate: float) -> LightParams:
+    """Initialise parameters. They do not depend on dropout."""
+    params = init(key, cfg, vocabulary, dim, attends=True)
+    if cfg.tied_output:
+        return params
+    kernel_key = jax.random.split(key, 3 * len(cfg.layers) + 2)[1]
+    return dataclasses.replace(params, output_kernel=dim**-0.5 * jax.random.normal(kernel_key, (dim, vocabulary)))
 
 
-@struct.dataclass
-class LightDecoderBlock:
-    """Parameters of one layer: its three sublayers.
-
-    Attributes:
-      convolution: the sublayer that reads the target.
-      attention: the sublayer that reads the source.
-      feed_forward: the feed-forward sublayer.
-    """
-
-    convolution: LightConvolution
-    attention: SourceAttention
-    feed_forward: FeedForward
-
-
-@struct.dataclass
-class LightDecoderParams:
-    """Parameters of the decoder.
-
-    Attributes:
-      embedding: embedding of target tokens.
-      blocks: the layers.
-      norm: the final layer norm of a pre-norm stack; None for post-norm sublayers.
-      output_kernel: kernel [E, V] of the softmax, which has no bias; None if it is the embedding table.
-    """
-
-    embedding: Embedding
-    blocks: tuple[LightDecoderBlock, ...]
-    norm: LayerNorm | None
-    output_kernel: Array | None
-
-    @property
-    def output(self) -> Affine | Array:
-        """The softmax layer as `nn.output.layer` reads it, with a bias of zeros."""
-        if self.output_kernel is None:
-            return jnp.zeros(len(self.embedding.table))
-        return Affine(w=self.output_kernel, b=jnp.zeros(self.output_kernel.shape[1]))
-
-
-def init_decoder(key: Key, cfg: LightDecoderConfig, vocabulary: int, dim: int, _rate: float) -> LightDecoderParams:
-    """Initialise parameters as in fairseq: V = vocabulary, E = dim. They do not depend on dropout."""
-    keys = jax.random.split(key, 3 * len(cfg.layers) + 2)
-    return LightDecoderParams(
-        embedding=init_embedding(keys[0], cfg, vocabulary, dim),
-        blocks=tuple(
-            LightDecoderBlock(
-                convolution=init_convolution(keys[3 * i + 2], cfg, width, dim),
-                attention=SourceAttention(heads=multihead.init(keys[3 * i + 3], dim), norm=layer_norm.init(dim)),
-                feed_forward=init_feed_forward(keys[3 * i + 4], cfg, dim),
-            )
-            for i, width in enumerate(cfg.layers)
-        ),
-        norm=layer_norm.init(dim) if cfg.norm_before else None,
-        output_kernel=None if cfg.tied_output else dim**-0.5 * jax.random.normal(keys[1], (dim, vocabulary)),
-    )
-
-
-def prepare(params: LightDecoderParams, cfg: LightDecoderConfig, memory: Memory) -> Memory:
+def prepare(params: LightParams, cfg: LightDecoderConfig, memory: Memory) -> Memory:
     """Project the source for the attention of each layer, once for all steps and hypotheses.
 
     The keys of the result are the `SourceHeads` of each layer, and there are no values.
@@ -407,7 +374,7 @@ def prepare(params: LightDecoderParams, cfg: LightDecoderConfig, memory: Memory)
     return dataclasses.replace(memory, keys=tuple(heads), values=(), prepared=True)
 
 
-def init_cache(params: LightDecoderParams, cfg: LightDecoderConfig, _memory: Memory, rows: int) -> Cache:
+def init_cache(params: LightParams, cfg: LightDecoderConfig, _memory: Memory, rows: int) -> Cache:
     """Create the cache before the first token, with zero histories, so that the first steps see zeros on the left."""
     dtype = params.blocks[0].convolution.map_in.w.dtype
     histories = tuple(jnp.zeros((rows, width - 1, cfg.conv_dim), dtype) for width in cfg.layers)
@@ -415,7 +382,7 @@ def init_cache(params: LightDecoderParams, cfg: LightDecoderConfig, _memory: Mem
 
 
 def advance(
-    params: LightDecoderParams, cfg: LightDecoderConfig, memory: Memory, cache: Cache, tokens: Array, options: Options
+    params: LightParams, cfg: LightDecoderConfig, memory: Memory, cache: Cache, tokens: Array, options: Options
 ) -> tuple[Array, tuple[Array, ...], Cache]:
     """Read target tokens and return features, the attention of each layer (the mean of its heads) and the next cache.
 
@@ -428,7 +395,7 @@ def advance(
     """
     keys, rate = split_key(options.key, len(cfg.layers) + 1), options.rate
 
-    def layer(block: LightDecoderBlock, history: Array, source: SourceHeads, x: Array, key: Key | None) -> Any:
+    def layer(block: LightBlock, history: Array, source: SourceHeads, x: Array, key: Key | None) -> Any:
         k = split_key(key, 6)
         conv, attention, ffn = block.convolution, block.attention, block.feed_forward
         w, z = taps_and_input(conv, cfg, sublayer_input(conv.norm, cfg, x), k[0])
