@@ -1,6 +1,5 @@
 """Opening a run: everything is read and checked before the workdir changes, except for its lock and its cache."""
 
-import contextlib
 import dataclasses
 import os
 import shutil
@@ -259,10 +258,8 @@ def prepare_only(cfg: Config, workdir: Path, tell: Tell) -> None:
     with locked(workdir):
         _check_workdir(workdir, cfg)
         run = prepare(cfg, workdir, tell)
-        for place in reversed(run_folder.finished(run_folder.checkpoints(workdir)).values()):
-            with contextlib.suppress(OSError, ValueError):
-                check_data(run, position_file.read(place))
-                break
+        if saved := position_file.newest(workdir):
+            check_data(run, saved)
         if found := learned_folder(workdir, run.vocabularies):
             tell(
                 f"vocabularies: {found} (until this run trains, others can use them with --config.data.vocabulary.dir)"

@@ -84,15 +84,11 @@ def write(
 def check_continues(workdir: Path) -> None:
     """Refuse to train from an averaged checkpoint: its optimiser state is the initial one, and it was never validated.
 
-    A checkpoint that cannot be read is left to `restoring`.
-
     Raises:
       UserError: the newest checkpoint of the workdir is an average.
     """
-    for place in [*run_folder.finished(run_folder.checkpoints(workdir)).values()][-1:]:
-        with contextlib.suppress(ValueError, OSError):
-            check(
-                AVERAGED not in position_file.read(place),
-                f"--workdir={workdir} contains an average of checkpoints, from which training cannot continue: "
-                f"start a run in another workdir with --config.training.finetune_from={workdir}",
-            )
+    if AVERAGED in position_file.newest(workdir):
+        raise UserError(
+            f"--workdir={workdir} contains an average of checkpoints, from which training cannot continue: "
+            f"start a run in another workdir with --config.training.finetune_from={workdir}"
+        )

@@ -63,14 +63,18 @@ def read(folder: Path) -> dict[str, Any]:
     return {**content, "digests": digests}
 
 
-def known_splits(workdir: Path) -> Mapping[str, int | str | None]:
-    """Return fingerprints of "train", "valid" and "test" from the newest readable checkpoint that stores them.
-
-    Without such a checkpoint the result is empty.
-    """
+def newest(workdir: Path) -> dict[str, Any]:
+    """The record of the newest checkpoint that can be read; empty without one. Raises UserError as `read`."""
     for place in reversed(run_folder.finished(run_folder.checkpoints(workdir)).values()):
-        with contextlib.suppress(ValueError, OSError, UserError):
-            record = read(place)
-            if (found := record.get("data")) is not None:
-                return {"train": int(found), **record.get("held_out", {})}
+        with contextlib.suppress(ValueError, OSError):
+            return read(place)
+    return {}
+
+
+def known_splits(workdir: Path) -> Mapping[str, int | str | None]:
+    """Return fingerprints of "train", "valid" and "test" from the newest readable checkpoint, {} without them."""
+    with contextlib.suppress(UserError):
+        record = newest(workdir)
+        if record.get("data") is not None:
+            return {"train": int(record["data"]), **record.get("held_out", {})}
     return {}
