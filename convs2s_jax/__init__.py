@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from convs2s_jax.search.config import SearchConfig
     from convs2s_jax.search.generate import force
     from convs2s_jax.search.options import search_options
-    from convs2s_jax.search.request import request
+    from convs2s_jax.search.requests import request
     from convs2s_jax.search.translate import score, translate
     from convs2s_jax.training.loss import loss
     from convs2s_jax.training.mesh import MeshConfig, row_shards
@@ -126,7 +126,7 @@ _PLACES = {
     "register_convolution": "models.convolutions.register_convolution",
     "register_decoder": "models.config.register_decoder",
     "register_encoder": "models.config.register_encoder",
-    "request": "search.request.request",
+    "request": "search.requests.request",
     "row_shards": "training.mesh.row_shards",
     "score": "search.translate.score",
     "shardings": "training.sharding.shardings",

@@ -16,7 +16,8 @@ from convs2s_jax.core.config import check, record
 from convs2s_jax.core.rows import pad_rows, round_up
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.ids import NO_AXES, Sizes
+from convs2s_jax.search.options import search_options
+from convs2s_jax.search.requests import NO_AXES, Sizes
 
 T = TypeVar("T")
 
@@ -241,3 +242,9 @@ def grouped(plan: Sequence[Bucket], devices: Sequence[jax.Device] | None) -> tup
         else:
             groups.append([bucket])
     return mesh, [group + [group[0]._replace(indices=())] * (size - len(group)) for group in groups]
+
+
+def same_program(one: SearchConfig, other: SearchConfig) -> bool:
+    """Return whether two searches differ in traced numbers only, so that neither compiles what the other has."""
+    structures: list[Any] = [jax.tree.structure(search_options(cfg)) for cfg in (one, other)]
+    return bool(structures[0] == structures[1])

@@ -32,7 +32,6 @@ from convs2s_jax.search.hypotheses import (
     Hypotheses,
     StoppingRule,
     finish,
-    merge_groups,
     pick,
     trace,
 )
@@ -40,7 +39,7 @@ from convs2s_jax.search.options import SearchOptions, checked_options
 from convs2s_jax.search.request import Request, check_request
 from convs2s_jax.search.rules import SPECIAL, Fused
 from convs2s_jax.search.strategies import PLAIN, Candidates, SearchStep, State, Strategy
-from convs2s_jax.search.variations import CONSTRAINED, DIVERSE, SAMPLED
+from convs2s_jax.search.variations import CONSTRAINED, DIVERSE, SAMPLED, merge_groups
 
 StepMemory = Any
 """A pytree whose leaves have the B sentences on axis 0: the constant inputs of a step."""
@@ -48,10 +47,8 @@ StepCache = Any
 """A pytree whose leaves have the N rows on axis 0."""
 StepFunction = Callable[[StepMemory, StepCache, Array], tuple[Array | Fused, StepCache]]
 Coverage = Callable[[StepMemory, StepCache], Array]
-PHASES = 2
-"""Number of batch sizes, each half of the previous one; the step is compiled once for each (docs/decisions.md)."""
 LEAST_ROWS = 8
-"""Minimum batch size."""
+"""Minimum size of the smaller batch that the second half of the sentences continues in."""
 
 
 @dataclass(frozen=True)
@@ -190,8 +187,16 @@ def beam_search(
         scores=jnp.full((B, W), -jnp.inf, jnp.float32),
         token_scores=jnp.zeros((B, W, limit), jnp.float32),
     )
-    sizes = [B >> i for i in range(PHASES) if i == 0 or (B >> i >= LEAST_ROWS and chunk < limit)]
-    return _finish_all(fixed, batch, nothing, sizes)
+    half = B // 2 if B // 2 >= LEAST_ROWS and chunk < limit else 0
+    batch = _run(fixed, batch, half)
+    found = _collected(fixed, batch, nothing)
+    if not half:
+        return found
+
+    def rest(batch: SearchBatch) -> Hypotheses:
+        return _collected(fixed, _run(fixed, _compact(batch, half), 0), found)
+
+    return lax.cond(jnp.any(_alive(batch)), rest, lambda _: found, batch)
 
 
 def strategy_of(options: SearchOptions, *, phrases: bool = False) -> Strategy:
@@ -242,27 +247,12 @@ def _first(search: Search, batch: SearchBatch) -> SearchBatch:
     return replace(batch, beams=after, chosen=jax.tree.map(lambda x, y: x.at[0].set(y), batch.chosen, new))
 
 
-def _finish_all(search: Search, batch: SearchBatch, found: Hypotheses, sizes: list[int]) -> Hypotheses:
-    """Search a batch of the first of `sizes`; once enough sentences are done, continue in a batch of the next size.
-
-    Args:
-      search: the constants of the search.
-      batch: the sentences to search.
-      found: hypotheses of all sentences, of which those of the batch are updated.
-      sizes: batch sizes, in descending order.
-    """
-    smaller = sizes[1:]
-    batch = _run(search, batch, smaller[0] if smaller else 0)
-    chosen = jax.tree.map(lambda x: x[: search.limit], batch.chosen)
-    new = merge_groups(trace(batch.beams.finished, chosen), search.options.groups)
-    found = jax.tree.map(lambda x, y: x.at[batch.indices].set(y), found, new)
-    if not smaller:
-        return found
-
-    def rest(batch: SearchBatch) -> Hypotheses:
-        return _finish_all(search, _compact(batch, smaller[0]), found, smaller)
-
-    return lax.cond(jnp.any(_alive(batch)), rest, lambda _: found, batch)
+def _collected(search: Search, batch: SearchBatch, found: Hypotheses) -> Hypotheses:
+    """Return the hypotheses of all sentences, with those of a batch updated to what it has finished so far."""
+    new = trace(batch.beams.finished, jax.tree.map(lambda x: x[: search.limit], batch.chosen))
+    if search.options.groups > 1:
+        new = merge_groups(new, search.options.groups)
+    return jax.tree.map(lambda x, y: x.at[batch.indices].set(y), found, new)
 
 
 def _run(search: Search, batch: SearchBatch, smaller: int) -> SearchBatch:

@@ -189,15 +189,6 @@ def trace(finished: Finished, chosen: BackPointers) -> Hypotheses:
     return Hypotheses(tokens, last + 1, finished.scores, scores)
 
 
-def merge_groups(found: Hypotheses, groups: int) -> Hypotheses:
-    """Merge the hypotheses of the groups of each sentence, [R = B * G, H, ...] -> [B, W = G * H, ...], best first."""
-    if groups == 1:
-        return found
-    together = jax.tree.map(lambda x: x.reshape(x.shape[0] // groups, -1, *x.shape[2:]), found)
-    order = jnp.argsort(-together.scores, axis=-1, stable=True)
-    return jax.tree.map(lambda x: jnp.take_along_axis(x, order.reshape(order.shape + (1,) * (x.ndim - 2)), 1), together)
-
-
 def pick(x: Array, index: Array) -> Array:
     """Select elements of the last axis by index."""
     return jnp.take_along_axis(x, index, axis=-1, mode="promise_in_bounds")

@@ -82,12 +82,6 @@ def search_options(cfg: SearchConfig) -> SearchOptions:
     )
 
 
-def same_program(one: SearchConfig, other: SearchConfig) -> bool:
-    """Return whether two searches differ in traced numbers only, so that neither compiles what the other has."""
-    structures: list[Any] = [jax.tree.structure(search_options(cfg)) for cfg in (one, other)]
-    return bool(structures[0] == structures[1])
-
-
 def checked_options(search: SearchConfig | SearchOptions) -> SearchOptions:
     """Return the options of a config, or given ones in their dtypes. The values of traced numbers are not checked.
 

@@ -1,19 +1,12 @@
 """Requests: length bounds, prefixes, phrases and keys per sentence, in addition to the search options for all."""
 
-from collections.abc import Sequence
-
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from convs2s_jax.core.errors import shown
-from convs2s_jax.core.rows import Tokens
-from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.core.tokens import BOS, EOS, PAD, SPECIAL
 from convs2s_jax.nn import struct
-from convs2s_jax.nn.types import Key
-from convs2s_jax.search import ids
-from convs2s_jax.search.keys import checked_keys
 
 
 @struct.dataclass
@@ -34,49 +27,6 @@ class Request:
     keys: Array | None = None
 
 
-def request(
-    max_lengths: Sequence[int] | np.ndarray | Array,
-    prefixes: Sequence[Tokens] | Array | None = None,
-    phrases: Sequence[Sequence[Tokens]] | Array | None = None,
-    keys: Key | np.ndarray | None = None,
-    *,
-    axes: ids.Sizes | None = None,
-) -> Request:
-    """Build a request from lists of different lengths, padded to the given axes or to those of `ids.sizes`.
-
-    JAX arrays, including traced ones, are used as they are: max_lengths [B], prefixes [B, P], phrases [B, C, K],
-    keys [B]. If there is a single key, the index of each sentence is folded into it.
-
-    Raises:
-      ValueError, TypeError: there is not one of each per sentence, lengths and tokens are not integers, or a length is
-        negative or does not fit into 32 bits.
-    """
-    if not np.ndim(max_lengths):
-        raise ValueError(f"max_lengths is {max_lengths}: expected one length per sentence")
-    B = len(max_lengths)
-    for name, given in (("prefixes", prefixes), ("lists of phrases", phrases)):
-        if given is not None and not isinstance(given, Array) and len(given) != B:
-            raise ValueError(f"got {len(given)} {name} for {B} sentences: pass one per sentence, which may be empty")
-    empty = [()] * B
-    texts = ids.as_ids("its prefix", empty if prefixes is None or isinstance(prefixes, Array) else prefixes)
-    wanted = ids.as_phrases(empty if phrases is None or isinstance(phrases, Array) else phrases)
-    rows = ids.padded(texts, wanted, axes or ids.sizes(texts, wanted))
-    arrays = {
-        "max_lengths": max_lengths if isinstance(max_lengths, Array) else np.asarray(max_lengths),
-        "prefixes": prefixes if isinstance(prefixes, Array) else rows[0],
-        "phrases": phrases if isinstance(phrases, Array) else rows[1],
-    }
-    for rank, (name, array) in enumerate(arrays.items(), 1):
-        if array.ndim != rank or array.shape[0] != B:
-            raise ValueError(f"{name} has shape {array.shape}: expected {rank} axes with one row per sentence, {B}")
-        if array.size and not jnp.issubdtype(array.dtype, jnp.integer):
-            raise TypeError(f"{name} has dtype {array.dtype}: expected integers, such as int32")
-    _check_lengths(arrays["max_lengths"])
-    drawn = None if keys is None else checked_keys(keys, B)
-    # device_put without a compilation, unlike jnp.asarray
-    return Request(**jax.device_put({name: x.astype(np.int32) for name, x in arrays.items()}), keys=drawn)
-
-
 def check_request(request: Request, vocabulary: int, limit: int) -> None:
     """Reject arrays of a request that no hypothesis of `limit` symbols can meet, unless they are traced.
 
@@ -89,12 +39,12 @@ def check_request(request: Request, vocabulary: int, limit: int) -> None:
         within = np.cumsum(rows[..., ::-1] != PAD, axis=-1)[..., ::-1] > 0  # up to the last token
         wrong = within & ((rows < 0) | (rows >= vocabulary) | (rows == PAD) | (rows == EOS))
         for at in np.argwhere(wrong)[:1]:
-            raise ids.wrong_id(name, int(at[0]), int(rows[tuple(at)]), vocabulary)
+            raise wrong_id(name, int(at[0]), int(rows[tuple(at)]), vocabulary)
         counts.append((rows, within.sum(axis=-1)))
     if isinstance(request.max_lengths, jax.core.Tracer):
         return
     lengths = np.asarray(request.max_lengths)
-    _check_lengths(lengths)
+    check_lengths(lengths)
     (prefixes, P), (phrases, K) = counts
     for i, room in enumerate(np.minimum(lengths, limit - 1).tolist()):
         prefix = prefixes[i, : P[i]]
@@ -113,7 +63,16 @@ def _joined(prefix: np.ndarray, phrase: np.ndarray) -> int:
     return max(P, next(ends) + K)
 
 
-def _check_lengths(lengths: np.ndarray | Array) -> None:
+def check_lengths(lengths: np.ndarray | Array) -> None:
     """Reject maximum lengths that are negative or do not fit into 32 bits, unless they are on a device."""
     if isinstance(lengths, np.ndarray) and lengths.size and not 0 <= lengths.min() <= lengths.max() < 2**31:
         raise ValueError(f"max_lengths is {shown(lengths.tolist())}: use numbers of tokens from 0 to 2^31 - 1")
+
+
+def wrong_id(name: str, sentence: int, token: int, vocabulary: int) -> ValueError:
+    """Return the error for an id that `name` of a sentence cannot contain."""
+    what = f"sentence {sentence}: {name} contains id {token}"
+    if not 0 <= token < vocabulary:
+        return ValueError(f"{what}: the vocabulary has ids from 0 to {vocabulary - 1}")
+    rule = "it never occurs in text" if token == BOS else "pass ids without the end symbol and padding"
+    return ValueError(f"{what}, which is {SPECIAL[token]}: {rule}")

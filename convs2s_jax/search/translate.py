@@ -36,9 +36,8 @@ from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.ensemble import ModelConfigs, Models, members_of, source_sizes, target_size
 from convs2s_jax.search.generate import generate, scores_of
 from convs2s_jax.search.hypotheses import Hypotheses
-from convs2s_jax.search.ids import Sizes, as_ids, as_phrases, check_ids, check_required, is_list, sizes
 from convs2s_jax.search.options import SearchOptions, search_options
-from convs2s_jax.search.request import request
+from convs2s_jax.search.requests import Sizes, as_ids, as_phrases, check_ids, check_required, is_list, request, sizes
 from convs2s_jax.search.shortlist import Shortlist, batch_constraints_of
 from convs2s_jax.search.strategies import Strategy
 

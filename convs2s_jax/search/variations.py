@@ -14,7 +14,7 @@ from jax import Array, lax
 
 from convs2s_jax.core.tokens import BOS, EOS, PAD
 from convs2s_jax.nn import struct
-from convs2s_jax.search.hypotheses import FAIRSEQ
+from convs2s_jax.search.hypotheses import FAIRSEQ, Hypotheses
 from convs2s_jax.search.options import SearchOptions
 from convs2s_jax.search.request import Request
 from convs2s_jax.search.strategies import Candidates, SearchStep, Strategy, no_phrases
@@ -86,6 +86,13 @@ def diverse(step: SearchStep) -> Candidates:
         times = times.at[sentence, tokens].add(chosen.astype(times.dtype))
     totals, beams, tokens = (jnp.stack(x, axis=1).reshape(R, 2 * H) for x in zip(*results, strict=True))
     return Candidates(totals, beams, tokens)
+
+
+def merge_groups(found: Hypotheses, groups: int) -> Hypotheses:
+    """Merge the hypotheses of the groups of each sentence, [R = B * G, H, ...] -> [B, W = G * H, ...], best first."""
+    together = jax.tree.map(lambda x: x.reshape(x.shape[0] // groups, -1, *x.shape[2:]), found)
+    order = jnp.argsort(-together.scores, axis=-1, stable=True)
+    return jax.tree.map(lambda x: jnp.take_along_axis(x, order.reshape(order.shape + (1,) * (x.ndim - 2)), 1), together)
 
 
 @struct.dataclass

@@ -9,10 +9,9 @@ from convs2s_jax.core import local_copies
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import Tell
 from convs2s_jax.search import keys, shortlist
-from convs2s_jax.search.batching import Batching, max_output_length, widths_up_to
+from convs2s_jax.search.batching import Batching, max_output_length, same_program, widths_up_to
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.ids import NO_AXES, Sizes
-from convs2s_jax.search.options import same_program
+from convs2s_jax.search.requests import NO_AXES, Sizes
 from convs2s_jax.serving.options import Allowed, ServeOptions
 from convs2s_jax.translation import arguments, shortlists, translator
 from convs2s_jax.translation.jobs.options import overridden

@@ -14,7 +14,7 @@ from convs2s_jax.search import beam
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.hypotheses import EXACT, Finished
 from convs2s_jax.search.options import search_options
-from convs2s_jax.search.request import request
+from convs2s_jax.search.requests import request
 from convs2s_jax.search.rules import Fused
 from convs2s_jax.search.top import top
 from tests.helpers import drills_but

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from convs2s_jax.core.tokens import EOS
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.ids import Sizes
-from convs2s_jax.search.request import request
+from convs2s_jax.search.requests import Sizes, request
 from tests.search.exhaustive import (
     CompileRequest,
     _found,

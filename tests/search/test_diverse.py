@@ -5,7 +5,7 @@ import pytest
 
 from convs2s_jax.core.tokens import EOS
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.request import request
+from convs2s_jax.search.requests import request
 from tests.search.exhaustive import _found, rank, symbol_scores, toy_search, trigram_table
 
 V, LONGEST = 8, 6

@@ -14,7 +14,7 @@ from convs2s_jax.models.kinds import NoEncoderConfig
 from convs2s_jax.search import rules
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.options import search_options
-from convs2s_jax.search.request import request
+from convs2s_jax.search.requests import request
 from convs2s_jax.search.translate import score, translate
 from tests.helpers import drills_but
 from tests.search.exhaustive import beam_search, exhaustive, search, trigram_cache, trigram_step, trigram_table

@@ -15,7 +15,7 @@ from convs2s_jax.nn import weight_norm
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.generate import generate
 from convs2s_jax.search.options import search_options
-from convs2s_jax.search.request import request
+from convs2s_jax.search.requests import request
 from convs2s_jax.translation.translator import load
 from tests.helpers import drills_but
 from tests.interop.fairseq import examples

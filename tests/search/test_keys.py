@@ -7,7 +7,7 @@ import pytest
 
 from convs2s_jax.nn.dropout import threefry
 from convs2s_jax.search import keys
-from convs2s_jax.search.request import request
+from convs2s_jax.search.requests import request
 from convs2s_jax.training.run.compilations import CompileCounter
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from convs2s_jax.core.tokens import UNK
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.request import request
+from convs2s_jax.search.requests import request
 from tests.helpers import drills_but
 from tests.search.exhaustive import (
     CompileRequest,

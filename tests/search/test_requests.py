@@ -14,7 +14,7 @@ from convs2s_jax.search.batching import Batching
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.generate import force
 from convs2s_jax.search.options import search_options
-from convs2s_jax.search.request import request
+from convs2s_jax.search.requests import request
 from convs2s_jax.search.translate import score, translate
 from convs2s_jax.training.loss import loss
 from convs2s_jax.training.step import Batch

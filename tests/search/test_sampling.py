@@ -8,7 +8,7 @@ import pytest
 from convs2s_jax.core.tokens import BOS, EOS
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.options import search_options
-from convs2s_jax.search.request import request
+from convs2s_jax.search.requests import request
 from convs2s_jax.search.variations import keep
 from tests.helpers import drills_but
 from tests.search.exhaustive import exhaustive, symbol_scores, toy_search, trigram_table

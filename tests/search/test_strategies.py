@@ -11,7 +11,7 @@ from convs2s_jax.search.beam import strategy_of
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.hypotheses import EXACT, StoppingRule
 from convs2s_jax.search.options import search_options
-from convs2s_jax.search.request import request
+from convs2s_jax.search.requests import request
 from convs2s_jax.search.strategies import PLAIN, Candidates, Strategy
 from convs2s_jax.search.top import top
 from convs2s_jax.search.variations import CONSTRAINED, DIVERSE, SAMPLED

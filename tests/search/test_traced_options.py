@@ -10,10 +10,11 @@ import pytest
 from jax import lax
 
 from convs2s_jax.search import rules
+from convs2s_jax.search.batching import same_program
 from convs2s_jax.search.beam import beam_search as search_by_options
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.options import SearchOptions, checked_options, same_program, search_options
-from convs2s_jax.search.request import request
+from convs2s_jax.search.options import SearchOptions, checked_options, search_options
+from convs2s_jax.search.requests import request
 from convs2s_jax.search.top import top_of_logits
 from tests.helpers import drills_but
 from tests.search.exhaustive import beam_search, compiled, toy_search, trigram_table

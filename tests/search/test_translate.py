@@ -22,7 +22,7 @@ from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.ensemble import members_of
 from convs2s_jax.search.generate import force, generate
 from convs2s_jax.search.options import search_options
-from convs2s_jax.search.request import request
+from convs2s_jax.search.requests import request
 from convs2s_jax.search.translate import lowerings, score, translate
 from convs2s_jax.training.run.compilations import CompileCounter
 

@@ -13,8 +13,7 @@ from convs2s_jax.search.batching import Batching
 from convs2s_jax.search.beam import beam_search
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.generate import force
-from convs2s_jax.search.ids import Sizes
-from convs2s_jax.search.request import request
+from convs2s_jax.search.requests import Sizes, request
 from convs2s_jax.search.shortlist import full_shortlist
 from convs2s_jax.search.translate import score, translate
 from tests.search.test_fusion import LM

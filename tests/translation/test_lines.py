@@ -29,14 +29,6 @@ def found(translator):
     return library.translate(translator, TextRequest(SEARCH, LINES, nbest=3))
 
 
-@pytest.mark.drill
-def test_the_best_does_not_depend_on_nbest(translator, lines, found):
-    for one, several in zip(library.translate(translator, TextRequest(SEARCH, lines)), found, strict=True):
-        assert one.hypotheses == several.hypotheses[:1]
-        assert [h.score for h in several.hypotheses] == sorted((h.score for h in several.hypotheses), reverse=True)
-    assert {len(result.hypotheses) for result in found} == {1, 3}
-
-
 def test_results_keep_the_lines(found, lines):
     assert [(r.line, r.source) for r in found] == list(enumerate(lines))
     for result in found:
@@ -100,19 +92,6 @@ def test_unknown_words_are_replaced_by_aligned_source_words(translator, lines):
         assert all(part in before.source for part in after.best.text.split())
     assert named[5].best.text.split() == ["NORGE"] * len(replaced[5].best.text.split())
     assert replaced[5].best.text.split()
-
-
-def test_without_attention_nothing_is_aligned(translator, lines, found):
-    for result, full in zip(
-        library.translate(translator, TextRequest(SEARCH, lines, attention=False)), found, strict=True
-    ):
-        assert result.best.alignment == ()
-        assert result.best.text == full.best.text
-
-
-def test_wishes_are_as_many_as_lines(translator):
-    with pytest.raises((ValueError, UserError), match="1 sources, 2 prefixes"):
-        library.translate(translator, TextRequest(SEARCH, ["a"], prefix=["a", "b"]))
 
 
 JAPANESE = [

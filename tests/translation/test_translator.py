@@ -78,22 +78,6 @@ def test_an_ensemble_has_the_mean_of_the_probabilities(trained, other, sources):
         np.testing.assert_allclose(np.exp(mean), (np.exp(a) + np.exp(b)) / 2, rtol=1e-5)
 
 
-def test_methods_give_what_the_functions_give_with_the_search_of_the_run(translator, sources):
-    run, own = translator.cfg.search, dataclasses.replace(translator.cfg.search, length_penalty=0.3)
-    asked = {"nbest": 2, "prefix": ["5", "", "Norwegen"]}
-    scored = translator.score(sources, TARGETS)
-    assert scored == library.translate(translator, TextRequest(run, sources, targets=TARGETS))
-    assert translator.translate(sources, **asked) == library.translate(translator, TextRequest(run, sources, **asked))
-    assert (
-        translator.score(sources, TARGETS, search=own)
-        == library.translate(translator, TextRequest(own, sources, targets=TARGETS))
-        != scored
-    )
-    assert translator.translate(sources, search=own, **asked) == library.translate(
-        translator, TextRequest(own, sources, **asked)
-    )
-
-
 def test_methods_hand_each_argument_on(translator, monkeypatch):
     monkeypatch.setattr(module, "translate", lambda _, request: request)
     texts = {"prefix": ["5"], "constraints": [["5"]]}

@@ -28,7 +28,7 @@ from convs2s_jax.search.batching import max_output_length, widths_up_to
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.generate import generate
 from convs2s_jax.search.options import search_options
-from convs2s_jax.search.request import request
+from convs2s_jax.search.requests import request
 from convs2s_jax.translation import translator
 from convs2s_jax.translation.jobs.options import overridden
 from convs2s_jax.translation.trained import Steps

@@ -1,15 +1,21 @@
-"""Token ids as a caller passes them, in lists of different lengths: converted to arrays, checked, and padded."""
+"""Requests and token ids as a caller passes them, in lists of different lengths: converted, checked, and padded."""
 
 from collections.abc import Iterable, Sequence
 from numbers import Integral
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from convs2s_jax.core.config import record
 from convs2s_jax.core.errors import shown
 from convs2s_jax.core.rows import Tokens, pad_rows, round_up
-from convs2s_jax.core.tokens import BOS, EOS, PAD, SPECIAL
+from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.nn.types import Key
+from convs2s_jax.search.keys import checked_keys
+from convs2s_jax.search.request import Request, check_lengths, wrong_id
 
 _NO_IDS = np.zeros(0, np.int32)
 
@@ -47,6 +53,49 @@ def padded(
     B, shape = len(prefixes), (axes.phrases, axes.phrase)
     rows = [pad_rows((phrase for phrase in each if len(phrase)), shape, end=False) for each in phrases]
     return pad_rows(prefixes, (B, axes.prefix), end=False), np.reshape(rows, (B, *shape)).astype(np.int32)
+
+
+def request(
+    max_lengths: Sequence[int] | np.ndarray | Array,
+    prefixes: Sequence[Tokens] | Array | None = None,
+    phrases: Sequence[Sequence[Tokens]] | Array | None = None,
+    keys: Key | np.ndarray | None = None,
+    *,
+    axes: Sizes | None = None,
+) -> Request:
+    """Build a request from lists of different lengths, padded to the given axes or to those of `sizes`.
+
+    JAX arrays, including traced ones, are used as they are: max_lengths [B], prefixes [B, P], phrases [B, C, K],
+    keys [B]. If there is a single key, the index of each sentence is folded into it.
+
+    Raises:
+      ValueError, TypeError: there is not one of each per sentence, lengths and tokens are not integers, or a length is
+        negative or does not fit into 32 bits.
+    """
+    if not np.ndim(max_lengths):
+        raise ValueError(f"max_lengths is {max_lengths}: expected one length per sentence")
+    B = len(max_lengths)
+    for name, given in (("prefixes", prefixes), ("lists of phrases", phrases)):
+        if given is not None and not isinstance(given, Array) and len(given) != B:
+            raise ValueError(f"got {len(given)} {name} for {B} sentences: pass one per sentence, which may be empty")
+    empty = [()] * B
+    texts = as_ids("its prefix", empty if prefixes is None or isinstance(prefixes, Array) else prefixes)
+    wanted = as_phrases(empty if phrases is None or isinstance(phrases, Array) else phrases)
+    rows = padded(texts, wanted, axes or sizes(texts, wanted))
+    arrays = {
+        "max_lengths": max_lengths if isinstance(max_lengths, Array) else np.asarray(max_lengths),
+        "prefixes": prefixes if isinstance(prefixes, Array) else rows[0],
+        "phrases": phrases if isinstance(phrases, Array) else rows[1],
+    }
+    for rank, (name, array) in enumerate(arrays.items(), 1):
+        if array.ndim != rank or array.shape[0] != B:
+            raise ValueError(f"{name} has shape {array.shape}: expected {rank} axes with one row per sentence, {B}")
+        if array.size and not jnp.issubdtype(array.dtype, jnp.integer):
+            raise TypeError(f"{name} has dtype {array.dtype}: expected integers, such as int32")
+    check_lengths(arrays["max_lengths"])
+    drawn = None if keys is None else checked_keys(keys, B)
+    # device_put without a compilation, unlike jnp.asarray
+    return Request(**jax.device_put({name: x.astype(np.int32) for name, x in arrays.items()}), keys=drawn)
 
 
 def is_list(x: Any) -> bool:
@@ -99,15 +148,6 @@ def check_ids(name: str, rows: Iterable[tuple[int, np.ndarray]], vocabulary: int
     at = int(wrong.argmax())
     i, token = [i for i, row in numbered for _ in row][at], int(ids[at])
     raise wrong_id(name, i, token, vocabulary)
-
-
-def wrong_id(name: str, sentence: int, token: int, vocabulary: int) -> ValueError:
-    """Return the error for an id that `name` of a sentence cannot contain."""
-    what = f"sentence {sentence}: {name} contains id {token}"
-    if not 0 <= token < vocabulary:
-        return ValueError(f"{what}: the vocabulary has ids from 0 to {vocabulary - 1}")
-    rule = "it never occurs in text" if token == BOS else "pass ids without the end symbol and padding"
-    return ValueError(f"{what}, which is {SPECIAL[token]}: {rule}")
 
 
 def check_required(prefixes: Sequence[np.ndarray], phrases: Sequence[Sequence[np.ndarray]], vocabulary: int) -> None:
