@@ -385,7 +385,7 @@ data/symbols.py  data/test_vocabulary.py -k by_name
 - (-item[1], item[0])
 + -item[1]
 vocabulary: special symbols in a text are recognised
-data/symbols.py  data/test_vocabulary.py -k special_ids_are_skipped
+data/symbols.py  data/test_vocabulary.py -k dictionary_of_fairseq
 - if symbol not in reserved}
 + }
 BPE: the last of two equal merges counts
