@@ -13,7 +13,6 @@ tensorflow_datasets = pytest.importorskip("tensorflow_datasets")
 from convs2s_jax.core.errors import UserError  # noqa: E402
 from convs2s_jax.data import corpora, parallel_text, tfds  # noqa: E402
 from convs2s_jax.data.config import DataConfig  # noqa: E402
-from convs2s_jax.training.run.prepare import prepare  # noqa: E402
 from tests import tiny  # noqa: E402
 
 EXAMPLES = {
@@ -86,21 +85,6 @@ def test_its_files_tell_a_text_and_its_sides_from_others(folder, tmp_path):
     for path in copy.rglob("*train*"):
         path.write_bytes(path.read_bytes() + b"\0")
     assert found != corpora.checksums(config(copy), "train")
-
-
-def test_a_second_start_reads_no_training_example(folder, tmp_path, monkeypatch):
-    cfg = tiny.config(
-        **{f"data__{name}": value for name, value in {"corpus": "tfds:phrases", "tfds_dir": str(folder)}.items()},
-        data__vocabulary={"kind": "words", "min_count": 1},
-        data__src="de",
-        data__tgt="en",
-    )
-    splits, original = [], tfds.read
-    monkeypatch.setattr(tfds, "read", lambda name, split, **more: splits.append(split) or original(name, split, **more))
-    first, second = (prepare(cfg, tmp_path / "run", lambda _: None) for _ in range(2))
-    assert splits.count("train") == 1
-    assert np.array_equal(first.train.tgt.tokens, second.train.tgt.tokens)
-    assert second.train.text.files == first.train.text.files == ()
 
 
 @pytest.mark.parametrize("piece", [1, 2, 3])

@@ -12,7 +12,7 @@ from convs2s_jax.core.tokens import BOS, EOS, PAD, SPECIAL, UNK
 from convs2s_jax.data import bpe_codes, pieces, vocabulary
 from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.corpora import ParallelText
-from convs2s_jax.data.symbols import Labels, Vocabulary, Words, load_labels, word_list
+from convs2s_jax.data.symbols import Labels, Vocabulary, Words, word_list
 from convs2s_jax.data.text_files import read_lines
 from tests.data.vocabularies import CONFIGS, ODD, SRC, TEXT, TGT, build
 from tests.stores import bucket  # noqa: F401  (a fixture)
@@ -307,12 +307,6 @@ def test_a_file_that_was_edited_on_purpose_counts_without_the_checksums(tmp_path
         vocabulary.load(tmp_path)
     (tmp_path / "checksums.json").unlink()
     assert vocabulary.load(tmp_path).src.symbols == ("a",)
-
-
-def test_many_labels_are_read_in_time(tmp_path):
-    """Each was compared with all before it."""
-    (tmp_path / "tgt.labels").write_text("".join(f"{i}\n" for i in range(100_000)))
-    assert load_labels(tmp_path / "tgt.labels").size == 100_004
 
 
 def test_vocabularies_in_a_store_are_those_of_a_folder(bucket, tmp_path):  # noqa: F811
