@@ -1,12 +1,12 @@
 """Compile time and memory of the gradients of a batch:  python benchmarks/compile.py [CONFIG ...]
 
-Each configuration is lowered and compiled from shapes alone, so nothing large is allocated. Layers are unrolled, or
-scanned if they are equal, each with and without rematerialisation. A training run compiles the gradients once per batch
-shape. The last rows of a model are the optimiser's update and the initial state, which it compiles once. With
-`--ways default` the rows are the programs that the first update waits for. `--optimizers nesterov adam` adds such last
-rows for each of these optimisers. With --repeats, whole updates are also run in turn and timed. Memory is XLA's plan:
-arguments (parameters and batch) and temporary buffers. CPU time varies less than wall-clock time on a shared machine.
-For devices that need not be attached, use `convs2s scale plan`.
+Each configuration is lowered and compiled from shapes alone, so nothing large is allocated, with and without
+rematerialisation. A training run compiles the gradients once per batch shape. The last rows of a model are the
+optimiser's update and the initial state, which it compiles once. With `--ways default` the rows are the programs that
+the first update waits for. `--optimizers nesterov adam` adds such last rows for each of these optimisers. With
+--repeats, whole updates are also run in turn and timed. Memory is XLA's plan: arguments (parameters and batch) and
+temporary buffers. CPU time varies less than wall-clock time on a shared machine. For devices that need not be attached,
+use `convs2s scale plan`.
 """
 
 import argparse
@@ -33,12 +33,9 @@ from convs2s_jax.training.step import Batch
 CONFIGS = Path(__file__).parents[1] / "configs"
 PRESETS = ["iwslt_de_en", "wmt_en_ro", "wmt_en_de", "wmt_en_fr"]
 WAYS = {
-    "unrolled": ExecutionConfig(scan_layers=0),
-    "products": ExecutionConfig(scan_layers=0, convolution="products"),
+    "products": ExecutionConfig(convolution="products"),
     "default": ExecutionConfig(),
-    "scanned": ExecutionConfig(scan_layers=2),
-    "scanned, remat": ExecutionConfig(scan_layers=2, remat="block"),
-    "unrolled, remat": ExecutionConfig(scan_layers=0, remat="block"),
+    "remat": ExecutionConfig(remat="block"),
 }
 OPTIMIZERS = {"nesterov": NesterovConfig(), "adam": AdamConfig(), "adamw": AdamWConfig()}
 KEY = jax.random.key(0)

@@ -125,7 +125,7 @@ def extract_kim(params: KimParams, _cfg: KimConfig, src: Array, options: Options
     def pooled(bank: Bank) -> Array:
         width = bank.conv.w.shape[0]
         padded = jnp.pad(x, ((0, 0), (0, width - 1), (0, 0)))
-        c = jax.nn.relu(convolution.dense(bank.conv, padded, options.execution.form(False)))
+        c = jax.nn.relu(convolution.dense(bank.conv, padded, options.execution.form))
         inside = mask & ((left >= width) | (begun == 1))
         return masking.maximum(c, inside)
 

@@ -339,13 +339,13 @@ def encode(params: ConvEncoderParams, cfg: ConvEncoderConfig, src: Array, option
     e = replicate_channels(embed(params.embedding, src).astype(params.map_in.w.dtype))
     e = dropout(e, rate, keys[0])
 
-    def apply(layer: ConvLayer, form: DenseForm, item: Any, outputs: Sequence[Array]) -> tuple[Array, None]:
+    def apply(layer: ConvLayer, item: Any, outputs: Sequence[Array]) -> tuple[Array, None]:
         block, own, k = item
         r = residual(outputs, layer, block.projection)
         x = all_gather_channels(dropout(zero_padding(outputs[-1], mask), rate, k))
-        convolve = own.functions.convolve(block.conv, own, x, form)
+        convolve = own.functions.convolve(block.conv, own, x, options.execution.form)
         y = convolution.centred(convolve, x, (layer.width - 1) * own.dilation)
-        return add_residual(gated(mark_conv_output(y, form)), r), None
+        return add_residual(gated(mark_conv_output(y, options.execution.form)), r), None
 
     items = [
         (block, cfg.convolution.at(i), k) for i, (block, k) in enumerate(zip(params.blocks, keys[1:], strict=True))
@@ -417,7 +417,7 @@ def advance(
             return attention.attend(maps, h, g, memory.keys, memory.values, memory.mask)
         return convs2s_fast.attend_projected(maps, h, g, memory.keys, source, memory.mask)
 
-    def apply(layer: ConvLayer, form: DenseForm, item: Any, outputs: Sequence[Array]) -> tuple[Array, Any]:
+    def apply(layer: ConvLayer, item: Any, outputs: Sequence[Array]) -> tuple[Array, Any]:
         block, own, history, source, k = item
         if tables is not None and isinstance(history, Words):
             y, history = convs2s_fast.convolve(tables, history, words)
@@ -429,14 +429,11 @@ def advance(
             h, a = attend(block.attention, h, source)
         return add_residual(h, residual(outputs, layer, block.projection)), (history, a)
 
-    execution = options.execution
-    if tokens.shape[1] == 1:  # a scan would stack the kernels of its layers at every step (docs/decisions.md)
-        execution = dataclasses.replace(execution, scan_layers=0)
-    own = [cfg.convolution.at(i) for i in range(len(cfg.layers))]
+    own, form = [cfg.convolution.at(i) for i in range(len(cfg.layers))], options.execution.form
     sources = memory.values if memory.prepared else [None] * len(cfg.layers)
     items = list(zip(params.blocks, own, cache.histories, sources, keys[2:], strict=True))
     x = linear(params.map_in, g) if tables is None else convs2s_fast.read(tables, words).astype(g.dtype)
-    x, made = apply_layers(apply, cfg.layers, items, shard_channels(x), execution)
+    x, made = apply_layers(apply, cfg.layers, items, shard_channels(x), options.execution)
     features = dropout(replicate_channels(linear(params.map_out, x)), rate, keys[1])
     after = Cache(length=length_after(cache.length, tokens), histories=tuple(history for history, _ in made))
     return features, tuple(a for _, a in made if a is not None), after
@@ -465,37 +462,9 @@ def add_residual(x: Array, r: Array | None) -> Array:
     return x if r is None else shard_channels((x + r) * SQRT_HALF)
 
 
-Layer = Callable[[ConvLayer, DenseForm, Tree, Sequence[Array]], tuple[Array, Tree]]
-"""One layer: (its entry in the list, the form of its convolution, its item, the outputs of the layers before) -> its
-output, and a tree of further results. The item contains its parameters and further inputs."""
-BoundLayer = Callable[[Tree, Sequence[Array]], tuple[Array, Tree]]
-"""A `Layer` with its first two arguments bound."""
-
-
-def runs(layers: Sequence[ConvLayer], marks: Sequence[Any], shortest: int) -> list[range]:
-    """Split a layer list into single layers and runs of equal adjacent layers, each of which can be one loop.
-
-    All layers of a run have the same channels, width and inputs. Each takes its residual from the layer just below or
-    has none. No later layer takes its residual from inside the run, because a loop only returns its last output.
-
-    Args:
-      layers: the list.
-      marks: one value per layer that must also be equal within a run, such as whether the layer attends.
-      shortest: runs with fewer layers are split into single layers; 0 splits all runs.
-    """
-    size = layer_channels(layers)
-    reached = {i - layer.skip for i, layer in enumerate(layers) if layer.skip > 1}
-    result: list[range] = []
-    for i, layer in enumerate(layers):
-        same = i > 0 and (layer, size[i], marks[i]) == (layers[i - 1], size[i - 1], marks[i - 1])
-        if same and layer.skip <= 1 and i - 1 not in reached:
-            result[-1] = range(result[-1].start, i + 1)
-        else:
-            result.append(range(i, i + 1))
-    parts: list[range] = []
-    for run in result:
-        parts += [run] if shortest and len(run) >= shortest else [range(i, i + 1) for i in run]
-    return parts
+Layer = Callable[[ConvLayer, Tree, Sequence[Array]], tuple[Array, Tree]]
+"""One layer: (its entry in the list, its item, the outputs of the layers before) -> its output, and a tree of further
+results. The item contains its parameters and further inputs."""
 
 
 def apply_layers(
@@ -504,36 +473,23 @@ def apply_layers(
     """Apply all layers to x.
 
     Args:
-      layer: the function of one layer, used inside and outside a loop.
+      layer: the function of one layer.
       layers: the list.
-      items: the third argument of `layer`, for each layer.
+      items: the second argument of `layer`, for each layer.
       x: [B, T, C], input of the first layer.
-      cfg: whether to use loops and recomputation.
+      cfg: whether to recompute activations.
 
     Returns:
       The output of the last layer, and the further results of each layer.
     """
-    outputs: list[Any] = [x]
-    made: list[Tree] = []
-    for run in runs(layers, [jax.tree.structure(item) for item in items], cfg.shortest_loop):
-        scanned = len(run) > 1
-        apply: BoundLayer = partial(layer, layers[run.start], cfg.form(scanned))
-        apply = cfg.with_remat(apply, scanned=scanned)
-        if scanned:
-            stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(items[i] for i in run))
-            x, ys = jax.lax.scan(partial(_body, apply), outputs[-1], stacked)
-            made += [jax.tree.map(itemgetter(i), ys) for i in range(len(run))]
-        else:
-            x, y = apply(items[run.start], outputs)
-            if x.shape[1] > 1:  # later layers read x instead of recomputing it; a single position is cheap
-                x = jax.lax.optimization_barrier(x)
-            made.append(y)
-        outputs += [None] * (len(run) - 1) + [x]
-    return outputs[-1], made
-
-
-def _body(apply: BoundLayer, x: Array, item: Tree) -> tuple[Array, Tree]:
-    return apply(item, [x])
+    outputs, made = [x], list[Tree]()
+    for described, item in zip(layers, items, strict=True):
+        x, further = cfg.with_remat(partial(layer, described))(item, outputs)
+        if x.shape[1] > 1:  # later layers read x instead of recomputing it; a single position is cheap
+            x = jax.lax.optimization_barrier(x)
+        outputs.append(x)
+        made.append(further)
+    return x, made
 
 
 ConvEncoderConfig.functions = EncoderFunctions(init_encoder, encode)

@@ -14,7 +14,6 @@ from convs2s_jax.nn.types import Array
 
 Remat = Literal["none", "block", "dots", "offload"]
 F = TypeVar("F", bound=Callable[..., Any])
-SHORTEST_LOOP = 8
 SOFTMAX_ROWS = 512
 SOFTMAX_ROWS_OF_GPUS = 4096
 MatmulPrecision = Literal["default", "high", "highest"]
@@ -41,43 +40,31 @@ class ExecutionConfig:
     Parameters are the same; results differ at most by rounding.
 
     Attributes:
-      scan_layers: minimum number of adjacent layers of equal shape to compile once, as the body of a `lax.scan`; 0
-        disables loops (docs/decisions.md). None: 8, but no loops for gradients on GPUs, where they are slower,
-        unless mesh.fsdp or mesh.tensor is above 1.
       remat: which activations are saved for gradients; the rest are recomputed, which saves memory (`jax.checkpoint`).
         "none": save all. "block": save the input of each layer. "dots": save outputs of matrix products and
         convolutions. "offload": save outputs of matrix products without batch axes, in host memory (GPU, TPU); this
         recomputes convolutions of the form "xla". In recurrent decoders that attend at each time step, a block is one
         time step. True and False of earlier versions are "block" and "none".
       convolution: how dense convolutions are computed, "xla", "products" or "winograd" (`nn.convolution`). "auto" uses
-        products inside a loop and XLA's convolution elsewhere. There are two exceptions, for gradients on CPUs: in
-        bfloat16 with jax 0.11 and newer, products (docs/decisions.md); otherwise "winograd", which is faster and rounds
-        more (docs/decisions.md), unless `matmul_precision` is set or mesh.tensor is above 1. Other kinds of
-        convolution choose their form themselves.
+        XLA's convolution, except for gradients on CPUs: in bfloat16 with jax 0.11 and newer, products; otherwise
+        "winograd", which is faster and rounds more (docs/decisions.md), unless `matmul_precision` is set or mesh.tensor
+        is above 1. Other kinds of convolution choose their form themselves.
       softmax_rows: maximum number of rows (target tokens of a device) whose scores the softmax layer of a decoder keeps
         at a time, in training. None: 512, which fit in the cache of a CPU, and 4096 on GPUs. A larger number makes
         larger products and uses more memory: 6 bytes for each row and word in bfloat16, 8 in float32.
     """
 
-    scan_layers: int | None = None
     remat: Remat = "none"
     convolution: Literal["auto", "xla", "products", "winograd"] = "auto"
     softmax_rows: int | None = None
 
+    IGNORED = ("scan_layers",)
+
     def __post_init__(self) -> None:
-        check(
-            self.scan_layers in (None, 0) or self.shortest_loop >= 2,
-            f"scan_layers is {self.scan_layers}: a loop has at least two layers; use 2 or more, or 0 to disable loops",
-        )
         check(
             self.softmax_rows is None or self.softmax_rows >= 1,
             f"softmax_rows is {self.softmax_rows}: use 1 or more, or None",
         )
-
-    @property
-    def shortest_loop(self) -> int:
-        """`scan_layers`, or `SHORTEST_LOOP` if it is None."""
-        return SHORTEST_LOOP if self.scan_layers is None else self.scan_layers
 
     @property
     def rows_of_scores(self) -> int:
@@ -105,15 +92,12 @@ class ExecutionConfig:
         same: F = checkpointed
         return same
 
-    def form(self, scanned: bool) -> DenseForm:
-        """Return the form of the convolutions of layers inside or outside a loop."""
-        if self.convolution == "auto":
-            return "products" if scanned else "xla"
-        return self.convolution
+    @property
+    def form(self) -> DenseForm:
+        """The form of dense convolutions, with the default resolved."""
+        return "xla" if self.convolution == "auto" else self.convolution
 
-    def for_gradients(
-        self, platform: str, dtype: str, *, plain: bool = False, sharded: bool = False
-    ) -> "ExecutionConfig":
+    def for_gradients(self, platform: str, dtype: str, *, plain: bool = False) -> "ExecutionConfig":
         """Return the options with defaults resolved for computing gradients on devices of this platform.
 
         Args:
@@ -121,8 +105,6 @@ class ExecutionConfig:
           dtype: dtype of the model.
           plain: whether convolutions have to be plain sums over taps, as "xla" and "products" are. These round less
             and communicate less.
-          sharded: whether the mesh shards kernels in use, or each layer gathers its own. If so, loops stay, since they
-            keep the whole kernels of one layer at a time.
         """
         chosen: dict[str, Any] = {}
         if self.convolution == "auto" and platform == "cpu":
@@ -130,8 +112,6 @@ class ExecutionConfig:
                 chosen["convolution"] = "products"
             elif not plain:
                 chosen["convolution"] = "winograd"
-        if self.scan_layers is None and platform == "gpu" and not sharded:
-            chosen["scan_layers"] = 0
         if self.softmax_rows is None and platform == "gpu":
             chosen["softmax_rows"] = SOFTMAX_ROWS_OF_GPUS
         return dataclasses.replace(self, **chosen)

@@ -52,7 +52,7 @@ def test_there_are_no_parameters_of_a_source_and_nothing_of_it_is_read():
 
 @pytest.mark.parametrize("dtype", drills_but(["float32", "bfloat16"], kept=["float32"]))
 def test_every_parameter_is_trained_and_the_source_changes_nothing(dtype):
-    cfg, params = setup(dtype=dtype, execution={"scan_layers": 2})
+    cfg, params = setup(dtype=dtype)
 
     def gradient(src):
         return jax.jit(jax.grad(lambda p: loss(p, cfg, Batch(src=src, tgt=TGT)).loss))(params)

@@ -15,11 +15,10 @@ from tests.helpers import drills_but
 from tests.models.laws import config, parameters
 
 MODELS = {
-    "scanned": (("conv", "conv"), 2),
-    "convs2s": (("conv", "conv"), 0),
-    "light": (("lightconv", "dynamicconv"), 0),
-    "recurrent": (("gru", "bahdanau"), 0),
-    "slicenet": (("slicenet", "slicenet"), 0),
+    "convs2s": ("conv", "conv"),
+    "light": ("lightconv", "dynamicconv"),
+    "recurrent": ("gru", "bahdanau"),
+    "slicenet": ("slicenet", "slicenet"),
 }
 
 
@@ -37,8 +36,7 @@ BATCH = Batch(
 
 def setup(name):
     """The loss of a model, a point and a direction among its parameters."""
-    pair, scan_layers = MODELS[name]
-    cfg = config(*pair, execution={"scan_layers": scan_layers})
+    cfg = config(*MODELS[name])
     rng = np.random.default_rng(1)
     point = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), parameters(cfg))
     direction = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape)), point)
@@ -61,7 +59,7 @@ def test_forward_mode_and_linearize_are_the_gradient_times_the_direction(name):
 
 
 @pytest.mark.drill
-@pytest.mark.parametrize("name", ["scanned", "light"])
+@pytest.mark.parametrize("name", ["convs2s", "light"])
 def test_forward_over_reverse_is_the_slope_of_the_gradient(name):
     f, point, direction = setup(name)
     gradient = jax.jit(jax.grad(f))
@@ -76,7 +74,7 @@ def test_forward_over_reverse_is_the_slope_of_the_gradient(name):
 
 def test_smoothing_is_a_number_or_a_traced_array():
     """The loss is linear in it, so its derivative is the difference between two values."""
-    cfg, point = config(*MODELS["convs2s"][0]), setup("convs2s")[1]
+    cfg, point = config(*MODELS["convs2s"]), setup("convs2s")[1]
 
     def f(smoothing):
         return loss(point, cfg, BATCH, smoothing=smoothing).loss

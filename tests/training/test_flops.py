@@ -133,7 +133,7 @@ def model_of(encoder, decoder, **execution):
 
 
 def forward_flops(decoder, length, rows=B):
-    cfg = model_of("conv", decoder, scan_layers=0)
+    cfg = model_of("conv", decoder)
     init = partial(encoder_decoder.init, cfg=cfg, source_vocabulary=V, target_vocabulary=V)
     batch = Batch(src=Shaped((rows, S), jnp.int32), tgt=Shaped((rows, length), jnp.int32))
     return flops.count(lambda p, batch: loss(p, cfg, batch).loss, jax.eval_shape(init, jax.random.key(0)), batch)
@@ -179,9 +179,7 @@ def gradient_flops(model):
 
 def test_gradients_of_an_update_cost_three_times_the_forward_pass_and_those_of_the_bias():
     forward = forward_flops("conv", T0).model
-    assert gradient_flops(model_of("conv", "conv", scan_layers=0, convolution="xla")) == Flops(
-        3 * forward + 2 * B * T0 * V
-    )
+    assert gradient_flops(model_of("conv", "conv", convolution="xla")) == Flops(3 * forward + 2 * B * T0 * V)
 
 
 @pytest.mark.parametrize(
@@ -189,17 +187,11 @@ def test_gradients_of_an_update_cost_three_times_the_forward_pass_and_those_of_t
     drills_but([("conv", "conv"), ("lightconv", "lightconv"), ("slicenet", "slicenet")], kept=[("conv", "conv")]),
 )
 def test_recomputed_layers_are_no_work_of_the_model(encoder, decoder):
-    plain = gradient_flops(model_of(encoder, decoder, scan_layers=0))
-    again = gradient_flops(model_of(encoder, decoder, scan_layers=0, remat="block"))
+    plain = gradient_flops(model_of(encoder, decoder))
+    again = gradient_flops(model_of(encoder, decoder, remat="block"))
     assert plain.recomputed == 0
     assert again.model == plain.model
     assert plain.model / 12 < again.recomputed < plain.model / 2
-
-
-def test_layers_in_a_loop_count_like_layers_in_a_row():
-    unrolled = model_of("conv", "conv", scan_layers=0, convolution="products")
-    scanned = model_of("conv", "conv", scan_layers=2, convolution="products")
-    assert gradient_flops(scanned) == gradient_flops(unrolled)
 
 
 @pytest.mark.parametrize(("axes", "copies"), [(("data",), 2), (("data", "tensor"), 8)], ids=str)

@@ -167,7 +167,7 @@ def test_another_shape_compiles_its_gradients_alone(way, programs):
 
 @pytest.mark.drill
 @pytest.mark.parametrize("remat", ["block", "dots"])
-def test_adam_tied_tables_loops_and_odd_vocabularies_are_the_same_on_a_mesh(remat):
+def test_adam_tied_tables_and_odd_vocabularies_are_the_same_on_a_mesh(remat):
     """What the table of rules knows and the model above has not."""
     layers = (ConvLayer(16, 3),) * 3
     model = ModelConfig(
@@ -175,7 +175,7 @@ def test_adam_tied_tables_loops_and_odd_vocabularies_are_the_same_on_a_mesh(rema
         dropout=0.3,
         encoder=ConvEncoderConfig(layers=layers, max_positions=32),
         decoder=ConvDecoderConfig(layers=layers, out_dim=8, max_positions=32, tied_output=True),
-        execution=ExecutionConfig(scan_layers=2, remat=remat),
+        execution=ExecutionConfig(remat=remat),
     )
     training = TrainingConfig(optimizer=AdamConfig(), clip=0.1)
     mesh = mesh_of((2, 2, 2))

@@ -133,12 +133,10 @@ def _for_gradients(model: AnyModel, mesh: Mesh | None, platform: str | None) -> 
     If kernels are sharded in use, plain sums over taps send less; if a precision is requested, they round less.
     """
     tensor = mesh is not None and mesh.shape["tensor"] > 1
-    gathers = mesh is not None and mesh.shape["fsdp"] > 1
     execution = model.execution.for_gradients(
         platform or (jax.default_backend() if mesh is None else mesh.devices.flat[0].platform),
         model.dtype,
         plain=tensor or model.matmul_precision != "default",
-        sharded=tensor or gathers,
     )
     return dataclasses.replace(model, execution=execution)
 

@@ -17,7 +17,6 @@ from convs2s_jax.training.run.config import TrainingConfig
 from convs2s_jax.training.run.programs import compile_configured, loss_of
 from convs2s_jax.training.step import Batch, gradients
 from tests.helpers import drills_but
-from tests.meshes import mesh_of
 from tests.states import first_state
 
 V, B, T = 30, 3, 11
@@ -27,7 +26,7 @@ ROWS_OF_SCORES = re.compile(r":f32\[(\d+),30\] = exp\b")
 """Of the softmax layer: arrays of a row for each target token and a column for each word."""
 
 
-def model(scan_layers=0, dtype="float32", precision="default", **execution):
+def model(dtype="float32", precision="default", **execution):
     layers = (ConvLayer(16, 3),) * 3
     return ModelConfig(
         embedding_dim=16,
@@ -36,7 +35,7 @@ def model(scan_layers=0, dtype="float32", precision="default", **execution):
         matmul_precision=precision,
         encoder=ConvEncoderConfig(layers=layers, max_positions=80),
         decoder=ConvDecoderConfig(layers=layers, out_dim=16, max_positions=80),
-        execution=ExecutionConfig(scan_layers=scan_layers, **execution),
+        execution=ExecutionConfig(**execution),
     )
 
 
@@ -55,10 +54,9 @@ def params_of(cfg):
     return first_state(jax.random.key(0), cfg, TrainingConfig(), source=V, target=V).params
 
 
-@pytest.mark.parametrize("scan_layers", drills_but([0, 2], kept=[0]))
-def test_gradients_of_training_are_those_of_the_public_loss(scan_layers):
+def test_gradients_of_training_are_those_of_the_public_loss():
     """The loss has sums over taps, as it is public; half of the products is all that is saved by training."""
-    cfg, key = model(scan_layers), jax.random.key(1)
+    cfg, key = model(), jax.random.key(1)
     params = params_of(cfg)
     step = compile_configured(cfg, TrainingConfig())
     assert "conv_general_dilated" not in str(jax.make_jaxpr(step.first)(params, batch(), key))
@@ -101,39 +99,15 @@ def test_in_bfloat16_cpus_have_products_where_those_are_fast_and_fewer_of_them_e
     assert program(model(dtype="bfloat16")) == program(model(dtype="bfloat16", convolution=form))
 
 
-LOOP = re.compile(r"\blength=8\b")
-
-
-def gradient_program(platform, mesh=None, *, scan_layers=None, **execution):
+def gradient_program(platform, **execution):
     """The traced gradient of a model with eight equal layers on each side."""
-    cfg = model(scan_layers, **execution)
+    cfg = model(**execution)
     layers = (ConvLayer(16, 3),) * 8
     encoder = dataclasses.replace(cfg.encoder, layers=layers)
     cfg = dataclasses.replace(cfg, encoder=encoder, decoder=dataclasses.replace(cfg.decoder, layers=layers))
-    step = compile_configured(cfg, TrainingConfig(), mesh, platform=platform)
+    step = compile_configured(cfg, TrainingConfig(), platform=platform)
     params = jax.eval_shape(lambda: params_of(cfg))
     return str(jax.make_jaxpr(step.first)(params, abstract_batch(8), jax.random.key(1)))
-
-
-@pytest.mark.parametrize(
-    ("platform", "sizes", "execution", "loops"),
-    drills_but(
-        [
-            ("gpu", None, {}, False),
-            ("gpu", None, {"scan_layers": 8}, True),
-            ("gpu", None, {"precision": "highest"}, False),
-            ("tpu", None, {}, True),
-            ("gpu", (8, 1, 1), {}, False),
-            ("gpu", (1, 8, 1), {}, True),
-            ("gpu", (4, 1, 2), {}, True),
-        ],
-        kept=[("gpu", None, {}, False), ("tpu", None, {}, True), ("gpu", (1, 8, 1), {}, True)],
-    ),
-    ids=str,
-)
-def test_on_gpus_layers_are_in_no_loop_where_their_kernels_are_whole(platform, sizes, execution, loops):
-    program = gradient_program(platform, None if sizes is None else mesh_of(sizes), **execution)
-    assert bool(LOOP.search(program)) is loops
 
 
 def test_on_gpus_the_softmax_layer_takes_more_rows_at_a_time():

@@ -84,7 +84,7 @@ def test_of_another_kind_the_fields_are_not_listed(tmp_path):
 
 
 FREE = {
-    "model__execution__scan_layers": "2",
+    "model__execution__remat": "block",
     "model__matmul_precision": "highest",
     "training__max_steps": "9",
     "training__bleu_tokenize": "none",
