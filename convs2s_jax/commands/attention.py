@@ -70,7 +70,8 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
         from convs2s_jax.core import compiled_programs, local_copies
         from convs2s_jax.data.text_files import name_of, read_lines
         from convs2s_jax.training.run import outputs, run_folder, store_copy
-        from convs2s_jax.translation import arguments, attention_figure, layer_attention, trained, translator
+        from convs2s_jax.translation import arguments, trained, translator
+        from convs2s_jax.translation import attention as figures
         from convs2s_jax.translation.jobs import inputs
 
     outputs.check_outside_runs(options.output, "--output")
@@ -78,9 +79,9 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     with store_copy.reading(options.workdir, tell) as (workdir, told):
         cfg = run_folder.load_config(workdir)
         with located(f"--workdir={workdir}"):
-            layer_attention.check_attends(cfg.translator)
+            figures.check_attends(cfg.translator)
         found = trained.restore(workdir, options.checkpoint, None, told)
-    attention_figure.check_layers(found.cfg.translator.decoder.attention_names, options.layers)
+    figures.check_layers(found.cfg.translator.decoder.attention_names, options.layers)
     name = name_of(options.input)
     with local_copies.incoming("--input", options.input) as path:
         lines = read_lines(str(path))
@@ -99,13 +100,13 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
         for begin in range(0, len(real), WINDOW):
             window = real[begin : begin + WINDOW]
             some = None if targets is None else [targets[i] for i in window]
-            made = layer_attention.layer_attention(found, [lines[i] for i in window], some)
+            made = figures.layer_attention(found, [lines[i] for i in window], some)
             for i, attention in zip(window, made, strict=True):
                 where = f"{name}, line {i + 1}"
                 if attention.cut:
                     tell(arguments.left_out(where, attention.cut))
                 path = folder / f"{i + 1:0{digits}}"
-                attention_figure.draw(attention, path, options.formats, layers=options.layers, tell=told)
+                figures.draw(attention, path, options.formats, layers=options.layers, tell=told)
     print(f"written: {counted(len(real), 'picture')} as {' and '.join(options.formats)} in {options.output}")  # noqa: T201
 
 

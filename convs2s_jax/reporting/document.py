@@ -15,7 +15,7 @@ from convs2s_jax.reporting.batch_plan import BatchPlan
 from convs2s_jax.reporting.charts import curves, missing
 from convs2s_jax.reporting.runs import Run
 from convs2s_jax.reporting.translations import Translations, chosen
-from convs2s_jax.translation.layer_attention import LayerAttention, layer_attention
+from convs2s_jax.translation.attention import LayerAttention, layer_attention
 from convs2s_jax.translation.lines import encode
 from convs2s_jax.translation.trained import Trained
 

@@ -16,8 +16,8 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.translation import attention_figure, trained
-from convs2s_jax.translation.layer_attention import LayerAttention, layer_attention
+from convs2s_jax.translation import attention, trained
+from convs2s_jax.translation.attention import LayerAttention, layer_attention
 from convs2s_jax.translation.lines import TextRequest, translate
 from convs2s_jax.translation.translator import from_trained
 from tests.processes import called
@@ -76,7 +76,7 @@ def made_up(source, target, count=2):
 
 def test_a_picture_has_a_panel_for_each_layer_and_the_mean_with_all_tokens():
     one = made_up(["\u2581a", "b", "</s>"], ["x", "</s>"])
-    figure, _ = attention_figure.figure_of(attention_figure.panels(one), one)
+    figure, _ = attention.figure_of(attention.panels(one), one)
     *drawn, _ = figure.axes
     assert [axes.get_xlabel() for axes in drawn] == ["layer 1", "layer 2", "mean"]
     for axes, weights in zip(drawn, [*one.layers, one.mean], strict=True):
@@ -84,10 +84,10 @@ def test_a_picture_has_a_panel_for_each_layer_and_the_mean_with_all_tokens():
         assert axes.images[0].norm.vmax == one.layers.max()
         assert [text.get_text() for text in axes.get_xticklabels()] == ["\u00b7a", "b", "</s>"]
     assert [text.get_text() for text in drawn[0].get_yticklabels()] == ["x", "</s>"]
-    chosen = attention_figure.panels(one, ["2", "mean", "layer 1"])
+    chosen = attention.panels(one, ["2", "mean", "layer 1"])
     assert [panel.name for panel in chosen] == ["layer 2", "mean", "layer 1"]
     with pytest.raises(UserError, match=r"^--layers=3: no such attention layer; use all, mean, 1, 2"):
-        attention_figure.panels(one, ["3"])
+        attention.panels(one, ["3"])
 
 
 @pytest.mark.drill
@@ -96,19 +96,19 @@ def test_files_of_odd_tokens_are_the_same_each_time_and_missing_letters_are_told
     odd = made_up(["$x_{$", "<&\"'", "\x00\n", "\u05e9\u05dc\u05d5\u05dd", "</s>"], ["\\frac", "</s>"])
     told = []
     for name in ("a", "b"):
-        attention_figure.draw(odd, tmp_path / name, ("png", "svg"), tell=told.append)
+        attention.draw(odd, tmp_path / name, ("png", "svg"), tell=told.append)
     assert told == []
     for kind in ("png", "svg"):
         assert (tmp_path / f"a.{kind}").read_bytes() == (tmp_path / f"b.{kind}").read_bytes()
     assert ET.parse(tmp_path / "a.svg").getroot().tag.endswith("svg")
-    attention_figure.draw(made_up(["\U00010000"], ["b"]), tmp_path / "c", ("png",), tell=told.append)
+    attention.draw(made_up(["\U00010000"], ["b"]), tmp_path / "c", ("png",), tell=told.append)
     assert told == [
         "c: some characters are in no installed font and are drawn as boxes; install a font that contains them, such "
         "as Noto Sans CJK"
     ]
     long = made_up([str(i) for i in range(800)], ["b"], count=1)
-    [path] = attention_figure.draw(long, tmp_path / "d", ("png",), tell=told.append)
-    assert max(imread(path).shape) <= attention_figure.MOST_PIXELS + 1
+    [path] = attention.draw(long, tmp_path / "d", ("png",), tell=told.append)
+    assert max(imread(path).shape) <= attention.MOST_PIXELS + 1
 
 
 def test_the_command_draws_a_picture_for_each_line(trained, tmp_path):
