@@ -1,6 +1,5 @@
 """Numbers and texts of a checkpoint that make no sense: refused by name, and what is long is cut in the sentence."""
 
-import argparse
 import inspect
 import re
 
@@ -224,8 +223,3 @@ def test_any_arguments_are_read_or_refused_in_one_sentence(args, arch):
     cfg = read(lambda: fairseq.config_from_args({"arch": arch} | args))
     assert isinstance(cfg, ModelConfig | None)
     read(lambda: build(TrainingConfig, recipe.recipe(args, 0.25, 1).training, "training"))
-
-
-def test_a_namespace_is_a_dictionary(tmp_path):
-    path = examples.save(tmp_path, examples.whole() | {"cfg": argparse.Namespace(model={"x": [1, (2, "3")]})})
-    assert checkpoint.read(path)[0]["cfg"] == {"model": {"x": [1, [2, "3"]]}}

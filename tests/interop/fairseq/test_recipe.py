@@ -72,15 +72,6 @@ def test_rates_are_shrunk_from_the_epoch_on_that_fairseq_says(begins, rates):
     assert ours == pytest.approx(rates)
 
 
-def test_patience_is_written_where_it_counts_the_loss():
-    """And not read: bounds of a run are left out."""
-    for more, written in (({}, -1), ({"patience": 3}, 3), ({"patience": 3, "best_metric": "bleu"}, -1)):
-        cfg = build(Config, tiny.values() | {"training": {"validate_bleu": True, **more}})
-        args = recipe.args_of_training(cfg)
-        assert args["patience"] == written
-        assert "patience" not in recipe.recipe(args, None, 1).training
-
-
 def test_what_cannot_be_kept_is_said():
     args = {"optimizer": "adagrad", "weight_decay": 1e-4, "sentence_avg": True, "lr_scheduler": "tri_stage"}
     args |= {"batch_size": 64, "max_sentences": -1}
@@ -114,7 +105,7 @@ def test_what_cannot_be_kept_is_said():
             "the loss left out the first 2 tokens of each target (ignore_prefix_size); here it counts them",
         ),
         (
-            {"left_pad_target": True},
+            {"left_pad_target": "True"},  # a text in some versions
             "targets were padded on the left (left_pad_target); here they are padded on the right",
         ),
         (
@@ -140,21 +131,6 @@ def test_each_loss_is_one_sentence(args, told):
     found = recipe.recipe(args, None, 1)
     assert found.lost == [told]
     build(Config, tiny.values() | {"training": found.training})
-
-
-def test_a_cosine_without_a_period_says_what_it_needs():
-    args = {"lr_scheduler": "cosine", "lr": [0.1], "warmup_updates": 9, "warmup_init_lr": 0.3, "max_update": 9}
-    told = "the schedule 'cosine' without lr_period_updates, or a max_update above warmup_updates, is not supported; "
-    found = recipe.recipe(args, None, 1).lost
-    assert found == [
-        "warmup_updates 9 has no counterpart in this schedule",
-        f"{told}the learning rate would stay at 0.1",
-    ]
-
-
-@pytest.mark.parametrize(("spelled", "count"), [("False", 0), (False, 0), ("True", 1), (True, 1)])
-def test_left_padding_is_a_text_in_some_versions(spelled, count):
-    assert len(recipe.recipe({"left_pad_target": spelled}, None, 1).lost) == count
 
 
 def test_a_cosine_of_older_versions_goes_down_from_max_lr_to_lr():

@@ -11,8 +11,6 @@ import zipfile
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.interop.fairseq import checkpoint, untrusted
@@ -95,13 +93,6 @@ def raw(instructions):
     return write
 
 
-def older_storage(torch, good, path):
-    torch.save({"model": {"x": torch.zeros(77)}}, path, _use_new_zipfile_serialization=False)
-    content = path.read_bytes()
-    first = content.index(b"K\x4d")  # the number of elements of the storage
-    path.write_bytes(content[:first] + b"\x8a\x06" + (2**40).to_bytes(6, "little") + content[first + 2 :])
-
-
 def large_array(torch, good, path):
     header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1048576, 1048576), }"
     with zipfile.ZipFile(path, "w") as archive:
@@ -115,14 +106,8 @@ BOMBS = {
     "key of shared tuples": (raw(b"(" + DOUBLED + b"}h\x00K\x01st"), LIMITED),
     "packed": (packed, LIMITED),
     "a large array": (large_array, LIMITED),
-    "older storage": (older_storage, f"{LIMITED}|is not a checkpoint that torch can read"),
     "shared lists": (shared_lists, "has lists that expand to more than 1000000 values or 50 levels"),
     "a list in itself": (itself, "has lists that expand to more than 1000000 values or 50 levels"),
-    "many entries": (raw(b"]" + b"(" + b"K\x00" * 1_100_000 + b"e"), "has lists that expand to more than"),
-    "deep": (raw(b"]" * 200_000 + b"a" * 199_999), "has lists that expand to more than"),
-    "bytearray": (raw(b"c__builtin__\nbytearray\n\x8a\x06\x00\x00\x00\x00\x00\x01\x85R"), f"bytearray|{LIMITED}"),
-    "memo": (raw(b"Nr\xff\xff\xff\xff"), "contains no 'model'"),
-    "long text": (raw(b"X\xff\xff\xff\x7fabc"), f"is not a checkpoint that torch can read|{LIMITED}"),
 }
 
 
@@ -207,12 +192,11 @@ def test_torch_before_2_6_is_refused_before_it_loads(torch, good, tmp_path, monk
     [
         (lambda path: path.unlink(), "does not exist"),
         (lambda path: path.rename(path.with_name("x")) and path.mkdir(), "is not a file; specify a .pt or .npz file"),
-        (lambda path: path.write_bytes(b""), "is not a checkpoint that torch can read"),
         (lambda path: path.write_text("hello\n" * 100), "is not a checkpoint that torch can read"),
         (lambda path: path.write_bytes(path.read_bytes()[:3000]), "is not a checkpoint that torch can read"),
         (lambda path: zipfile.ZipFile(path, "w").close(), "is not a checkpoint that torch can read"),
     ],
-    ids=["missing", "folder", "empty", "text", "cut", "zip"],
+    ids=["missing", "folder", "text", "cut", "zip"],
 )
 def test_what_is_no_checkpoint_is_named(torch, good, tmp_path, spoil, sentence):
     path = examples.save(tmp_path, good)
@@ -265,32 +249,6 @@ def test_arrays_need_their_arguments_and_hold_no_objects(tmp_path):
     for name in ("objects", "broken"):
         refused(tmp_path / f"{name}.npz", rf"{name}.npz is not an .npz file of plain arrays")
     assert not made.exists()
-
-
-quick = settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
-CHANGES = st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), min_size=1, max_size=5)
-
-
-@quick
-@given(changes=CHANGES)
-def test_a_changed_pickle_is_read_or_refused(changes, torch, good, tmp_path):
-    """Bytes are replaced, the checksums are right."""
-
-    def changed(name, old):
-        new = bytearray(old)
-        for place, value in changes if name.endswith("/data.pkl") else ():
-            new[place % len(new)] = value
-        return bytes(new)
-
-    rebuilt(examples.save(tmp_path, good, "whole.pt"), tmp_path / "x.pt", changed)
-    try:
-        found = checkpoint.load(tmp_path / "x.pt")
-    except UserError:
-        return
-    assert all(np.all(np.isfinite(value)) for value in found.tensors.values())
-    assert 0 <= found.updates < 2**31
-    assert 1 <= found.epoch <= 1_000_001
-    assert found.rate is None or 0 < found.rate <= 1e6
 
 
 # Damage: the same numbers, an announcement or a refusal, never other numbers in silence.
