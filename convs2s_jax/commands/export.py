@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from convs2s_jax.commands.decode import COMMAND as DECODE
@@ -13,6 +12,7 @@ from convs2s_jax.core import command_line, packages
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
 from convs2s_jax.core.guard import ended_by_signals, guard
+from convs2s_jax.interop.orders import ProgramExport
 
 ABOUT = """
 Export a model:
@@ -31,63 +31,25 @@ EXTENSION = ".pt"
 _FLAG = re.compile(r"--?(\w+)(?:=(.*))?", re.DOTALL)
 INSTEAD = {"checkpoint": "use --step", "step": "use --checkpoint"}
 """Flags that have another name in the other kind of export."""
-PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 NEEDED = ("flatbuffers", "safetensors")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExportOptions:
-    """The flags for exporting programs.
-
-    Attributes:
-      workdir: folder of the run, or its address in an object store (gs://BUCKET/NAME, s3://BUCKET/NAME).
-      output: folder to create, or its address.
-      checkpoint: steps of checkpoints, or last:N for the last N; the kernels of several checkpoints are averaged.
-        Default: the best checkpoint on validation.
-      platforms: platforms that the programs run on, from cpu, cuda, rocm and tpu.
-      max_tokens: maximum number of source tokens per line, including the end symbol, rounded up to the width of a
-        program.
-    """
-
-    workdir: str = ""
-    output: str = ""
-    checkpoint: tuple[str, ...] = ()
-    platforms: tuple[str, ...] = ("cpu", "cuda", "tpu")
-    max_tokens: int = 256
-
-    def __post_init__(self) -> None:
-        """Reject values that cannot be exported."""
-        for name in ("workdir", "output"):
-            check(getattr(self, name) != "", f"--{name} is missing: export needs --workdir and --output")
-        odd = [name for name in self.platforms if name not in PLATFORMS]
-        check(bool(self.platforms) and not odd, f"--platforms={','.join(odd)}: choose from {', '.join(PLATFORMS)}")
-        check(self.max_tokens >= 2, f"--max_tokens is {self.max_tokens}: use 2 or more")
 
 
 def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Export programs."""
-    options = command_line.options_of(ExportOptions, values)
+    options = command_line.options_of(ProgramExport, values)
     search = search_options(values, overrides)
     packages.check_installed("exporting", NEEDED, "export")
     with ended_by_signals():
-        from convs2s_jax.interop.programs.exporting import Export, export_programs
+        from convs2s_jax.interop.programs.exporting import export_programs
         from convs2s_jax.training.run import outputs
 
     outputs.check_outside_runs(options.output, "--output")
-    order = Export(
-        workdir=options.workdir,
-        output=options.output,
-        steps=options.checkpoint,
-        search=search,
-        max_tokens=options.max_tokens,
-        platforms=options.platforms,
-    )
-    export_programs(order, tell)
+    export_programs(options, search, tell)
 
 
 COMMAND = Command(
     about=ABOUT,
-    groups=(Group("Options", ExportOptions), SEARCH),
+    groups=(Group("Options", ProgramExport), SEARCH),
     main=main,
     stores=("workdir", "output"),
     topics={"fairseq": lambda: command_line.help_text(FAIRSEQ, "convs2s export")},

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Overrides
-from convs2s_jax.core.config import build, check
+from convs2s_jax.core.config import build
 from convs2s_jax.core.guard import ended_by_signals
 
 if TYPE_CHECKING:
@@ -27,16 +27,6 @@ def read_config(given: str, overrides: Overrides) -> "Config":
     with ended_by_signals():
         from convs2s_jax.training.run.config import Config  # imports JAX
     return build(Config, fields)
-
-
-def check_languages(source: str, target: str) -> None:
-    """Reject values of --source_lang and --target_lang that cannot be in the names of two dictionaries."""
-    for name, language in (("source_lang", source), ("target_lang", target)):
-        check("/" not in language, f"--{name}={language}: a language is part of a file name; use a code such as en")
-    check(
-        not source or source != target,
-        f"--source_lang and --target_lang are both {source}: their dictionaries would have the same name; use two",
-    )
 
 
 def leave(status: int) -> NoReturn:

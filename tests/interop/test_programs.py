@@ -21,17 +21,19 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import bpe_codes, pieces
 from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.symbols import Vocabulary, train_words, word_list
+from convs2s_jax.interop.orders import ProgramExport
 from convs2s_jax.interop.programs import runtime
-from convs2s_jax.interop.programs.exporting import Export, export_programs
+from convs2s_jax.interop.programs.exporting import export_programs
 from convs2s_jax.nn.trees import paths
 from convs2s_jax.translation.translator import Translator, load
 from tests.stores import bucket, requests  # noqa: F401  (fixtures)
 from tests.workdirs import KINDS, LINES, unpacked
 
 
-def exported(workdir, output, **more):
-    order = {"steps": (), "search": {}, "max_tokens": 16, "platforms": ("cpu",)} | more
-    export_programs(Export(workdir=workdir, output=output, **order), lambda _sentence: None)
+def exported(workdir, output, search=None, **more):
+    order = {"max_tokens": 16, "platforms": ("cpu",)} | more
+    given = ProgramExport(workdir=str(workdir), output=str(output), **order)
+    export_programs(given, search or {}, lambda _sentence: None)
     return output
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from convs2s_jax.commands import average as command
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.interop.fairseq.exporting import Export, export_checkpoint
+from convs2s_jax.interop.fairseq.exporting import export_checkpoint
+from convs2s_jax.interop.orders import FairseqExport
 from convs2s_jax.reporting import summary
 from convs2s_jax.reporting.options import ReportOptions
 from convs2s_jax.reporting.report import report
@@ -85,7 +86,7 @@ def test_no_training_goes_on_there_and_another_begins_with_it(mean, trained):
 def test_it_is_exported_to_fairseq_without_a_training_to_continue_and_reported(trained, mean, tmp_path):
     pytest.importorskip("torch")
     told = []
-    export_checkpoint(Export(workdir=mean, output=tmp_path / "model.pt"), told.append)
+    export_checkpoint(FairseqExport(workdir=str(mean), output=str(tmp_path / "model.pt")), told.append)
     assert (tmp_path / "model.pt").stat().st_size > 0
     assert [line for line in told if "fairseq-train" in line] == [
         f"{tmp_path}/model.pt: there is no optimiser state; fairseq-train starts with a new one"
@@ -103,12 +104,12 @@ def test_a_run_in_a_store_is_exported_to_fairseq(mean, bucket, tmp_path):
     told = []
     for name, workdir in (("here", mean), ("there", "gs://bucket/mean")):
         (tmp_path / name).mkdir()
-        export_checkpoint(Export(workdir=workdir, output=tmp_path / name / "model.pt"), told.append)
+        export_checkpoint(FairseqExport(workdir=str(workdir), output=str(tmp_path / name / "model.pt")), told.append)
     here, there = (torch.load(tmp_path / name / "model.pt", weights_only=False)["model"] for name in ("here", "there"))
     assert all(torch.equal(here[name], there[name]) for name in {*here, *there})
     assert f"{tmp_path}/there/model.pt: wrote step 3 of gs://bucket/mean, " in told[-1]
     for name in ("a", "b"):  # the second finds the dictionaries of the first
-        export_checkpoint(Export(workdir=mean, output=f"gs://bucket/{name}.pt"), told.append)
+        export_checkpoint(FairseqExport(workdir=str(mean), output=f"gs://bucket/{name}.pt"), told.append)
         assert f"gs://bucket/{name}.pt: wrote step 3 of {mean}, " in told[-1]
     saved = torch.load(bucket / "b.pt", weights_only=False)
     assert all(torch.equal(here[name], saved["model"][name]) for name in {*here, *saved["model"]})
@@ -116,10 +117,10 @@ def test_a_run_in_a_store_is_exported_to_fairseq(mean, bucket, tmp_path):
     with pytest.raises(
         UserError, match=r"^--output=gs://bucket/b\.pt would overwrite b\.pt; choose a file in a new folder"
     ):
-        export_checkpoint(Export(workdir=mean, output="gs://bucket/b.pt"), told.append)
+        export_checkpoint(FairseqExport(workdir=str(mean), output="gs://bucket/b.pt"), told.append)
     (bucket / "dict.de.txt").write_bytes(b"other 1\n")
     with pytest.raises(UserError, match=r"^--output=gs://bucket/c\.pt would overwrite dict"):
-        export_checkpoint(Export(workdir=mean, output="gs://bucket/c.pt"), told.append)
+        export_checkpoint(FairseqExport(workdir=str(mean), output="gs://bucket/c.pt"), told.append)
 
 
 def test_the_best_is_the_default(trained, tmp_path):

@@ -11,24 +11,21 @@ from convs2s_jax.data.bpe_codes import CodedWords, Codes, coded, is_marked
 from convs2s_jax.data.symbols import Vocabulary
 from convs2s_jax.data.vocabulary import Vocabularies
 
-Paths = tuple[Path | str | None, Path | str | None]
-"""A file for each side, or none."""
 
-
-def read(folder: Path, languages: Sequence[str], models: Paths, codes: Paths = (None, None)) -> Vocabularies:
+def read(folder: Path, languages: Sequence[str], models: Sequence[str], codes: Sequence[str] = ()) -> Vocabularies:
     """Read the vocabularies of both sides from dict.SRC.txt and dict.TGT.txt.
 
     Args:
       folder: folder of the dictionaries.
       languages: SRC and TGT.
-      models: a SentencePiece model for each side, or None for text tokenised by spaces.
-      codes: subword-nmt codes for each side, or None. They are only used for a side without a model.
+      models: a SentencePiece model for each side, or "" for text tokenised by spaces.
+      codes: files of subword-nmt codes: none, one for both sides, or two.
 
     Raises:
       UserError: a file is missing or damaged, a model produces none of the dictionary's pieces, or codes produce few.
     """
     sides: list[Vocabulary] = []
-    for language, model, merges in zip(languages, models, codes, strict=True):
+    for language, model, merges in zip(languages, models, (codes[:1], codes[-1:]), strict=True):
         path = folder / f"dict.{language}.txt"
         if not path.is_file():
             raise UserError(
@@ -39,7 +36,7 @@ def read(folder: Path, languages: Sequence[str], models: Paths, codes: Paths = (
         if model:
             words = pieces.listed(read_bytes(model, remedy="specify a SentencePiece model"), words, Path(model))
         elif merges:
-            words = coded(Codes.load(Path(merges)), words, Path(merges))
+            words = coded(Codes.load(Path(merges[0])), words, Path(merges[0]))
         sides.append(words)
     return Vocabularies(*sides)
 

@@ -1,7 +1,6 @@
 """Convert a workdir to a fairseq checkpoint with its dictionaries."""
 
 import contextlib
-import dataclasses
 import math
 import os
 from collections.abc import Iterator, Sequence
@@ -18,6 +17,7 @@ from convs2s_jax.core.places import joined, scheme_of
 from convs2s_jax.data import vocabulary
 from convs2s_jax.interop.fairseq import dictionaries, families, recipe
 from convs2s_jax.interop.fairseq.checkpoint import Momentum, check_torch, save
+from convs2s_jax.interop.orders import FairseqExport
 from convs2s_jax.training import schedule
 from convs2s_jax.training.run import run_folder, store_copy
 from convs2s_jax.training.run.checkpoints import derived_workdir, restoring
@@ -25,33 +25,14 @@ from convs2s_jax.training.run.programs import fresh_state
 from convs2s_jax.training.run.session import Position
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Export:
-    """The settings of an export.
-
-    Attributes:
-      workdir: folder of the run, or its address in an object store.
-      output: path or address of the file to write; the dictionaries are written next to it.
-      step: step of the checkpoint; None for the best.
-      languages: source and target languages in the names of the dictionaries; "" for those of the run.
-      momentum: whether to write the optimiser's momentum.
-    """
-
-    workdir: Path | str
-    output: Path | str
-    step: int | None = None
-    languages: tuple[str, str] = ("", "")
-    momentum: bool = True
-
-
-def export_checkpoint(order: Export, tell: Tell) -> None:
+def export_checkpoint(order: FairseqExport, tell: Tell) -> None:
     """Write the checkpoint and its dictionaries; on an error, no file is written.
 
     Raises:
       UserError: there is no run in the workdir, fairseq cannot represent the model, torch is not installed, or other
         files with these names exist.
     """
-    with store_copy.reading(order.workdir, tell) as (workdir, told), _opened(str(order.output), tell) as output:
+    with store_copy.reading(order.workdir, tell) as (workdir, told), _opened(order.output, tell) as output:
         written = _export(order, workdir, output, told)
     tell(written)
 
@@ -71,16 +52,16 @@ def _opened(output: str, tell: Tell) -> Iterator[Path]:
         yield copy / name
 
 
-def _export(order: Export, workdir: Path, output: Path, tell: Tell) -> str:
+def _export(order: FairseqExport, workdir: Path, output: Path, tell: Tell) -> str:
     """`export_checkpoint`, with the folder of the run and the file to write. Return a sentence about it."""
     cfg = run_folder.load_config(workdir)
     family = families.family_of_model(cfg.translator)
-    source, target = (given or own for given, own in zip(order.languages, (cfg.data.src, cfg.data.tgt), strict=True))
+    source, target = order.source_lang or cfg.data.src, order.target_lang or cfg.data.tgt
     if source == target:
         raise UserError(f"both sides are named '{source}'; set --source_lang and --target_lang to get two dictionaries")
     check_torch(f"--output={order.output}")  # before the work
     args = recipe.args_of_training(cfg) | family.args(cfg.translator)
-    data = str(order.output).rpartition("/")[0] if scheme_of(str(order.output)) else str(output.parent)
+    data = order.output.rpartition("/")[0] if scheme_of(order.output) else str(output.parent)
     args |= {"source_lang": source, "target_lang": target, "data": data}
     vocabularies = vocabulary.load(run_folder.vocabulary(workdir))
     sizes = {"source": vocabularies.src.size, "target": vocabularies.tgt.size}

@@ -22,6 +22,7 @@ from convs2s_jax.interop.fairseq import dictionaries, families
 from convs2s_jax.interop.fairseq.checkpoint import ARGUMENTS, Checkpoint, load
 from convs2s_jax.interop.fairseq.fconv import as_version_2, check_directions
 from convs2s_jax.interop.fairseq.recipe import Recipe, recipe
+from convs2s_jax.interop.orders import FairseqImport
 from convs2s_jax.models import conversion, encoder_decoder
 from convs2s_jax.models.conversion import average
 from convs2s_jax.training import optimizer, schedule
@@ -31,130 +32,89 @@ from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.session import Position
 from convs2s_jax.training.step import TrainState
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Import:
-    """The settings of an import.
-
-    Attributes:
-      checkpoints: paths or addresses of the files to read.
-      workdirs: paths or addresses of workdirs to create: one for each checkpoint, or a single one for their average.
-      dicts: folder of the dictionaries, or its address.
-      languages: source and target language; "" for those of the checkpoint.
-      models: SentencePiece models of both sides, or None.
-      codes: subword-nmt codes of both sides, or None.
-      average: whether to write the average of all checkpoints.
-      momentum: whether to import the optimiser's momentum.
-      config: file of --config, or "".
-      overrides: (path.to.field, text) pairs of the command line.
-    """
-
-    checkpoints: Sequence[Path | str]
-    workdirs: Sequence[Path | str]
-    dicts: Path | str
-    languages: tuple[str, str] = ("", "")
-    models: dictionaries.Paths = (None, None)
-    codes: dictionaries.Paths = (None, None)
-    average: bool = False
-    momentum: bool = True
-    config: str = ""
-    overrides: Sequence[tuple[str, str]] = ()
-
-
 _Made = tuple[Config, Vocabularies, TrainState, Position]
 """The contents of a workdir: configuration, vocabularies, parameters and optimiser state, progress of training."""
 
 
-def import_checkpoints(order: Import, tell: Tell) -> None:
+def import_checkpoints(order: FairseqImport, overrides: Sequence[tuple[str, str]], tell: Tell) -> None:
     """Import checkpoints to new workdirs. On an error, no workdir is written.
 
     Args:
       order: what to import.
+      overrides: (path.to.field, text) pairs of the command line.
       tell: called with messages for the user.
 
     Raises:
       UserError: a file cannot be used, the model does not match it, or a workdir already exists.
     """
-    _check(order)
+    _check_workdirs(order.workdir)
     with contextlib.ExitStack() as stack:
-        parts = [stack.enter_context(derived_workdir.new("--workdir", str(place), tell)) for place in order.workdirs]
+        parts = [stack.enter_context(derived_workdir.new("--workdir", place, tell)) for place in order.workdir]
         local, told = stack.enter_context(_localised(order, tell))
-        made = [_convert(load(Path(path)), local, told) for path in local.checkpoints]
-        origins = [[str(path)] for path in order.checkpoints]
+        made = [_convert(load(Path(path)), local, overrides, told) for path in local.checkpoint]
+        origins = [[path] for path in order.checkpoint]
         if order.average:
-            made, origins = [_average(made)], [[str(path) for path in order.checkpoints]]
-            what = f"the average of {len(order.checkpoints)} checkpoints"
+            made, origins = [_average(made)], [[*order.checkpoint]]
+            what = f"the average of {len(order.checkpoint)} checkpoints"
             tell(f"{what}: momentum starts from zero, since updates belong to a single model")
         for part, (cfg, vocabularies, state, position), origin in zip(parts, made, origins, strict=True):
             progress = dataclasses.asdict(position) | {"data": None, derived_workdir.IMPORTED: origin}
             derived_workdir.write(part, cfg, vocabularies, state, progress)
-    for place, (_, _, _, position) in zip(order.workdirs, made, strict=True):
+    for place, (_, _, _, position) in zip(order.workdir, made, strict=True):
         tell(f"{place}: {position.where}; translate with convs2s decode --workdir={place}")
 
 
-def _check(order: Import) -> None:
-    """Reject inconsistent settings before any work is done."""
-    many, wanted = len(order.checkpoints), len(order.workdirs)
-    if order.average and (many < 2 or wanted != 1):
-        raise UserError(
-            f"--average was given {many} checkpoints and {wanted} workdirs; it requires at least two checkpoints and "
-            "one workdir"
-        )
-    if not order.average and many != wanted:
-        raise UserError(
-            f"--checkpoint lists {many} files and --workdir lists {wanted}; specify one workdir for each checkpoint, "
-            "or use --average to create a single one"
-        )
-    if wanted > 1 and any(places.scheme_of(str(place)) for place in order.workdirs):
+def _check_workdirs(workdirs: Sequence[str]) -> None:
+    """Reject workdirs that cannot be written together."""
+    if len(workdirs) > 1 and any(places.scheme_of(place) for place in workdirs):
         raise UserError("--workdir lists several workdirs, and not all are local; import one checkpoint at a time")
-    named = [places.resolved(str(place)) for place in order.workdirs]
-    for i, place in enumerate(order.workdirs):
+    named = [places.resolved(place) for place in workdirs]
+    for i, place in enumerate(workdirs):
         if named[i] in named[:i]:
             raise UserError(f"--workdir={place} is listed twice; each checkpoint requires its own workdir")
 
 
 @contextlib.contextmanager
-def _localised(order: Import, tell: Tell) -> Iterator[tuple[Import, Tell]]:
+def _localised(order: FairseqImport, tell: Tell) -> Iterator[tuple[FairseqImport, Tell]]:
     """Yield the order with temporary copies of objects in stores, and a `tell` that shows their addresses."""
     copies: dict[str, Path] = {}
     with contextlib.ExitStack() as stack:
 
-        def file(flag: str, place: Path | str | None, most: int | None = LARGEST, beside: str = "") -> Path | None:
-            name = str(place or "")
-            if place and name not in copies:
+        def file(flag: str, name: str, most: int | None = LARGEST, beside: str = "") -> str:
+            if name and name not in copies:
                 copies[name] = stack.enter_context(local_copies.incoming(flag, name, beside=beside, most=most))
-            return copies.get(name)
+            return str(copies.get(name, ""))
 
-        for path in map(str, order.checkpoints):
-            file("--checkpoint", path, None, ARGUMENTS if path.endswith(".npz") else "")
-        dicts = local_copies.incoming_folder("--dicts", str(order.dicts), dictionaries.is_name, beginning="dict.")
+        def near(path: str) -> str:
+            return ARGUMENTS if path.endswith(".npz") else ""
+
+        dicts = local_copies.incoming_folder("--dicts", order.dicts, dictionaries.is_name, beginning="dict.")
         local = dataclasses.replace(
             order,
-            checkpoints=[copies[str(path)] for path in order.checkpoints],
-            dicts=stack.enter_context(dicts),
-            models=(file("--src_spm", order.models[0]), file("--tgt_spm", order.models[1])),
-            codes=(file("--bpe_codes", order.codes[0]), file("--bpe_codes", order.codes[1])),
+            checkpoint=tuple(file("--checkpoint", path, None, near(path)) for path in order.checkpoint),
+            dicts=str(stack.enter_context(dicts)),
+            src_spm=file("--src_spm", order.src_spm),
+            tgt_spm=file("--tgt_spm", order.tgt_spm),
+            bpe_codes=tuple(file("--bpe_codes", path) for path in order.bpe_codes),
             momentum=order.momentum and not order.average,
         )
         folders = {copy.parent: name.rpartition("/")[0] for name, copy in copies.items()}
-        for copy, address in {**folders, Path(local.dicts): str(order.dicts).rstrip("/")}.items():
+        for copy, address in {**folders, Path(local.dicts): order.dicts.rstrip("/")}.items():
             tell = local_copies.with_address(tell, copy, address) if places.scheme_of(address) else tell
         yield local, tell
 
 
-def _convert(found: Checkpoint, order: Import, tell: Tell) -> _Made:
+def _convert(found: Checkpoint, order: FairseqImport, overrides: Sequence[tuple[str, str]], tell: Tell) -> _Made:
     """Convert one checkpoint of an order whose files are local."""
     dicts = Path(order.dicts)
     with located(found.where):
         trained = recipe(found.args, found.rate, found.epoch)
-    source, target = (
-        given or str(found.args.get(name) or "")
-        for given, name in zip(order.languages, ("source_lang", "target_lang"), strict=True)
-    )
+    source, target = (getattr(order, name) or found.args.get(name, "") for name in ("source_lang", "target_lang"))
     if not (source and target):
         raise UserError(f"{found.where} does not specify its languages; set --source_lang and --target_lang")
-    vocabularies = dictionaries.read(dicts, (source, target), order.models, order.codes)
-    cfg = _config(found, order, trained, (source, target), vocabularies)
+    models = (order.src_spm, order.tgt_spm)
+    vocabularies = dictionaries.read(dicts, (source, target), models, order.bpe_codes)
+    cfg = _config(found, order.config, overrides, trained, (source, target), vocabularies)
     with located(found.where):
         params = families.params_from_state_dict(cfg.translator, found.tensors)
         check_directions(params)
@@ -204,7 +164,12 @@ def _convert(found: Checkpoint, order: Import, tell: Tell) -> _Made:
 
 
 def _config(
-    found: Checkpoint, order: Import, trained: Recipe, languages: tuple[str, str], vocabularies: Vocabularies
+    found: Checkpoint,
+    config: str,
+    overrides: Sequence[tuple[str, str]],
+    trained: Recipe,
+    languages: tuple[str, str],
+    vocabularies: Vocabularies,
 ) -> Config:
     """The configuration, in increasing precedence: fairseq's arguments, the --config file, the command line."""
     with located(found.where):
@@ -222,9 +187,9 @@ def _config(
         "training": trained.training | ({} if pieces else {"bleu_tokenize": "none"}),
         "seed": trained.seed,
     }
-    if order.config:
-        values = _merged(values, read_config(order.config, []))
-    for path, text in order.overrides:
+    if config:
+        values = _merged(values, read_config(config, []))
+    for path, text in overrides:
         values = override(values, path, text)
     return build(Config, values, "config")
 

@@ -4,8 +4,7 @@ import contextlib
 import hashlib
 import importlib.metadata
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from convs2s_jax.core.config import check, to_dict
 from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.core.files import new_folder
 from convs2s_jax.core.places import scheme_of
+from convs2s_jax.interop.orders import ProgramExport
 from convs2s_jax.interop.programs import runtime
 from convs2s_jax.models import conversion
 from convs2s_jax.models.config import ModelConfig
@@ -31,7 +31,6 @@ from convs2s_jax.search.options import search_options
 from convs2s_jax.search.requests import request
 from convs2s_jax.translation import translator
 from convs2s_jax.translation.jobs.options import overridden
-from convs2s_jax.translation.trained import Steps
 from convs2s_jax.translation.translator import Translator
 
 ROWS = (1, 8, 64)
@@ -41,44 +40,28 @@ NEEDS = ("jax", "numpy", "sentencepiece", "flatbuffers")
 """Packages that the runtime requires."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Export:
-    """What to export.
-
-    Attributes:
-      workdir: folder of the run, or its address in an object store.
-      output: folder to create, or its address in an object store.
-      steps: steps of the checkpoints to average, as in `translator.load`; () for the best checkpoint.
-      search: search options that override those of the run.
-      max_tokens: maximum number of source tokens per line, including the end symbol.
-      platforms: platforms for `jax.export`: cpu, cuda, rocm, tpu.
-    """
-
-    workdir: Path | str
-    output: Path | str
-    steps: Steps
-    search: dict[str, Any]
-    max_tokens: int
-    platforms: Sequence[str]
-
-
-def export_programs(order: Export, tell: Tell) -> None:
+def export_programs(order: ProgramExport, changes: Mapping[str, Any], tell: Tell) -> None:
     """Export a model to a new folder. On an error, no folder is created.
+
+    Args:
+      order: what to export.
+      changes: search options that override those of the run.
+      tell: called with messages for the user.
 
     Raises:
       UserError: the output already exists, or the model cannot be exported.
     """
-    if not scheme_of(str(order.output)) and Path(order.output).exists():
+    if not scheme_of(order.output) and Path(order.output).exists():
         raise UserError(f"--output={order.output} already exists; choose another folder or delete it")
     check(
-        "," not in str(order.workdir) or scheme_of(str(order.workdir)) != "" or Path(order.workdir).exists(),
+        "," not in order.workdir or scheme_of(order.workdir) != "" or Path(order.workdir).exists(),
         f"--workdir={order.workdir} lists several folders, but an ensemble cannot be exported; specify one of them",
     )
-    with local_copies.outgoing_folder("--output", str(order.output), tell, is_new=MANIFEST, last=MANIFEST) as (
+    with local_copies.outgoing_folder("--output", order.output, tell, is_new=MANIFEST, last=MANIFEST) as (
         output,
         *_,
     ):
-        model, search = _loaded(order, tell)
+        model, search = _loaded(order, changes, tell)
         with new_folder(output) as folder:
             manifest = _written(folder, model, search, order)
             manifest["checksum"] = runtime.checksum(manifest)
@@ -88,14 +71,14 @@ def export_programs(order: Export, tell: Tell) -> None:
     tell(f"{order.output}: {len(manifest['programs'])} programs, {size / 1e6:.1f} MB in total")
 
 
-def _loaded(order: Export, tell: Tell) -> tuple[Translator, SearchConfig]:
+def _loaded(order: ProgramExport, changes: Mapping[str, Any], tell: Tell) -> tuple[Translator, SearchConfig]:
     """Load the model and return it with its search options. Raises UserError if it cannot be exported."""
-    model = translator.load(order.workdir, steps=order.steps, tell=tell, given_as="--workdir")
+    model = translator.load(order.workdir, steps=order.checkpoint, tell=tell, given_as="--workdir")
     check(
         model.reads_source,
         f"--workdir={order.workdir} is a language model and reads no source; only translation models can be exported",
     )
-    search = overridden(model.cfg.search, order.search, attends=model.attends)
+    search = overridden(model.cfg.search, changes, attends=model.attends)
     check(
         not search.sampling,
         "--sampling cannot be exported, since exported models use beam search; use --nosampling",
@@ -107,7 +90,7 @@ def _loaded(order: Export, tell: Tell) -> tuple[Translator, SearchConfig]:
     return model, search
 
 
-def _written(folder: Path, model: Translator, search: SearchConfig, order: Export) -> dict[str, Any]:
+def _written(folder: Path, model: Translator, search: SearchConfig, order: ProgramExport) -> dict[str, Any]:
     """Write all files except the manifest, and return the manifest."""
     cfg = model.models
     if not isinstance(cfg, ModelConfig):

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from convs2s_jax.data import vocabulary
-from convs2s_jax.interop.fairseq.exporting import Export, export_checkpoint
-from convs2s_jax.interop.fairseq.importing import Import, import_checkpoints
+from convs2s_jax.interop.fairseq.exporting import export_checkpoint
+from convs2s_jax.interop.fairseq.importing import import_checkpoints
+from convs2s_jax.interop.orders import FairseqExport, FairseqImport
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.training.run import run_folder
@@ -122,11 +123,15 @@ def write_dictionary(folder: Path, language: str, size: int) -> None:
     (folder / f"dict.{language}.txt").write_text("".join(f"{language}{i} {i + 1}\n" for i in range(size - 4)))
 
 
-def bring_in(file: Path, workdir: Path, **options: Any) -> list[str]:
+def bring_in(file: Path | None, place: Path, **options: Any) -> list[str]:
     """Import one checkpoint; returns what the user was told."""
     told: list[str] = []
-    options = {"checkpoints": [file], "workdirs": [workdir], "dicts": file and file.parent, **options}
-    import_checkpoints(Import(**options), told.append)
+    options = {"checkpoint": [file], "workdir": [place], "dicts": file and file.parent, **options}
+    overrides = options.pop("overrides", [])
+    for name, value in options.items():
+        if not isinstance(value, bool):
+            options[name] = tuple(map(str, value)) if isinstance(value, list) else str(value)
+    import_checkpoints(FairseqImport(**options), overrides, told.append)
     return told
 
 
@@ -134,7 +139,7 @@ def take_out(workdir: Path, output: Path, **options: Any) -> list[str]:
     told: list[str] = []
     if output.parent.parent.is_dir():
         output.parent.mkdir(exist_ok=True)
-    export_checkpoint(Export(workdir=workdir, output=output, **options), told.append)
+    export_checkpoint(FairseqExport(workdir=str(workdir), output=str(output), **options), told.append)
     return told
 
 

@@ -38,7 +38,7 @@ def folder(tmp_path):
 def test_codes_are_those_of_their_side_and_come_back(codes, folder):
     other = folder / "others"
     other.write_text("A p\nf a\nfe l</w>\n")
-    found = dictionaries.read(folder, ("de", "en"), (None, None), (codes, other))
+    found = dictionaries.read(folder, ("de", "en"), ("", ""), (codes, other))
     assert isinstance(found.src.segmenter, CodedWords)
     assert [found.src.token(i) for i in found.src.encode(["Apfel"])[0]] == ["Ap@@", "fel"]
     assert UNK in found.tgt.encode(["Apfel"])[0]
@@ -48,7 +48,7 @@ def test_codes_are_those_of_their_side_and_come_back(codes, folder):
     dictionaries.write(found.src, folder / "out", "de")
     assert (folder / "out" / "codes.de").read_bytes() == codes.read_bytes()
     assert (folder / "out" / "dict.de.txt").read_bytes() == (folder / "dict.de.txt").read_bytes()
-    again = dictionaries.read(folder / "out", ("de", "de"), (None, None), (folder / "out" / "codes.de", codes))
+    again = dictionaries.read(folder / "out", ("de", "de"), ("", ""), (folder / "out" / "codes.de", codes))
     assert again.src.fingerprint == found.src.fingerprint
     assert dictionaries.joined(again) is not None
 
@@ -59,9 +59,9 @@ def test_codes_that_do_not_fit_are_refused(codes, folder):
         UserError,
         match="none: the codes produce 0 of the 3 pieces of several letters in the word list; use the codes that",
     ):
-        dictionaries.read(folder, ("de", "en"), (None, None), (codes, folder / "none"))
+        dictionaries.read(folder, ("de", "en"), ("", ""), (codes, folder / "none"))
     with pytest.raises(UserError, match="missing cannot be read"):
-        dictionaries.read(folder, ("de", "en"), (None, None), (codes, folder / "missing"))
+        dictionaries.read(folder, ("de", "en"), ("", ""), (codes, folder / "missing"))
 
 
 def test_an_import_keeps_the_codes_or_says_that_there_are_none(codes, tmp_path):
@@ -73,7 +73,7 @@ def test_an_import_keeps_the_codes_or_says_that_there_are_none(codes, tmp_path):
         write_pieces(tmp_path, language, len(tensors[f"{side}.embed_tokens.weight"]))
     told = examples.bring_in(file, tmp_path / "marked")
     assert [one for one in told if "import with --bpe_codes=FILE, or join its output with sed -E" in one]
-    told = examples.bring_in(file, tmp_path / "coded", codes=(codes, codes))
+    told = examples.bring_in(file, tmp_path / "coded", bpe_codes=[codes])
     assert "--bpe_codes" not in " ".join(told)
     found = vocabulary.load(run_folder.vocabulary(tmp_path / "coded"))
     assert found.tgt.decode(found.tgt.encode(["Apfel A"])[0]) == "Apfel A"

@@ -155,7 +155,7 @@ def test_a_run_of_train_is_exported_with_its_subword_units(tmp_path):
     assert "x.pt: wrote step 1 of " in told[-1]
     own = examples.held(tmp_path / "run")[1]
     spm = [tmp_path / "out" / f"spm.{name}.model" for name in ("en", "de")]
-    examples.bring_in(tmp_path / "out" / "x.pt", tmp_path / "again", models=tuple(spm))
+    examples.bring_in(tmp_path / "out" / "x.pt", tmp_path / "again", src_spm=spm[0], tgt_spm=spm[1])
     again = examples.held(tmp_path / "again")[1]
     lines = ["5 kilowatts", "January 3, 2024", "Norway and Sweden"]
     for mine, theirs in ((own.src, again.src), (own.tgt, again.tgt)):
@@ -221,7 +221,7 @@ def test_exports_that_are_refused_leave_nothing(file, tmp_path, monkeypatch):
             examples.take_out(**{"workdir": tmp_path / "run", "output": out / "x.pt", **options})
         assert sorted(path.name for path in out.iterdir()) == there
 
-    stays("both sides are named 'en'; set --source_lang", [], languages=("en", ""))
+    stays("both sides are named 'en'; set --source_lang", [], source_lang="en")
     stays("has no checkpoint of step 3; it has 40", [], step=3)
     stays("contains no config.json", [], workdir=out)
     stays("is a folder; specify a file in it", [], output=out)

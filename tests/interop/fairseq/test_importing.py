@@ -149,7 +149,7 @@ def test_train_continues_an_imported_run(file, tmp_path, capfd):
 def test_state_dict_and_arguments_need_no_torch(golden, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     model = golden / "beam_model"
-    told = examples.bring_in(model / "state_dict.npz", tmp_path / "run", languages=("de", "en"))
+    told = examples.bring_in(model / "state_dict.npz", tmp_path / "run", source_lang="de", target_lang="en")
     assert "config.json, have no checksum" in told[1]
     assert "momentum starts from zero (it contains no optimiser state)" in told[2]
     tensors = np.load(model / "state_dict.npz")
@@ -173,10 +173,10 @@ def test_state_dict_and_arguments_need_no_torch(golden, tmp_path, monkeypatch):
 def test_decode_gives_fairseqs_translations(name, folders, options, golden, tmp_path):
     """One imported model, and an ensemble of it twice."""
     model = golden / "beam_model"
-    spm = (model / "spm.de.model", model / "spm.en.model")
+    spm = {"src_spm": model / "spm.de.model", "tgt_spm": model / "spm.en.model"}
     workdirs = [tmp_path / folder for folder in folders]
-    given = {"checkpoints": [model / "state_dict.npz"] * len(folders), "dicts": model, "models": spm}
-    examples.bring_in(None, tmp_path, workdirs=workdirs, languages=("de", "en"), **given)
+    given = {"checkpoint": [model / "state_dict.npz"] * len(folders), "dicts": model, **spm}
+    examples.bring_in(None, tmp_path, workdir=workdirs, source_lang="de", target_lang="en", **given)
     sentences = json.loads((golden / f"{name}.json").read_text())["sentences"]
     lines = [s["src_text"].replace(" ", "").replace("\u2581", " ").strip() + "\n" for s in sentences]
     options = [*options, "--stop=fairseq", "--max_length_a=0", "--max_length_b=200"]
@@ -195,14 +195,14 @@ def test_several_checkpoints_make_several_workdirs_or_their_average(tmp_path):
     one = examples.save(tmp_path, examples.content(tensors, args, momentum), "one.pt")
     by_epoch = {**args, "update_freq": [9, 8, 7, 6]}  # the checkpoint is of the third
     two = examples.save(tmp_path, examples.content(other, by_epoch, momentum), "two.pt")
-    both = {"checkpoints": [one, two], "workdirs": [tmp_path / "a", tmp_path / "b"]}
+    both = {"checkpoint": [one, two], "workdir": [tmp_path / "a", tmp_path / "b"]}
     examples.bring_in(one, tmp_path, **both)
     for workdir, expected in ((tmp_path / "a", tensors), (tmp_path / "b", other)):
         for name, value in fairseq.state_dict(examples.held(workdir)[2].params).items():
             np.testing.assert_array_equal(value, expected[name])
     assert examples.held(tmp_path / "b")[0].data.batch.accumulate == 7
 
-    average = {**both, "workdirs": [tmp_path / "c"], "average": True}
+    average = {**both, "workdir": [tmp_path / "c"], "average": True}
     told = examples.bring_in(one, tmp_path, **average)
     assert "the average of 2 checkpoints: momentum starts from zero" in " ".join(told)
     names = [examples.held(tmp_path / run)[3][derived_workdir.IMPORTED] for run in "abc"]
@@ -214,9 +214,9 @@ def test_several_checkpoints_make_several_workdirs_or_their_average(tmp_path):
     assert not any(np.any(np.asarray(leaf)) for leaf in jax.tree.leaves(state.optimizer))
 
     wide = examples.content(tensors, {**args, "dropout": 0.4})
-    average["checkpoints"] = [one, examples.save(tmp_path, wide, "wide.pt")]
+    average["checkpoint"] = [one, examples.save(tmp_path, wide, "wide.pt")]
     with pytest.raises(UserError, match="the checkpoints belong to different models"):
-        examples.bring_in(one, tmp_path, **{**average, "workdirs": [tmp_path / "d"]})
+        examples.bring_in(one, tmp_path, **{**average, "workdir": [tmp_path / "d"]})
     assert not (tmp_path / "d").exists()
 
 
@@ -253,11 +253,11 @@ def test_a_shared_table_comes_in_as_one(same, tmp_path):
 # Mistakes: a sentence, and no workdir.
 
 
-def refused(file, workdir, sentence, **options):
-    there = sorted(path.name for path in workdir.parent.iterdir())
+def refused(file, place, sentence, **options):
+    there = sorted(path.name for path in place.parent.iterdir())
     with pytest.raises(UserError, match=sentence) as error:
-        examples.bring_in(file, workdir, **options)
-    assert sorted(path.name for path in workdir.parent.iterdir()) == there
+        examples.bring_in(file, place, **options)
+    assert sorted(path.name for path in place.parent.iterdir()) == there
     return str(error.value)
 
 
@@ -297,8 +297,8 @@ def test_momentum_of_half_precision_training_can_be_left_out(tmp_path):
 
 def test_dictionaries_and_models_of_pieces_that_do_not_fit(file, tmp_path):
     (tmp_path / "spm").write_text("no model")
-    refused(file, tmp_path / "run", "spm contains no SentencePiece model", models=(tmp_path / "spm", tmp_path / "spm"))
-    refused(file, tmp_path / "run", "cannot be read", models=(tmp_path / "no", tmp_path / "no"))
+    for name, sentence in (("spm", "spm contains no SentencePiece model"), ("no", "cannot be read")):
+        refused(file, tmp_path / "run", sentence, src_spm=tmp_path / name, tgt_spm=tmp_path / name)
     examples.write_dictionary(tmp_path, "de", 50)
     entries = r"dict.de.txt has 46 entries and 4 special symbols \(50 in total\), but encoder.embed_tokens.weight"
     refused(file, tmp_path / "run", entries)
@@ -323,7 +323,7 @@ def test_a_failure_at_the_second_workdir_leaves_none_of_the_first(file, tmp_path
     values["model"].popitem()
     workdirs = [tmp_path / "a", tmp_path / "b"]
     bad = examples.save(tmp_path, values, "bad.pt")
-    refused(file, tmp_path / "a", "is missing", checkpoints=[file, bad], workdirs=workdirs)
+    refused(file, tmp_path / "a", "is missing", checkpoint=[file, bad], workdir=workdirs)
     save, calls = vocabulary.save, []
 
     def full_at_last(*arguments):
@@ -334,7 +334,7 @@ def test_a_failure_at_the_second_workdir_leaves_none_of_the_first(file, tmp_path
 
     monkeypatch.setattr(vocabulary, "save", full_at_last)
     full = r"--workdir=.*b cannot be written: No space left on device"
-    refused(file, tmp_path / "a", full, checkpoints=[file] * 2, workdirs=workdirs)
+    refused(file, tmp_path / "a", full, checkpoint=[file] * 2, workdir=workdirs)
 
 
 @pytest.mark.parametrize(
@@ -348,9 +348,9 @@ def test_a_failure_at_the_second_workdir_leaves_none_of_the_first(file, tmp_path
     ],
 )
 def test_numbers_that_do_not_go_together(tmp_path, count, workdirs, average, sentence):
-    given = {"checkpoints": [tmp_path / "x.pt"] * count, "average": average}
+    given = {"checkpoint": [tmp_path / "x.pt"] * count, "average": average}
     there = [name if ":" in name else f"{tmp_path}/{name}" for name in workdirs]
-    refused(tmp_path, tmp_path / "run", sentence, workdirs=there, **given)
+    refused(tmp_path, tmp_path / "run", sentence, workdir=there, **given)
 
 
 # Object stores.
@@ -379,8 +379,8 @@ def uploaded(tmp_path, bucket):  # noqa: F811
 @pytest.mark.parametrize("name", drills_but(["checkpoint.pt", "state_dict.npz"], kept=["checkpoint.pt"]))
 def test_an_import_from_a_store_is_that_of_local_files(name, uploaded, temporary, tmp_path):  # noqa: F811
     here, there = tmp_path / "here", tmp_path / "there"
-    told = examples.bring_in(uploaded / name, here, codes=(uploaded / "codes", uploaded / "codes"))
-    given = {"checkpoints": [f"{FOLDER}/{name}"], "dicts": f"{FOLDER}/", "codes": (f"{FOLDER}/codes",) * 2}
+    told = examples.bring_in(uploaded / name, here, bpe_codes=[uploaded / "codes"])
+    given = {"checkpoint": [f"{FOLDER}/{name}"], "dicts": f"{FOLDER}/", "bpe_codes": [f"{FOLDER}/codes"]}
     found = examples.bring_in(None, there, **given)
     assert found == [line.replace(str(here), str(there)).replace(str(uploaded), FOLDER) for line in told]
     assert any(f"{FOLDER}: dict.de.txt and dict.en.txt have no checksums" in line for line in found)
@@ -404,8 +404,8 @@ def test_an_import_from_a_store_is_that_of_local_files(name, uploaded, temporary
 )
 def test_messages_state_addresses_and_no_copy_is_left(name, content, sentence, uploaded, temporary, tmp_path):  # noqa: F811
     stores.delete(f"{FOLDER}/{name}") if content is None else stores.write(f"{FOLDER}/{name}", content)
-    codes = (f"{FOLDER}/codes",) * 2 if name == "codes" else (None, None)
-    given = {"checkpoints": [f"{FOLDER}/checkpoint.pt"], "dicts": FOLDER, "codes": codes}
+    codes = [f"{FOLDER}/codes"] if name == "codes" else []
+    given = {"checkpoint": [f"{FOLDER}/checkpoint.pt"], "dicts": FOLDER, "bpe_codes": codes}
     told = refused(None, tmp_path / "run", ".", **given)
     assert told.startswith(sentence.replace("FOLDER", FOLDER))
     assert str(temporary) not in told
@@ -415,10 +415,10 @@ def test_messages_state_addresses_and_no_copy_is_left(name, content, sentence, u
 def test_an_import_to_a_store_is_that_of_a_local_workdir(file, tmp_path, bucket):  # noqa: F811
     examples.bring_in(file, tmp_path / "run")
     bucket.mkdir()
-    told = examples.bring_in(file, tmp_path, workdirs=["gs://bucket/run/"])
+    told = examples.bring_in(file, tmp_path, workdir=["gs://bucket/run/"])
     assert "translate with convs2s decode --workdir=gs://bucket/run/" in told[-1]
     [step] = run_folder.finished(run_folder.checkpoints(tmp_path / "run"))
     assert tiny.digests(bucket / "run", step) == tiny.digests(tmp_path / "run", step)
     assert (bucket / "run" / "config.json").read_bytes() == (tmp_path / "run" / "config.json").read_bytes()
     with pytest.raises(UserError, match=r"^--workdir=gs://bucket/run already exists: choose a new folder"):
-        examples.bring_in(file, tmp_path, workdirs=["gs://bucket/run"])
+        examples.bring_in(file, tmp_path, workdir=["gs://bucket/run"])

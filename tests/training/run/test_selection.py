@@ -5,7 +5,8 @@ import re
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.interop.fairseq.exporting import Export, export_checkpoint
+from convs2s_jax.interop.fairseq.exporting import export_checkpoint
+from convs2s_jax.interop.orders import FairseqExport
 from convs2s_jax.reporting import runs, summary
 from convs2s_jax.training.run import finetuning, run_folder, selection
 from convs2s_jax.training.run.checkpoints import checkpoint, position_file, restoring
@@ -142,7 +143,7 @@ def test_a_run_keeps_and_reads_what_is_best_by_its_metric(tmp_path, monkeypatch)
     fine = tiny.config(training__finetune_from=str(workdir))
     for read in (
         lambda: finetuning.parameters(fine, None, None, print),
-        lambda: export_checkpoint(Export(workdir=workdir, output=tmp_path / "checkpoint.pt"), print),
+        lambda: export_checkpoint(FairseqExport(workdir=str(workdir), output=str(tmp_path / "checkpoint.pt")), print),
     ):
         with pytest.raises(Reached) as reached:
             read()
