@@ -137,16 +137,3 @@ def test_a_softmax_without_a_bias_is_the_product_of_the_integers():
     params = params.replace(decoder=params.decoder.replace(output_kernel=jnp.asarray(w)))
     found = encoder_decoder.logits(conversion.quantize_kernels(params), cfg, jnp.asarray(x))
     np.testing.assert_allclose(found.reshape(6, 20), by_hand(x.reshape(6, 32), w), rtol=1e-5, atol=1e-5)
-
-
-def test_integers_stay_integers_where_a_model_is_prepared_again():
-    """LightConv has no tables for decoding, so it is cast again to the dtype of the computation."""
-    cfg, params = made("lightconv", "lightconv", dtype="bfloat16")
-    again = integers(conversion.quantize_kernels(conversion.precompute(params, cfg)))
-    before = integers(params)
-    assert again.keys() == before.keys()
-    for name, kernel in again.items():
-        assert kernel.values.dtype == jnp.int8
-        assert kernel.scale.dtype == jnp.float32
-        assert kernel.dtype == jnp.bfloat16
-        np.testing.assert_array_equal(kernel.values, before[name].values)

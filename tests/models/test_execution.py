@@ -127,9 +127,3 @@ def test_a_configuration_of_before_has_the_defaults_and_a_wrong_value_is_refused
     assert build(ModelConfig, {"execution": {"scan_layers": 8}}).execution == ExecutionConfig()  # of earlier versions
     with pytest.raises(UserError, match=r"^model\.execution\.softmax_rows is 0: use 1 or more, or None"):
         build(ModelConfig, {"execution": {"softmax_rows": 0}}, "model")
-
-
-@pytest.mark.drill
-def test_with_dots_the_results_of_products_are_kept():
-    """More than inputs alone, and less than all that gradients read."""
-    assert residuals(OTHERS["remat"]) < residuals(OTHERS["dots"]) < 0.9 * residuals(PLAIN)

@@ -44,17 +44,6 @@ def test_ids_of_numpy_in_64_bits_are_taken_as_they_are(kind):
     jax.eval_shape(lambda params: loss(params, cfg, Batch(src=src, tgt=src)), parameters(cfg))
 
 
-def test_a_cache_of_precomputed_parameters_keeps_its_dtypes_with_ids_in_64_bits(made):
-    def caches():
-        params = conversion.precompute(made.params, CFG)
-        before = model.init_cache(params, CFG, made.memory, 2)
-        return before, model.decode(params, CFG, made.memory, before, SRC.astype(jnp.int64))[-1]
-
-    with jax.enable_x64(True):
-        dtypes = jax.tree.map(lambda x: x.dtype, jax.eval_shape(caches))
-    assert dtypes[0] == dtypes[1]
-
-
 def test_ids_of_8_bits_have_the_losses_of_wider_ones():
     """With a vocabulary that 8 bits cannot count. The gradient of the training loss was another."""
     params = model.init(jax.random.key(0), CFG, source_vocabulary=300, target_vocabulary=300)

@@ -15,7 +15,6 @@ from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build, record
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.models.convolutions import EveryLayerAlike, register_convolution
-from convs2s_jax.training import sharding
 from convs2s_jax.training.run.config import Config
 from tests.examples.test_examples import example
 from tests.helpers import array, close, drills_but
@@ -108,16 +107,6 @@ def test_both_kernels_are_trained_as_direction_and_length_and_lie_on_a_mesh_by_g
             r"\('down/w', \(None, None, None\)\), which keeps it whole$",
         ):
             convs2s.shardings(split, mesh_of(sizes))
-
-
-@pytest.mark.parametrize(("sizes", "parallel"), [((1, 1, 1), "jit"), ((8, 1, 1), "pmap")])
-def test_where_nothing_is_sharded_a_registered_kind_needs_no_rule(module, sizes, parallel):
-    cfg = model(module.LowRankConfig(rank=4))
-    split = jax.eval_shape(partial(convs2s.split_kernels, cfg=cfg), parameters(cfg))
-    conv = convs2s.shardings(split, mesh_of(sizes), parallel).encoder.blocks[0].conv
-    assert conv.down.w.v.spec == P()
-    rows = sharding.table(split, mesh_of(sizes), parallel)
-    assert {row.rule for row in rows if "conv/down/w/v" in row.name} == {""}
 
 
 def test_a_configuration_of_a_registered_kind_is_read_and_written(module):

@@ -133,6 +133,24 @@ def test_presets_have_the_parameters_of_fairseq_or_of_a_count_by_hand(name, expe
     assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes)) == expected
 
 
+LIGHT = {
+    "fairseq_lightconv_iwslt_de_en": 38_705_664,
+    "fairseq_lightconv_wmt_en_de": 61_353_984,
+    "multi30k_lightconv": 4_083_012,
+    "multi30k_dynamicconv": 4_124_160,
+}
+
+
+@pytest.mark.parametrize(("name", "expected"), LIGHT.items())
+def test_presets_of_light_models_have_the_parameters_of_fairseq_or_of_a_count_by_hand(name, expected):
+    """With the vocabularies of the preset, and without the biases of dynamic convolutions, which fairseq never uses."""
+    cfg = preset(name)
+    vocabulary = cfg.data.vocabulary
+    target = vocabulary.src_size if vocabulary.joint else vocabulary.tgt_size
+    init = partial(encoder_decoder.init, cfg=cfg.model, source_vocabulary=vocabulary.src_size, target_vocabulary=target)
+    assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(jax.eval_shape(init, jax.random.key(0)))) == expected
+
+
 def test_the_count_by_hand_is_that_of_fairseq_where_sizes_agree():
     assert COUNTED["paper_wmt16_en_ro"] == PUBLISHED["fairseq_fconv_wmt_en_ro"]
 
