@@ -127,8 +127,8 @@ class SentencePiece(ListedPieces):
         return super().draw(_escape(text), rate=rate, rng=rng)
 
     def join(self, symbols: Sequence[str]) -> str:
-        """Return the text of pieces."""
-        return _restore(self._plain(symbols).removeprefix(" "))
+        """Return the text of pieces, without spaces at its beginning, as SentencePiece does."""
+        return _restore(self._plain(symbols).lstrip(" "))
 
     def surfaces(self, text: str) -> list[str]:
         """Return each piece of a text after the model's normalisation, with a space for U+2581."""
