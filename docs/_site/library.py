@@ -73,7 +73,11 @@ def _mapped(package: griffe.Module, root: Path) -> str:
         seen.setdefault(module, []).append(attribute)
     for module, attributes in seen.items():
         parts += [f"## {module}", ""]
-        parts += [entry(package[f"{module}.{one}"], one, f"convs2s_jax.{module}") for one in attributes]
+        # pages of the source link back to all names of a module by the same prefix, which may be that of public names
+        parts += [
+            f'<a id="convs2s_jax.{one}"></a>\n\n{entry(package[f"{module}.{one}"], one, f"convs2s_jax.{module}")}'
+            for one in attributes
+        ]
     return "\n".join(parts)
 
 
