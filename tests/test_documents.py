@@ -71,6 +71,15 @@ def test_files_that_a_document_names_exist(path):
     assert missing == []
 
 
+def test_names_that_python_of_the_documents_imports_exist():
+    text = "\n".join(read(path) for path in PAGES)
+    found = re.findall(r"^ *from (convs2s_jax[\w.]*) import ([\w, ]+?)(?:  #.*)?$", text, re.MULTILINE)
+    assert len(found) > 10
+    for module, names in found:
+        for name in names.split(", "):
+            assert hasattr(importlib.import_module(module), name) or importlib.import_module(f"{module}.{name}")
+
+
 def test_every_function_and_test_of_the_paper_map_exists():
     rows = re.findall(r"\| `([\w.]+)` \| `(tests/[\w/.]+)` \|", read("docs/paper-map.md"))
     assert len(rows) > 50
