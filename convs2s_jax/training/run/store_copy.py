@@ -125,9 +125,12 @@ def fetch_item(item: Path) -> None:
         with files.new_folder(item) as new, _alone(place):
             if item.exists():  # another process that shares the copy has fetched it
                 return
-            stores.in_parallel(lambda name: local_copies.fetch(base, new, name), stores.names(base))
+            names = stores.names(base)
+            stores.in_parallel(lambda name: local_copies.fetch(base, new, name), names)
             if _position(address, place.name) != position_of(place):
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), base)
+            if not names:  # a refused list may look like an empty folder: the checkpoint is not damaged
+                raise stores.not_listed(base)
             new.rename(item)
     except FileNotFoundError:
         shutil.rmtree(place)

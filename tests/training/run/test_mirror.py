@@ -438,3 +438,15 @@ def test_a_copy_that_cannot_be_written_is_not_taken_for_the_store(bucket, monkey
     with pytest.raises(UserError, match=f"^--workdir={RUN}{sentence}"), mirror.opened(RUN):
         pytest.fail("opened")
     assert stores.names(RUN) == ["config.json"]
+
+
+def test_a_checkpoint_whose_arrays_are_not_listed_is_not_damaged(bucket, copy, tmp_path, monkeypatch):  # noqa: F811
+    mirrored(copy).push()
+    other, names = tmp_path / "other", stores.names
+    other.mkdir()
+    mirror.fetch(RUN, other)
+    with monkeypatch.context() as patch:
+        patch.setattr(stores, "names", lambda folder, *rest: [] if "/30/params" in folder else names(folder, *rest))
+        with pytest.raises(UserError, match=f"^--workdir={RUN} cannot be used: its objects are not listed"):
+            restored(other)
+    assert int(restored(other).state.step) == 30
