@@ -220,6 +220,10 @@ mesh sums: pmap keeps the sums of one device
 training/parallel.py  training/test_own_update.py -k pmap
 - lax.psum(total[1], "data")
 + total[1]
+dropout: every update has the same key
+training/run/loop.py  training/run/test_resume.py -k key_of_its_own
+- fold_in(root, position.step)
++ fold_in(root, window.skipped)
 accumulation: a batch counts in the next update too
 training/run/loop.py  training/run/test_resume.py -k halves
 - pending = []

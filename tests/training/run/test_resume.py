@@ -4,11 +4,12 @@ import os
 import re
 import signal
 
+import jax
 import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training import schedule
-from convs2s_jax.training.run import inputs, opening, run_folder, validation
+from convs2s_jax.training.run import inputs, loop, opening, run_folder, validation
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.processes.interrupts import InterruptedWorkError
 from convs2s_jax.training.run.reports import metrics_file
@@ -33,6 +34,18 @@ def test_two_halves_equal_the_whole(tmp_path, undisturbed):
     assert tiny.digests(tmp_path, STEPS) == undisturbed
     steps = [line["step"] for line in tiny.metrics(tmp_path) if line["split"] == "train"]
     assert steps == sorted(set(steps))
+
+
+def test_each_update_has_a_dropout_key_of_its_own(tmp_path, monkeypatch):
+    keys, update = [], loop.update
+
+    def recorded(step, state, batches, rate, key):
+        keys.append(jax.random.key_data(key).tolist())
+        return update(step, state, batches, rate, key)
+
+    monkeypatch.setattr(loop, "update", recorded)
+    train(tiny.config(training__max_steps=5), tmp_path)
+    assert len(keys) == len({*map(tuple, keys)}) == 5
 
 
 @pytest.mark.drill
