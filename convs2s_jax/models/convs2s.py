@@ -253,25 +253,18 @@ class ConvDecoderParams(ConvEncoderParams):
     maps_source: bool = struct.field(pytree_node=False, default=False)
 
 
-def init_layer(
-    key: Key, layer: ConvLayer, size: LayerChannels, keep: float, convolution: ConvolutionConfig
-) -> tuple[Any, Affine | None]:
-    """Initialise the convolution from C to 2D channels, and the residual's projection [C, D] if channels change."""
-    conv_key, projection_key = jax.random.split(key)
-    conv = convolution.functions.init(conv_key, convolution, layer.width, size.inputs, 2 * layer.channels, keep)
-    if size.residual in (None, layer.channels):
-        return conv, None
-    return conv, affine.init(projection_key, size.residual, layer.channels)
-
-
 def init_layers(
     keys: Key, layers: Sequence[ConvLayer], keep: float, convolution: ConvolutionConfig
 ) -> list[tuple[Any, Affine | None]]:
-    """Call `init_layer` for each layer, with one key for each and the config of all layers."""
+    """Initialise the convolution of each layer, from C to 2D channels, and its residual's projection [C, D] or None."""
 
     def init(key: Key, described: tuple[ConvLayer, LayerChannels, ConvolutionConfig]) -> tuple[Any, Affine | None]:
         layer, size, own = described
-        return init_layer(key, layer, size, keep, own)
+        conv_key, projection_key = jax.random.split(key)
+        conv = own.functions.init(conv_key, own, layer.width, size.inputs, 2 * layer.channels, keep)
+        if size.residual in (None, layer.channels):
+            return conv, None
+        return conv, affine.init(projection_key, size.residual, layer.channels)
 
     own = [convolution.at(i) for i in range(len(layers))]
     return init_each(init, keys, list(zip(layers, layer_channels(layers), own, strict=True)))
@@ -313,7 +306,9 @@ def init_decoder(key: Key, cfg: ConvDecoderConfig, vocabulary: int, dim: int, ra
     keep = 1.0 - rate
     convolutions = init_layers(keys[4::2], cfg.layers, keep, cfg.convolution)
     channels = [layer.channels if cfg.attends(i) else None for i, layer in enumerate(cfg.layers)]
-    attentions = init_each(partial(_init_attention, dim=dim), keys[5::2], channels)
+    attentions = init_each(
+        lambda key, size: None if size is None else attention.init(key, size, dim), keys[5::2], channels
+    )
     return ConvDecoderParams(
         embedding=embedding.init(keys[0], vocabulary, dim, cfg.max_positions if cfg.positions else None),
         map_in=affine.init(keys[1], dim, cfg.layers[0].channels, keep=keep),
@@ -321,11 +316,6 @@ def init_decoder(key: Key, cfg: ConvDecoderConfig, vocabulary: int, dim: int, ra
         map_out=affine.init(keys[2], cfg.layers[-1].channels, cfg.out_dim),
         output=output.init(keys[3], cfg.out_dim, vocabulary, tied=cfg.tied_output, keep=keep),
     )
-
-
-def _init_attention(key: Key, channels: int | None, *, dim: int) -> MultiStepAttention | None:
-    """Initialise the attention of a layer with this number of channels; None for a layer that does not attend."""
-    return None if channels is None else attention.init(key, channels, dim)
 
 
 def encode(params: ConvEncoderParams, cfg: ConvEncoderConfig, src: Array, options: Options) -> Memory:

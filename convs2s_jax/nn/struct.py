@@ -16,7 +16,7 @@ def dataclass(cls: type[T]) -> type[T]:
     In JAX 0.10 to 0.12, the structures of two dataclasses with the same number of fields compare equal, although their
     hashes differ (`benchmarks/upstream/dataclass_structures.py`). In jax 0.10, a jitted function then runs the program
     of one class for the other whenever both hashes fall into the same bucket of a cache. In 1 of 50 processes, the
-    program of a `Memory` ran for a `MappedMemory` of the same shapes, with wrong results.
+    program of a `Memory` ran for another dataclass of the same shapes, with wrong results.
     """
     made: Any = cls
     made.__annotations__["node_class"] = type

@@ -138,17 +138,3 @@ def test_split_gives_different_keys_or_none():
     assert split_key(None, 3) == [None] * 3
     keys = [tuple(jax.random.key_data(k).tolist()) for k in split_key(jax.random.key(0), 3)]
     assert len(set(keys)) == 3
-
-
-def test_bfloat16_stays_bfloat16():
-    assert dropout(jnp.ones(4, jnp.bfloat16), 0.5, jax.random.key(0)).dtype == jnp.bfloat16
-
-
-@pytest.mark.drill
-def test_raw_keys_are_taken_as_typed_ones():
-    x, raw, key = jnp.ones((3, 4)), jax.random.PRNGKey(5), jax.random.key(5)
-    np.testing.assert_array_equal(dropout(x, 0.5, raw), dropout(x, 0.5, key))
-    rows, raw_rows = row_keys(key, 3), row_keys(raw, 3)
-    np.testing.assert_array_equal(dropout(x, 0.5, jax.random.key_data(rows)), dropout(x, 0.5, rows))
-    for a, b in zip(split_key(raw, 2) + split_key(raw_rows, 2), split_key(key, 2) + split_key(rows, 2), strict=True):
-        np.testing.assert_array_equal(jax.random.key_data(a), jax.random.key_data(b))
