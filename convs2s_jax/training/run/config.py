@@ -150,9 +150,9 @@ class Config:
       search: beam search for validation, and the default for decoding.
       seed: seed of initialisation, batch order, dropout and the sample that vocabularies are learned from.
       mesh: how the devices are arranged (docs/distributed.md).
-      parallel: how an update is spread over the mesh. jit leaves it to XLA's partitioner. shard_map (named
-        collectives) shards along data and fsdp, and leaves tensor to the partitioner. pmap replicates all parameters
-        and uses data only. The results are the same (docs/distributed.md).
+      parallel: how an update is spread over the mesh. jit leaves it to XLA's partitioner. shard_map has named
+        collectives along data, and leaves fsdp and tensor to the partitioner. pmap replicates all parameters and uses
+        data only. The results are the same (docs/distributed.md).
     """
 
     data: DataConfig
