@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,10 @@ from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.models import conversion
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
+from convs2s_jax.nn.types import Key
 from convs2s_jax.search.batching import DEFAULT_BATCHING, Batching
 from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.strategies import Strategy
 from convs2s_jax.translation import arguments, trained
 from convs2s_jax.translation.lines import LoadedModel, TextRequest, translate
 from convs2s_jax.translation.results import Result
@@ -37,7 +39,13 @@ class Translator(LoadedModel):
         search: SearchConfig | None = None,
         prefix: Iterable[str] | None = None,
         constraints: Iterable[Iterable[str]] | None = None,
-        **options: Any,
+        nbest: int | None = 1,
+        replace_unk: bool = False,
+        unk_dictionary: Mapping[str, str] | None = None,
+        attention: bool = True,
+        key: Key | None = None,
+        strategy: Strategy | None = None,
+        batching: Batching = DEFAULT_BATCHING,
     ) -> list[Result]:
         """Translate lines of text. Return one result per line, in order; `result.best.text` is the translation.
 
@@ -47,8 +55,7 @@ class Translator(LoadedModel):
           search: search options; None for those of the run (`cfg.search`).
           prefix: for each line, words that its translation must begin with; "" for none.
           constraints: for each line, phrases that its translation must contain, in any order.
-          options: `nbest`, `replace_unk`, `unk_dictionary`, `attention`, `key`, `strategy`, `batching`: as in
-            `TextRequest`.
+          nbest, replace_unk, unk_dictionary, attention, key, strategy, batching: as in `TextRequest`.
 
         Raises:
           TypeError: `lines` is a single string, or a line is not a str.
@@ -63,7 +70,13 @@ class Translator(LoadedModel):
             arguments.texts_of("line", lines),
             prefix=None if prefix is None else arguments.texts_of("prefix", prefix),
             constraints=None if constraints is None else arguments.phrases_of(constraints),
-            **options,
+            nbest=nbest,
+            replace_unk=replace_unk,
+            unk_dictionary=unk_dictionary,
+            attention=attention,
+            key=key,
+            strategy=strategy,
+            batching=batching,
         )
         arguments.check_options(self, request)
         arguments.check_required(self, request)
