@@ -45,7 +45,7 @@ def in_dicts(params):
         p = {"conv": kernel(block.conv)}
         if block.projection is not None:
             p["projection"] = kernel(block.projection)
-        if hasattr(block, "attention"):
+        if block.attention is not None:
             p["attention"] = {"query": kernel(block.attention.query), "context": kernel(block.attention.context)}
         return p
 

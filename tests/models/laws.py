@@ -22,9 +22,13 @@ def config(encoder=None, decoder=FIRST_DECODER, **fields):
     return build(ModelConfig, {"embedding_dim": E, **pair(encoder, decoder), **fields})
 
 
-@lru_cache
 def parameters(cfg):
     """Parameters without zeros: zero biases or padding rows could hide mistakes."""
+    return _parameters(cfg, jax.config.jax_enable_x64)
+
+
+@lru_cache
+def _parameters(cfg, _x64):
     init = partial(model.init, cfg=cfg, source_vocabulary=SOURCE, target_vocabulary=TARGET)
     return filled(jax.eval_shape(init, jax.random.key(0)))
 
