@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from convs2s_jax.core.checksums import FIELD, DamagedError, seal, unseal
-from convs2s_jax.core.config import build, check, to_dict
+from convs2s_jax.core.config import LAST_BEFORE, build, check, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import read_json, replace_file
 from convs2s_jax.core.guard import writing_remedy
@@ -123,7 +123,14 @@ def load_config(workdir: Path, *, given_as: str = "--workdir") -> Config:
     if not os.path.lexists(path):
         raise UserError(f"{given_as}={workdir} contains no config.json: no training was started there")
     values = read_json(path, remedy="restore it, or train again in another workdir")
-    return build(Config, _verified(values, path), "config")
+    values = _verified(values, path)
+    try:
+        return build(Config, values, "config")
+    except UserError as error:
+        way_out = (
+            "" if LAST_BEFORE in str(error) else f"; if an earlier version wrote {path}, commit {LAST_BEFORE} reads it"
+        )
+        raise UserError(f"{error}{way_out}") from None
 
 
 def _verified(values: Any, path: Path) -> Any:

@@ -146,7 +146,8 @@ def test_a_field_of_another_version_is_named(tmp_path):
     values = json.loads(path.read_text(encoding="utf-8"))
     del values["checksum"]
     path.write_text(json.dumps({**values, "sed": 1}), encoding="utf-8")
-    with pytest.raises(UserError, match=r"config\.sed: there is no field 'sed'; did you mean 'seed'\?"):
+    way_out = f"if an earlier version wrote {path}, commit f02697ce reads it"
+    with pytest.raises(UserError, match=rf"config\.sed: there is no field 'sed'; did you mean 'seed'\?; {way_out}"):
         run_folder.load_config(tmp_path)
 
 
