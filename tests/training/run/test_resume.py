@@ -36,6 +36,13 @@ def test_two_halves_equal_the_whole(tmp_path, undisturbed):
     assert steps == sorted(set(steps))
 
 
+def test_the_last_update_of_an_epoch_takes_the_batches_that_are_left(tmp_path):
+    """Also where they are fewer than `accumulate`."""
+    train(tiny.config(data__batch__accumulate=1000, training__max_epochs=2), tmp_path)
+    steps = [(line["epoch"], line["step"]) for line in tiny.metrics(tmp_path) if line["split"] == "train"]
+    assert steps[-1] == (2, 2)
+
+
 def test_each_update_has_a_dropout_key_of_its_own(tmp_path, monkeypatch):
     keys, update = [], loop.update
 
