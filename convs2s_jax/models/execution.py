@@ -44,7 +44,7 @@ class ExecutionConfig:
         "none": save all. "block": save the input of each layer. "dots": save outputs of matrix products and
         convolutions. "offload": save outputs of matrix products without batch axes, in host memory (GPU, TPU); this
         recomputes convolutions of the form "xla". In recurrent decoders that attend at each time step, a block is one
-        time step.
+        time step. True and False of earlier versions are "block" and "none".
       convolution: how dense convolutions are computed, "xla", "products" or "winograd" (`nn.convolution`). "auto" uses
         XLA's convolution, except for gradients on CPUs: in bfloat16 with jax 0.11 and newer, products; otherwise
         "winograd", which is faster and rounds more (docs/decisions.md), unless `matmul_precision` is set or mesh.tensor
@@ -58,7 +58,7 @@ class ExecutionConfig:
     convolution: Literal["auto", "xla", "products", "winograd"] = "auto"
     softmax_rows: int | None = None
 
-    RETIRED = ("scan_layers",)
+    IGNORED = ("scan_layers",)
 
     def __post_init__(self) -> None:
         check(

@@ -124,8 +124,6 @@ def test_a_configuration_of_before_has_the_defaults_and_a_wrong_value_is_refused
     assert build(ModelConfig, values).execution == ExecutionConfig()
     with pytest.raises(UserError, match=r"^model\.execution\.convolution is 'shifts'"):
         build(ModelConfig, {"execution": {"convolution": "shifts"}}, "model")
-    assert build(ModelConfig, {"execution": {"scan_layers": None}}).execution == ExecutionConfig()  # of f02697ce
-    with pytest.raises(UserError, match=r"scan_layers is 8: this version has no such field; leave it out, or use v"):
-        build(ModelConfig, {"execution": {"scan_layers": 8}}, "model")
+    assert build(ModelConfig, {"execution": {"scan_layers": 8}}).execution == ExecutionConfig()  # of earlier versions
     with pytest.raises(UserError, match=r"^model\.execution\.softmax_rows is 0: use 1 or more, or None"):
         build(ModelConfig, {"execution": {"softmax_rows": 0}}, "model")
