@@ -3,7 +3,7 @@
 Prints the ratio of computed decoding steps to the steps that sentences need, on the test split of DIR, for batches that
 shrink when sentences finish, as in `translate`, and for rows that are refilled with new sentences. Only steps are
 counted, from translations of a trained model with fairseq's stopping rule; no time is measured. A file is sorted by
-length, a stream is not. Results are in docs/performance.md.
+length, a stream is not. Results are in docs/performance-log.md at commit f02697ce.
 """
 
 import argparse
