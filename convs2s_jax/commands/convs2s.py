@@ -42,7 +42,7 @@ COMMANDS: Mapping[str, Entry] = MappingProxyType(
         "average": Entry("average several checkpoints into a new workdir", "average"),
         "import": Entry("import a fairseq checkpoint as a workdir", "import_fairseq"),
         "export": Entry("export compiled programs for other machines, or a fairseq checkpoint", "export"),
-        "scale": Entry("plan, sweep and check how training scales over devices", "scale"),
+        "scale": Entry("plan and check how training scales over devices", "scale"),
         "config": Entry("list and print configurations and their fields", "config"),
     }
 )

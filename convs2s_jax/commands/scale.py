@@ -1,4 +1,4 @@
-"""`convs2s scale plan|sweep|check|doctor`: plan and measure how training scales."""
+"""`convs2s scale plan|check|doctor`: plan and measure how training scales."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,6 @@ ACTIONS: Mapping[str, Entry] = MappingProxyType(
         "plan": Entry(
             "estimate an update on devices that need not be attached: memory, communication, a time bound", "scale_plan"
         ),
-        "sweep": Entry("plan many meshes, batches and devices, and write a table and a figure", "scale_sweep"),
         "check": Entry("run updates on the local devices and compare them with their plan", "scale_check"),
         "doctor": Entry("report what each process sees: devices, versions, clock, files, bandwidth", "scale_doctor"),
     }

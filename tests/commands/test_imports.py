@@ -33,7 +33,6 @@ LATER = [
     ("export", "--workdir=a", "--output=b.pt", "--config.seed=1"),
     ("export", "--workdir=a"),
     ("scale plan", "--config=cldr_en_de"),
-    ("scale sweep", "--config=cldr_en_de"),
     ("scale check", "--config=no_such_file"),
     ("scale doctor", "--config.seed=3"),
 ]
@@ -96,7 +95,6 @@ def test_nothing_is_imported_that_is_not_needed(code, libraries):
     [
         ("train", ["--config=cldr_en_de", "--workdir=a"]),
         ("scale plan", ["--config=cldr_en_de", "--topology=cpu:1"]),
-        ("scale sweep", ["--config=cldr_en_de", "--topologies=cpu:1", "--output=a", "--tokens=64"]),
         ("scale check", ["--config=cldr_en_de"]),
         ("scale doctor", ["--config=cldr_en_de"]),
         ("prepare", ["--config=cldr_en_de", "--workdir=a"]),

@@ -15,7 +15,6 @@ OUTPUTS = {
     "report": ("report", "--workdir=none", "--output"),
     "scale check": ("scale", "check", "--config={config}", "--json"),
     "scale plan": ("scale", "plan", "--config={config}", "--topology=cpu:1", "--json"),
-    "scale sweep": ("scale", "sweep", "--config={config}", "--topologies=cpu:1", "--tokens=64", "--output"),
     "shortlist": ("shortlist", "--workdir=none", "--output"),
 }
 

@@ -17,7 +17,6 @@ from convs2s_jax.commands import (
     scale_check,
     scale_doctor,
     scale_plan,
-    scale_sweep,
     serve,
     shortlist,
     train,
@@ -30,7 +29,7 @@ from convs2s_jax.data.config import DataConfig
 from tests.processes import called
 
 MODULES = (attention, average, config, decode, export, export_fairseq, import_fairseq, prepare, report)
-MODULES += (scale_check, scale_doctor, scale_plan, scale_sweep, serve, shortlist, train)
+MODULES += (scale_check, scale_doctor, scale_plan, serve, shortlist, train)
 ALL = {module.__name__.rpartition(".")[2]: module.COMMAND for module in MODULES}
 CONFIGURED = [name for name, command in ALL.items() if "config" in {f.name for g in command.groups for f in g.fields}]
 """Commands that take a configuration."""

@@ -12,6 +12,7 @@ import pytest
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.training.loss import loss
+from tests import tiny
 
 FOLDER = Path(__file__).parents[2] / "examples"
 
@@ -190,3 +191,15 @@ def test_mapped_and_differentiated_searches_are_separate_searches_and_finite_dif
     for slope, step in zip(slopes, ((h, 0.0), (0.0, h)), strict=True):
         ahead, behind = (one(*(at + np.float32(sign * x) for x in step))[1] for sign in (1, -1))
         close(slope, (ahead - behind) / (2 * h), 1e-3)
+
+
+@pytest.mark.drill
+def test_a_sweep_plans_each_case_once(tmp_path):
+    module = example("scale_sweep")
+    flags = [f"--config={tiny.config_file(tmp_path)}", "--lengths=8", "--tokens_per_chip=64"]
+    found = module.main(tmp_path / "sweep", ("cpu:1", "cpu:2"), flags)
+    assert [sorted(line) for line in found.values()] == [[1, 2], [1, 2]]
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "sweep").glob("*.json")}
+    assert module.main(tmp_path / "sweep", ("cpu:1", "cpu:2"), flags) == found
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert (tmp_path / "sweep" / "sweep.png").exists()
