@@ -53,10 +53,10 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
 
         from convs2s_jax.scaling import doctor
         from convs2s_jax.training.run.checkpoints.digest import digest_of_record
-        from convs2s_jax.training.run.processes import distributed, peers
+        from convs2s_jax.training.run.processes import distributed, joining
 
     flags = {"config": bool(cfg), "workdir": bool(options.workdir)}
-    with peers.together(given):
+    with joining.together(given):
         distributed.agree("set of flags", digest_of_record(flags), remedy="set --config and --workdir for all or none")
         own = json.dumps(doctor.facts(cfg, options.workdir))
         seen = [json.loads(line) for line in distributed.collect([own], jax.process_count(), name="facts")]

@@ -1,6 +1,5 @@
 """`convs2s train`, convs2s-train and train.py: train a model."""
 
-import contextlib
 import functools
 import os
 import sys
@@ -71,21 +70,21 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
         from convs2s_jax.training.run.loop import train
         from convs2s_jax.training.run.processes import distributed
         from convs2s_jax.training.run.processes.interrupts import Interrupts
-        from convs2s_jax.training.run.processes.peers import join
+        from convs2s_jax.training.run.processes.joining import join
 
     sys.stderr = guard.Expendable(sys.stderr)
     settings: Any = jax.config  # its attributes are created when JAX starts
     if expects_cpu(settings.jax_platforms):
         keep_freed_memory()
-    peers = join(processes)
-    interrupts = Interrupts(own_process=True, peers=peers)
-
-    with distributed.guarded(), peers or contextlib.nullcontext():
+    with distributed.guarded():
+        join(processes)
         if scheme_of(options.workdir):
             mirror.keep_programs(options.workdir, os.environ)
-        elif peers is None:  # of several processes only the first would write, and reuse what the others compile
+        elif (
+            not distributed.is_multi_process()
+        ):  # of several processes only the first would write, and reuse what the others compile
             compiled_programs.keep(os.environ)
-        train(cfg, options.workdir, interrupts)
+        train(cfg, options.workdir, Interrupts(own_process=True))
 
 
 def _fields() -> str:

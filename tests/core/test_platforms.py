@@ -15,7 +15,7 @@ import pytest
 from convs2s_jax.commands import train
 from convs2s_jax.core import platforms
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.training.run.processes import peers
+from convs2s_jax.training.run.processes import joining
 from tests import tiny
 from tests.helpers import drills_but
 from tests.processes import called
@@ -236,7 +236,7 @@ def test_commands_set_them_before_they_use_a_device(name, more, tmp_path, monkey
     monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_mine=1")
     monkeypatch.chdir(tmp_path)
     seen = []
-    monkeypatch.setattr(peers, "join", lambda _: seen.append(os.environ["LIBTPU_INIT_ARGS"]) or sys.exit(0))
+    monkeypatch.setattr(joining, "join", lambda _: seen.append(os.environ["LIBTPU_INIT_ARGS"]) or sys.exit(0))
     called(command.console, name, f"--config={tiny.config_file(tmp_path)}", *more, "--xla_flags=tpu")
     assert re.match("--xla_mine=1 --xla_tpu_enable_async_collective_fusion=true ", seen[0])
 

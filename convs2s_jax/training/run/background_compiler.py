@@ -23,7 +23,6 @@ from convs2s_jax.training.mesh import row_shards
 from convs2s_jax.training.run.inputs import Split, planned
 from convs2s_jax.training.run.prepare import Run
 from convs2s_jax.training.run.processes import distributed
-from convs2s_jax.training.run.processes.interrupts import EndedAtOnceError
 from convs2s_jax.training.run.programs import abstract_batch, abstract_key, merged_kernels, placed
 from convs2s_jax.training.run.tasks.task_table import task_of
 from convs2s_jax.training.step import Batch, LossSums, Step
@@ -106,7 +105,7 @@ class BackgroundCompiler:
         self.ended.set()
         with self._lock:
             self._waiting = []
-        if kind not in (KeyboardInterrupt, EndedAtOnceError):
+        if kind is not KeyboardInterrupt:
             self._wait_while(lambda: bool(self._running), lambda: None)
 
     def _wait_while(self, busy: Callable[[], bool], check: Callable[[], object]) -> None:

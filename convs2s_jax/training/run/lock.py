@@ -1,9 +1,10 @@
 """One trainer in a workdir: a lock that ends with its process (docs/decisions.md).
 
-In a folder it is `flock` on the file `lock`. File systems without flock, and object stores, get a claim: the record of
-its holder, which is renewed every `BEAT` seconds. A claim is over once its process has ended or, if nobody here can
-know, once it has not changed for `SILENCE` seconds of the reader's own clock: clocks are not compared. A new claim
-replaces exactly the one that was read, so that only one of several processes takes it.
+In a folder it is `flock` on the file `lock`. File systems without flock get the file alone, which counts until its
+process is known to have ended. An object store gets a claim: the record of its holder, which is renewed every `BEAT`
+seconds. It is over once its process has ended or, if nobody here can know, once it has not changed for `SILENCE`
+seconds of the reader's own clock: clocks are not compared. A new claim replaces exactly the one that was read, so that
+only one of several processes takes it.
 """
 
 import contextlib
@@ -19,14 +20,13 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
-from convs2s_jax.core import stores
+from convs2s_jax.core import files, stores
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.guard import LOST
 from convs2s_jax.core.places import joined
 from convs2s_jax.training.run import run_folder
-from convs2s_jax.training.run.processes.interrupts import EndedAtOnceError
 
 NAME = "lock"
 UNSUPPORTED = (errno.ENOTSUP, errno.ENOSYS, errno.ENOLCK, errno.EINVAL)
@@ -38,8 +38,6 @@ SILENCE = 60.0
 """Seconds without a renewal after which a claim is over, unless its process is known to live or to have ended."""
 CHECKS = 30
 """Number of checks in these seconds. Checks are counted: a process that is stopped meanwhile makes as many."""
-OVER = b"over\n"
-"""Content of a claim in a folder that was given back."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +102,7 @@ def holder_of(workdir: str) -> Holder | None:
 
 def may_be_locked(workdir: Path) -> bool:
     """Whether a process may hold the lock of a folder. False if none does; also True if its holder was killed."""
-    return (workdir / NAME).exists() or _InFolder(workdir).read().content is not None
+    return (workdir / NAME).exists()
 
 
 @contextlib.contextmanager
@@ -119,15 +117,17 @@ def locked(workdir: Path) -> Iterator[None]:
             run_folder.provide(workdir, stack)
             descriptor = _flock(workdir)
             if descriptor is None:
-                stack.enter_context(_claimed(workdir, _InFolder(workdir)))
-            else:
-                stack.enter_context(_released(descriptor, workdir / NAME))
+                descriptor = _created(workdir)
+            stack.enter_context(_released(descriptor, workdir / NAME))
         yield
 
 
 @contextlib.contextmanager
-def claimed(address: str) -> Iterator[Callable[[], bool]]:
+def claimed(workdir: str) -> Iterator[Callable[[], bool]]:
     """Hold a workdir in an object store. If another process takes it, which it can after `SILENCE`, this one ends.
+
+    Args:
+      workdir: its address.
 
     Yields:
       A function that returns whether the last renewal is so recent that nobody can have taken the workdir.
@@ -136,8 +136,16 @@ def claimed(address: str) -> Iterator[Callable[[], bool]]:
       UserError: another process holds it.
       OSError: the claim cannot be written or read.
     """
-    with _claimed(address, _InStore(address)) as is_fresh:
-        yield is_fresh
+    claim, stop = _Claim(workdir), threading.Event()
+    renewals = threading.Thread(target=claim.renew, args=(stop,), daemon=True)
+    renewals.start()
+    try:
+        yield claim.is_fresh
+    finally:
+        stop.set()
+        renewals.join()
+        with contextlib.suppress(OSError):  # otherwise it is over when it has been silent
+            claim.give_back()
 
 
 def _flock(workdir: Path) -> int | None:
@@ -163,6 +171,23 @@ def _flock(workdir: Path) -> int | None:
             if not content:
                 path.unlink(missing_ok=True)
             return None
+
+
+def _created(workdir: Path) -> int:
+    """Return a descriptor of a new file `lock`, which replaces that of a process known to have ended."""
+    path = workdir / NAME
+    with contextlib.suppress(FileNotFoundError):
+        content = files.content(path)
+        holder = Holder.from_bytes(content)
+        if holder is None or holder.is_alive is not False:
+            raise UserError(f"{_in_use(workdir, content)}; if it has ended, delete {path}")
+        path.unlink()
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    except FileExistsError as error:
+        raise _in_use(workdir, None) from error
+    os.write(descriptor, this_process().to_bytes())
+    return descriptor
 
 
 @contextlib.contextmanager
@@ -191,129 +216,21 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return False
 
 
-class Claim(NamedTuple):
-    """A claim as it was read or written.
-
-    Attributes:
-      content: its holder, then a line with the number of its renewals; None if nobody holds the workdir.
-      version: what distinguishes it from earlier and later ones.
-    """
-
-    content: bytes | None
-    version: Any
-
-
-class _InFolder:
-    """Claims in a folder: the files lock-1, lock-2 and so on, of which the last one counts; its number is the version.
-
-    It is never removed, so no number is used twice, and the file system lets only one process create the next one.
-    """
-
-    def __init__(self, workdir: Path) -> None:
-        self._workdir = workdir
-
-    def read(self) -> Claim:
-        """Return the claim that counts."""
-        numbers = [path.name.removeprefix(f"{NAME}-") for path in self._workdir.glob(f"{NAME}-*")]
-        number = max((int(text) for text in numbers if text.isascii() and text.isdigit()), default=0)
-        try:
-            content = self._path(number).read_bytes() if number else OVER
-        except FileNotFoundError:  # a newer one has replaced it meanwhile
-            return self.read()
-        return Claim(None if content == OVER else content, number)
-
-    def replace(self, claim: Claim, content: bytes) -> Claim | None:
-        """Return a new claim in the place of one that counts; None if another process was quicker."""
-        number = claim.version + 1
-        try:
-            with self._path(number).open("xb") as file:
-                file.write(content)
-        except FileExistsError:
-            return None
-        if self.read().version != number:  # it was claimed, and given back or lost, since `claim` was read
-            self._path(number).unlink()
-            return None
-        for earlier in range(max(1, number - 10), number):
-            self._path(earlier).unlink(missing_ok=True)
-        return Claim(content, number)
-
-    def renew(self, claim: Claim, content: bytes) -> Claim | None:
-        """Change the content of a claim. Return it; None if it does not count any more."""
-        if self.read().version != claim.version:
-            return None
-        with self._path(claim.version).open("r+b") as file:  # it is not created anew
-            file.write(content)
-        return Claim(content, claim.version)
-
-    def give_back(self, claim: Claim) -> None:
-        with self._path(claim.version).open("r+b") as file:
-            file.truncate()
-            file.write(OVER)
-
-    def _path(self, number: int) -> Path:
-        return self._workdir / f"{NAME}-{number}"
-
-
-class _InStore:
-    """The same in an object store: the object `lock`, written only if it still is the one that was read."""
+class _Claim:
+    """A claim of this process on a workdir in an object store: the object `lock`, whose first line is the holder."""
 
     def __init__(self, workdir: str) -> None:
-        self._address = joined(workdir, NAME)
-
-    def read(self) -> Claim:
-        return Claim(*stores.read_version(self._address))
-
-    def replace(self, claim: Claim, content: bytes) -> Claim | None:
-        taken = self.renew(claim, content)
-        if taken and stores.write_if(self._address, content, claim.version):  # a version that it no longer has
-            stores.delete(self._address)
-            raise OSError(errno.ENOTSUP, "it ignores the conditions of writes, which the lock of a workdir needs")
-        return taken
-
-    def renew(self, claim: Claim, content: bytes) -> Claim | None:
-        if version := stores.write_if(self._address, content, claim.version):
-            return Claim(content, version)
-        now = self.read()  # of a request that was repeated, the first one may have succeeded
-        ours = now.content is not None and now.content.partition(b"\n")[0] == content.partition(b"\n")[0]
-        return now if ours else None
-
-    def give_back(self, claim: Claim) -> None:
-        stores.write_if(self._address, None, claim.version)
-
-
-@contextlib.contextmanager
-def _claimed(workdir: Path | str, claims: _InFolder | _InStore) -> Iterator[Callable[[], bool]]:
-    """Take, renew and give back the claim on a workdir. It stays after a second signal: its process has ended."""
-    held = _Held(workdir, claims)
-    stop = threading.Event()
-    renewals = threading.Thread(target=held.renew, args=(stop,), daemon=True)
-    renewals.start()
-    at_once = False
-    try:
-        yield held.is_fresh
-    except EndedAtOnceError:
-        at_once = True  # as by a kill: what is being written may reach the store a moment later
-        raise
-    finally:
-        stop.set()
-        if not at_once:
-            renewals.join()
-            with contextlib.suppress(OSError):  # otherwise it is over when it has been silent
-                claims.give_back(held.claim)
-
-
-class _Held:
-    """A claim of this process."""
-
-    def __init__(self, workdir: Path | str, claims: _InFolder | _InStore) -> None:
         """Take a claim. Raises UserError if another process holds the workdir, OSError if it cannot be written."""
-        self._workdir, self._claims, self._holder = workdir, claims, this_process().to_bytes()
+        self._workdir, self._address = workdir, joined(workdir, NAME)
+        self._holder = this_process().to_bytes()
         before = self._over()
         self._written = time.monotonic()
-        taken = claims.replace(before, self._holder)
-        if taken is None:
-            raise _in_use(workdir, claims.read().content)
-        self.claim = taken
+        self._version = self._write(self._holder, before)
+        if not self._version:
+            raise _in_use(workdir, self._read()[0])
+        if stores.write_if(self._address, self._holder, before):  # a version that it no longer has
+            stores.delete(self._address)
+            raise OSError(errno.ENOTSUP, "it ignores the conditions of writes, which the lock of a workdir needs")
 
     def is_fresh(self) -> bool:
         """Whether nobody can have taken the workdir: a margin is left for writes that have begun."""
@@ -325,36 +242,51 @@ class _Held:
         while not stop.wait(BEAT):
             with contextlib.suppress(OSError):  # a failing store does not end a run; others see the silence
                 began, count = time.monotonic(), count + 1
-                renewed = self._claims.renew(self.claim, self._holder + f"{count}\n".encode())
-                if renewed is None:
+                renewed = self._write(self._holder + f"{count}\n".encode(), self._version)
+                if not renewed:
                     self._end_lost()
                 else:
-                    self.claim, self._written = renewed, began
+                    self._version, self._written = renewed, began
 
-    def _over(self) -> Claim:
-        """Return the claim to replace, once it is over. Raises UserError if it is not."""
-        claim = self._claims.read()
-        holder = Holder.from_bytes(claim.content or b"")
+    def give_back(self) -> None:
+        """Delete the claim. Raises OSError."""
+        stores.write_if(self._address, None, self._version)
+
+    def _read(self) -> tuple[bytes | None, bytes]:
+        return stores.read_version(self._address)
+
+    def _write(self, content: bytes, version: bytes) -> bytes:
+        """Replace a version of the claim; return the new one, or b"" if another process has replaced it."""
+        if written := stores.write_if(self._address, content, version):
+            return written
+        now, newest = self._read()  # of a request that was repeated, the first one may have succeeded
+        ours = now is not None and now.partition(b"\n")[0] == content.partition(b"\n")[0]
+        return newest if ours else b""
+
+    def _over(self) -> bytes:
+        """Return the version of the claim to replace, once it is over. Raises UserError if it is not."""
+        content, version = self._read()
+        holder = Holder.from_bytes(content or b"")
         alive = holder.is_alive if holder else None
         if alive:
-            raise _in_use(self._workdir, claim.content)
-        if claim.content is not None and alive is None:
+            raise _in_use(self._workdir, content)
+        if content is not None and alive is None:
             sys.stderr.write(
                 f"--workdir={self._workdir}: {holder or 'another process'} claims it; waiting {SILENCE:.0f} s for a "
                 "sign of life\n"
             )
             for _ in range(CHECKS):
                 time.sleep(SILENCE / CHECKS)
-                now = self._claims.read()
-                if now.content is None:
-                    return now
-                if now != claim:
-                    raise _in_use(self._workdir, now.content)
-        return claim
+                now, newest = self._read()
+                if now is None:
+                    return newest
+                if newest != version:
+                    raise _in_use(self._workdir, now)
+        return version
 
     def _end_lost(self) -> None:
         """End this process, which was silent for so long that another one has taken its place."""
-        taker = Holder.from_bytes(self._claims.read().content or b"")
+        taker = Holder.from_bytes(self._read()[0] or b"")
         sys.stderr.write(
             f"--workdir={self._workdir}: this process was silent for more than {SILENCE:.0f} s, and "
             f"{taker or 'another process'} has taken its place; this process exits\n"

@@ -1,21 +1,18 @@
 """A workdir that is open for a training: a folder, or the local copy of a workdir in an object store.
 
 The run works in the copy as in any workdir, and process 0 writes back what changes. A checkpoint is written back file
-by file, its position last. JAX caches the programs that it compiles in the copy too (docs/decisions.md), so that other
-machines, which fetch them when they start, need not compile them.
+by file, its position last. JAX caches the programs that it compiles in the copy too (docs/decisions.md). They are
+written back at the end, so that other machines, which fetch them when they start, need not compile them.
 """
 
 import contextlib
 import dataclasses
-import errno
 import os
 import shutil
-import sqlite3
 import sys
 import tempfile
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,7 +30,6 @@ from convs2s_jax.core.local_copies import Stamp
 from convs2s_jax.core.places import joined, scheme_of
 from convs2s_jax.training.run import lock, store_copy
 from convs2s_jax.training.run.processes import distributed
-from convs2s_jax.training.run.processes.interrupts import EndedAtOnceError
 from convs2s_jax.training.run.reports.trackers import DATABASE
 from convs2s_jax.training.run.run_folder import DAMAGED, FILES
 from convs2s_jax.training.run.store_copy import CHECKPOINTS, MARK, position_of
@@ -45,14 +41,10 @@ PATIENCE = 600.0
 """Seconds for which writing back is retried before a run fails."""
 PROGRAMS = "compiled"
 """Folder of compiled programs; each kind of processor has its own inside."""
-QUIET = 5.0
-"""Seconds for which a program has not changed when it is written back: JAX writes it in place."""
-ZSTANDARD = b"\x28\xb5\x2f\xfd"
-"""First bytes of what JAX compresses with zstd instead of zlib, if a library for that is installed."""
 LOCAL = ("cache", CHECKPOINTS)
 """Folders that are not written back with the other files: tokenised text stays local, and checkpoints have an order."""
 LEFT = (".", lock.NAME, f"{DATABASE}-")
-"""Prefixes of files that are not written back: temporary ones, locks, what SQLite keeps beside a database in use."""
+"""Prefixes of files that are not written back: temporary ones, the lock, what SQLite keeps beside a database in use."""
 
 
 @dataclasses.dataclass
@@ -210,12 +202,8 @@ class Mirror:
     def __enter__(self) -> "Mirror":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Close. After a second signal, what the store lacks is left to the next start."""
-        if kind is EndedAtOnceError:
-            self._stop.set()
-        else:
-            self.close()
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def start(self) -> None:
         """Start writing back in the background."""
@@ -247,32 +235,27 @@ class Mirror:
             self._stop.set()
             self._thread.join()
             self.settle()
-            self._push_programs(quiet=0)
+            with contextlib.suppress(OSError):  # these only save time, or are a tracker's
+                self._write({name: stamp for name, stamp in _changing(self._folder).items() if _is_for_end(name)})
 
     def push(self) -> None:
-        """Write back what has changed, except programs. Raises OSError if it cannot be written."""
+        """Write back what has changed. Raises OSError if it cannot be written."""
         with self._guard:
             if not self._may_write():
                 raise OSError(0, "the lock could not be renewed: is the store reachable?")
             steps = _checkpoints(self._folder)  # listed first: the reports before a checkpoint are written before it
             now = _changing(self._folder)
-            self._write({name: now[name] for name in sorted(now, key=_rank) if not name.startswith(f"{PROGRAMS}/")})
+            self._write({name: now[name] for name in sorted(now, key=_rank) if not _is_for_end(name)})
             written = [self._push_checkpoint(step, steps[step]) for step in steps]
             if written and all(written):
                 for step in [step for step in self._known if step not in steps and not step.endswith(DAMAGED)]:
                     self._delete(step)
 
-    def _push_programs(self, quiet: float) -> None:
-        """Write back the programs that are `quiet` seconds old. They only save time: a failing store is ignored."""
-        now, own = _changing(self._folder), _programs(self._folder)
-        with contextlib.suppress(OSError):
-            self._write({n: now[n] for n in now if n.startswith(own) and now[n][1] <= (time.time() - quiet) * 1e9})
-
     def _write(self, files: dict[str, Stamp]) -> None:
         """Write back files if they have changed. Raises OSError if one cannot be written."""
         for name, stamp in files.items():
             if self._sent.get(name) != stamp:
-                with contextlib.suppress(FileNotFoundError, sqlite3.Error):  # removed just now, or in use
+                with contextlib.suppress(FileNotFoundError):  # removed just now
                     content, address = _content(self._folder / name), joined(self._address, name)
                     stores.write(address, content) if content else stores.delete(address)
                     self._sent[name] = stamp
@@ -325,8 +308,6 @@ class Mirror:
             if error is None and failing:
                 self._tell("can be written again")
             failing = error is not None
-            if not failing:
-                self._push_programs(QUIET)
 
 
 @contextlib.contextmanager
@@ -383,26 +364,14 @@ def _changing(folder: Path) -> dict[str, Stamp]:
     return {name: stamp for name, stamp in found.items() if not name.startswith(LEFT) and "/." not in name}
 
 
+def _is_for_end(name: str) -> bool:
+    """Whether a file is written back at the end only, since it may be half written before: programs, a database."""
+    return name.startswith(f"{PROGRAMS}/") or name == DATABASE
+
+
 def _content(path: Path) -> bytes:
-    """The content of a file: only complete lines of files that grow by lines, and only what is committed of a database.
-
-    A program that a kill has truncated is deleted: JAX would compile it at each start, and never write it again.
-
-    Raises:
-      OSError: it cannot be read.
-      sqlite3.Error: it is a database that is in use or damaged.
-    """
-    if path.name == DATABASE:
-        with contextlib.closing(sqlite3.connect(path)) as database:
-            if hasattr(database, "serialize"):  # not where SQLite before 3.36 was built without it
-                return database.serialize()
+    """The content of a file: only complete lines of files that grow by lines. Raises OSError if it cannot be read."""
     data = path.read_bytes()
-    if path.match(f"{PROGRAMS}/*/*") and not data.startswith(ZSTANDARD):
-        try:
-            zlib.decompress(data)
-        except zlib.error:
-            path.unlink()
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from None
     return data[: data.rfind(b"\n") + 1] if path.suffix in (".jsonl", ".log") else data
 
 

@@ -15,7 +15,7 @@ from convs2s_jax.training.run import background_compiler, opening, validation
 from convs2s_jax.training.run.background_compiler import BackgroundCompiler, ProgramsAhead
 from convs2s_jax.training.run.compilations import CompileCounter, forget
 from convs2s_jax.training.run.loop import train
-from convs2s_jax.training.run.processes.interrupts import EndedAtOnceError, InterruptedWorkError
+from convs2s_jax.training.run.processes.interrupts import InterruptedWorkError
 from convs2s_jax.training.run.tasks import translation_task
 from tests import tiny
 from tests.helpers import drills_but
@@ -85,7 +85,7 @@ def test_names_needed_now_are_done_before_others_and_awaited():
         work.go["d"].set()
 
 
-@pytest.mark.parametrize("kind", [EndedAtOnceError, KeyboardInterrupt])
+@pytest.mark.parametrize("kind", [KeyboardInterrupt])
 def test_a_second_signal_waits_for_nothing_that_is_at_work(kind):
     go = threading.Event()
     with contextlib.suppress(kind), BackgroundCompiler(lambda _name: go.wait(60), threads=1) as one:

@@ -5,11 +5,8 @@ import errno
 import os
 import re
 import shutil
-import sqlite3
 import stat
-import threading
 import time
-import zlib
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -20,7 +17,6 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run import mirror, store_copy
 from convs2s_jax.training.run.checkpoints import checkpoint, restoring
 from convs2s_jax.training.run.mirror import Mirror
-from convs2s_jax.training.run.processes.interrupts import EndedAtOnceError
 from tests.checkpoints import ABSTRACT, ACCEPT, assert_bitwise, position, state
 from tests.stores import bucket, requests  # noqa: F401  (fixtures)
 
@@ -79,52 +75,40 @@ def test_what_is_written_back_is_fetched_again(bucket, copy, tmp_path):  # noqa:
     assert not (other / "samples").exists()
 
 
-def test_a_database_of_a_tracker_is_whole_in_the_store_and_fetched_again(bucket, tmp_path):  # noqa: F811
-    """Also where SQLite has committed rows beside the database, or a killed start has left such files behind."""
-    here, other = tmp_path / "here", tmp_path / "other"
-    here.mkdir()
-    other.mkdir()
-    with contextlib.closing(sqlite3.connect(here / "mlflow.db")) as database:
-        database.execute("PRAGMA journal_mode=WAL")
-        database.execute("CREATE TABLE metrics (value)")
-        database.execute("INSERT INTO metrics VALUES (1)")
-        database.commit()
-        assert (here / "mlflow.db-wal").exists()
-        mirrored(here).push()
-    assert stores.names(RUN) == ["lock", "mlflow.db"]
-    (other / "mlflow.db-wal").write_text("of another state")
-    fetched = mirror.fetch(RUN, other)
-    assert sorted(path.name for path in other.iterdir()) == [".origin", "mlflow.db"]
-    with contextlib.closing(sqlite3.connect(other / "mlflow.db")) as database:
-        assert database.execute("SELECT value FROM metrics").fetchall() == [(1,)]
-    before, again = stores.read(f"{RUN}/mlflow.db"), Mirror(RUN, other, fetched, lambda: True)
-    (other / "mlflow.db").write_text("no database")
-    (other / "train.log").write_text("a line\n")
-    again.push()
-    assert stores.read(f"{RUN}/train.log") == b"a line\n"
-    assert stores.read(f"{RUN}/mlflow.db") == before
+def test_a_database_and_programs_are_written_at_the_end_and_fetched_again(bucket, used, requests, tmp_path):  # noqa: F811
+    here, there = tmp_path / "here", tmp_path / "there"
+    (used(here) / "one").write_text("compiled")
+    for name in ("mlflow.db", "mlflow.db-wal", "train.log"):
+        (here / name).write_text(f"{name}\n")
+    mine = mirrored(here)
+    mine.push()
+    assert stores.names(RUN) == ["lock", "train.log"]
+    mine.start()
+    mine.close()
+    program = f"compiled/{compiled_programs.processor()}/one"
+    assert stores.names(RUN) == [program, "lock", "mlflow.db", "train.log"]
+    fetched_into = used(there)
+    (there / "mlflow.db-wal").write_text("of another state")
+    fetched = mirror.fetch(RUN, there)
+    assert [path.name for path in fetched_into.iterdir()] == ["one"]
+    assert sorted(path.name for path in there.iterdir()) == [".origin", "compiled", "mlflow.db", "train.log"]
+    requests.clear()
+    again = Mirror(RUN, there, fetched, lambda: True)
+    again.start()
+    again.close()
+    used(tmp_path / "third")  # as with JAX_COMPILATION_CACHE_DIR
+    (tmp_path / "fourth").mkdir()
+    mirror.fetch(RUN, tmp_path / "fourth")
+    assert requests == []
+    assert not list((tmp_path / "fourth").rglob("one"))
 
 
-@pytest.mark.parametrize(("kind", "waits"), [(EndedAtOnceError, False), (KeyboardInterrupt, True), (OSError, True)])
-def test_only_a_second_signal_does_not_wait_for_the_store(bucket, copy, monkeypatch, kind, waits):  # noqa: F811
-    writing, go, write = threading.Event(), threading.Event(), stores.write
-
-    def slow(address, content):
-        if not writing.is_set():
-            writing.set()
-            go.wait(0.3 if waits else 5)
-        write(address, content)
-
-    monkeypatch.setattr(stores, "write", slow)
-    monkeypatch.setattr(mirror, "PERIOD", 0.01)
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, OSError])
+def test_an_error_waits_for_the_store(bucket, copy, kind):  # noqa: F811
     with contextlib.suppress(kind), mirrored(copy) as mine:
         mine.start()
-        assert writing.wait(20)
         raise kind
-    assert mine._thread.is_alive() != waits
-    assert steps() == (["10", "20", "30"] if waits else [])
-    go.set()
-    mine._thread.join()
+    assert steps() == ["10", "20", "30"]
 
 
 def test_a_checkpoint_is_complete_with_its_last_object_and_goes_with_its_first(bucket, copy, requests):  # noqa: F811
@@ -317,46 +301,6 @@ def used():
     before = jax.config.jax_compilation_cache_dir
     yield use
     jax.config.update("jax_compilation_cache_dir", before)
-
-
-def compiled(path, *, age, cut=0):
-    """A program that was written so many seconds ago."""
-    content = zlib.compress(path.name.encode())
-    path.write_bytes(content[: len(content) - cut])
-    os.utime(path, (time.time() - age, time.time() - age))
-
-
-def test_another_machine_gets_the_programs_that_are_whole(bucket, requests, used, tmp_path):  # noqa: F811
-    """JAX would compile one that a kill has truncated at each start, and never write it again."""
-    here, there = used(tmp_path / "here"), tmp_path / "there"
-    compiled(here / "one", age=60)
-    compiled(here / "truncated", age=60, cut=3)
-    compiled(here / "being-written", age=0)
-    (tmp_path / "here" / "train.log").write_text("a line\n")
-    mine = mirrored(tmp_path / "here")
-    mine._push_programs(mirror.QUIET)
-    folder = f"{RUN}/compiled/{compiled_programs.processor()}"
-    assert stores.names(folder) == ["one"]
-    assert not (here / "truncated").exists()
-    mine.start()
-    mine.close()
-    assert stores.names(folder) == ["being-written", "one"]
-    assert stores.read(f"{RUN}/train.log") == b"a line\n"
-    fetched_into = used(there)
-    again = Mirror(RUN, there, mirror.fetch(RUN, there), lambda: True)
-    assert {path.name: zlib.decompress(path.read_bytes()) for path in fetched_into.iterdir()} == {
-        "one": b"one",
-        "being-written": b"being-written",
-    }
-    requests.clear()
-    again._push_programs(0)
-    used(tmp_path / "third")  # as with JAX_COMPILATION_CACHE_DIR: another folder is left alone
-    compiled(here / "two", age=60)
-    mine._push_programs(0)
-    (tmp_path / "fourth").mkdir()
-    mirror.fetch(RUN, tmp_path / "fourth")
-    assert requests == []
-    assert not list((tmp_path / "fourth").rglob("one"))
 
 
 def test_the_copy_of_a_workdir_is_its_users_alone(tmp_path, used):

@@ -25,7 +25,6 @@ from convs2s_jax.core.errors import UserError, first_line
 from convs2s_jax.core.guard import NO_ROOM
 from convs2s_jax.training.run.checkpoints import position_file
 from convs2s_jax.training.run.processes import distributed
-from convs2s_jax.training.run.processes.interrupts import EndedAtOnceError
 from convs2s_jax.training.run.run_folder import SCORES, finished
 from convs2s_jax.training.run.selection import LOSS, Scores, Validation, best_of
 from convs2s_jax.training.step import TrainState
@@ -78,13 +77,10 @@ class Checkpoints(ocp.CheckpointManager):
     def __contextmanager__(self) -> Iterator["Checkpoints"]:
         """Close at the end. If another error ends the run, the error of an unfinished save does not replace it.
 
-        On a full disk both have the same cause, and only ours says what to do. A second signal waits for no save: the
-        folder gets the name of a checkpoint only once everything is written.
+        On a full disk both have the same cause, and only ours says what to do.
         """
         try:
             yield self
-        except EndedAtOnceError:
-            raise
         except BaseException:
             if self.failed is None:
                 with contextlib.suppress(Exception):
@@ -256,7 +252,7 @@ def _writing(checkpoints: ocp.CheckpointManager, step: int) -> Iterator[None]:
 def wait(checkpoints: Checkpoints) -> None:
     """Wait until everything is on disk. Raises UserError if it could not be written.
 
-    A process that has failed does not wait for the others, which end once it has (`Peers`).
+    A process that has failed does not wait for the others, which notice its end.
     """
     if isinstance(checkpoints, NullCheckpoints):
         return

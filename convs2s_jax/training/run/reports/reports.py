@@ -18,7 +18,6 @@ from tqdm import tqdm
 from convs2s_jax.core.errors import UserError, first_line, one_line
 from convs2s_jax.core.files import open_to_append
 from convs2s_jax.core.guard import Expendable, located
-from convs2s_jax.training.run.processes.interrupts import EndedAtOnceError
 from convs2s_jax.training.run.reports import facts, metrics_file
 from convs2s_jax.training.run.reports.facts import Facts, RateChange
 from convs2s_jax.training.run.reports.trackers import Trackers
@@ -147,8 +146,7 @@ class Reports:
     def __exit__(self, kind: object, error: BaseException | None, *_: Any) -> None:
         self._bar.close()
         failed = isinstance(error, Exception)  # signals are not Exceptions
-        if kind is not EndedAtOnceError:  # a tracker may wait for its server
-            self._trackers.close(failed=failed)
+        self._trackers.close(failed=failed)
         with contextlib.ExitStack() as files:
             if kind is not None:  # a full disk is reported once, by the message that says what was lost
                 files.enter_context(contextlib.suppress(OSError))

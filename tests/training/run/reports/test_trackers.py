@@ -14,7 +14,7 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run import mirror
 from convs2s_jax.training.run.config import TrainingConfig
 from convs2s_jax.training.run.loop import train
-from convs2s_jax.training.run.processes.interrupts import EndedAtOnceError, StoppedBeforeUpdateError
+from convs2s_jax.training.run.processes.interrupts import StoppedBeforeUpdateError
 from convs2s_jax.training.run.reports import trackers
 from convs2s_jax.training.run.reports.reports import Reports
 from tests import tiny
@@ -72,7 +72,7 @@ def test_each_report_reaches_the_trackers_and_a_failing_one_is_told_once(recorde
 
 
 def test_only_a_second_signal_does_not_wait_for_a_tracker_and_errors_are_failures(recorded, tmp_path):
-    for end in (KeyboardInterrupt, EndedAtOnceError, UserError, StoppedBeforeUpdateError):
+    for end in (KeyboardInterrupt, UserError, StoppedBeforeUpdateError):
         with pytest.raises(end), Reports(tmp_path, step=0, trackers=("good",)):
             raise end
     assert [one.closed for one in recorded] == ["ended", None, "failed", "ended"]
