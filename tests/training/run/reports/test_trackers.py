@@ -71,11 +71,11 @@ def test_each_report_reaches_the_trackers_and_a_failing_one_is_told_once(recorde
     ) == 1
 
 
-def test_only_a_second_signal_does_not_wait_for_a_tracker_and_errors_are_failures(recorded, tmp_path):
+def test_errors_are_failures_and_signals_are_not(recorded, tmp_path):
     for end in (KeyboardInterrupt, UserError, StoppedBeforeUpdateError):
         with pytest.raises(end), Reports(tmp_path, step=0, trackers=("good",)):
             raise end
-    assert [one.closed for one in recorded] == ["ended", None, "failed", "ended"]
+    assert [one.closed for one in recorded] == ["ended", "failed", "ended"]
 
 
 def test_a_continued_run_keeps_its_id_and_a_new_one_in_the_same_folder_has_another(recorded, tmp_path):
