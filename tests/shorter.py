@@ -18,7 +18,6 @@ NOT_RUN: Mapping[str, str] = MappingProxyType(
         "docker": "docker and a registry of images",
         "=gs://": "a bucket: tests/training/run/test_stores_drill.py has emulators",
         "--topology=v5e": "the compiler of TPUs: tests/scaling has it where it is installed",
-        "--topologies=v5e": "the compiler of TPUs: tests/scaling has it where it is installed",
         "fairseq-generate": "fairseq",
         "--fairseq=": "fairseq",
         **dict.fromkeys(

@@ -17,10 +17,10 @@ Write an HTML page about a run, or about several runs side by side:
 
   {program} --workdir=A[,B,...] [--output=DIR] [--lines=500] [--flag=value ...]
 
-The page DIR/index.html is a single file that needs no network. It shows curves, batches, samples, translations of the
-test set with scores and significance tests, attention, and receptive fields (docs/report.md). Workdirs are only read.
+The page DIR/index.html is a single file that needs no network. It shows curves, samples, translations of the test set
+with scores and significance tests, and attention (docs/report.md). Workdirs are only read.
 """
-NEEDED = ("altair", "vl_convert")
+NEEDED = ("altair", "jinja2", "vl_convert")
 
 
 def main(values: dict[str, Any], overrides: Overrides) -> None:

@@ -15,11 +15,9 @@ class ReportOptions:
     Attributes:
       workdir: folder of a training run, or its address in an object store; several (A,B) share the charts and are
         compared with the first.
-      output: folder for the page index.html, and for translations that the next report reuses; or its address.
+      output: folder for the page index.html, or its address.
       split: held-out lines that are translated and scored.
       lines: maximum number of lines to translate; 0 for none, which omits scores, translations and attention.
-      attention: number of sentences whose attention is shown, layer by layer.
-      resamples: number of bootstrap samples for confidence intervals and paired tests.
       batch_size: maximum number of sentences per batch.
       search: fields of `SearchConfig` that override those of each run.
     """
@@ -28,8 +26,6 @@ class ReportOptions:
     output: str = "report"
     split: Literal["valid", "test"] = "test"
     lines: int = 500
-    attention: int = 6
-    resamples: int = 1000
     batch_size: int = 64
     search: Mapping[str, Any] = field(default_factory=dict)
 
@@ -43,9 +39,8 @@ class ReportOptions:
             "--lm_weight: a report translates without a language model; remove it, or use convs2s decode --lm",
         )
         check(self.output != "", "--output is empty; specify a folder, as in --output=report")
-        for name, least in (("lines", 0), ("attention", 0), ("resamples", 2), ("batch_size", 1)):
-            value = getattr(self, name)
-            check(value >= least, f"--{name} is {value}; use {least} or more")
+        check(self.lines >= 0, f"--lines is {self.lines}; use 0 or more")
+        check(self.batch_size >= 1, f"--batch_size is {self.batch_size}; use 1 or more")
         for workdir in self.workdir:
             check(
                 not f"{resolved(self.output)}/".startswith(f"{resolved(workdir)}/"),

@@ -1,9 +1,13 @@
-"""Create a report: read the runs, translate what is missing, and write the page."""
+"""Create a report: read the runs, translate held-out lines, and write the page."""
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+import importlib.resources
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import jinja2
+import numpy as np
 
 from convs2s_jax.core import local_copies
 from convs2s_jax.core.errors import Tell, UserError
@@ -11,113 +15,244 @@ from convs2s_jax.core.files import replace_file
 from convs2s_jax.core.guard import writing_remedy
 from convs2s_jax.core.packages import versions
 from convs2s_jax.core.places import joined
-from convs2s_jax.reporting import charts, document, runs, translations
+from convs2s_jax.reporting import charts, runs, scores, summary, translations
 from convs2s_jax.reporting.options import ReportOptions
 from convs2s_jax.reporting.runs import Run
-from convs2s_jax.reporting.translations import Translations
+from convs2s_jax.reporting.translations import Translations, chosen
 from convs2s_jax.training.run import store_copy
+from convs2s_jax.translation.attention import layer_attention
+from convs2s_jax.translation.lines import encode
 from convs2s_jax.translation.trained import Trained
 
-PAGE, TRANSLATIONS = "index.html", "translations"
-"""The page, and the folder of translations that the next report reuses, in the output."""
+PAGE = "index.html"
+F1 = "f1/"
+"""Prefix of the report fields with the F1 of a label."""
+ATTENTION, LONGEST = 6, 40
+"""Number of sentences per run whose attention is shown, and the most tokens of a side for a readable matrix."""
+Section = dict[str, Any]
 
 
-def report(options: ReportOptions, *, when: str, tell: Tell, scripts: Callable[[], str] = charts.bundle) -> str:
+def report(options: ReportOptions, *, when: str, tell: Tell) -> str:
     """Write the report of some runs, and return the path or address of its page.
 
     Args:
       options: which runs and what to show.
       when: the time, for the footer of the page.
       tell: called with messages for the user.
-      scripts: returns the scripts that draw the charts.
 
     Raises:
       UserError: a run does not exist, the search options do not fit it, or the output cannot be written.
     """
+    place = joined(options.output, PAGE)
     with contextlib.ExitStack() as stack:
         folders = [stack.enter_context(store_copy.opened(workdir, reports=True)) for workdir in options.workdir]
         found = runs.read_all(options.workdir, folders)
         for run in found:
             if translations.translates(run):
                 translations.search_of(run, options)
-        output, told, *_ = stack.enter_context(
-            local_copies.outgoing_folder("--output", options.output, tell, reused=(f"{TRANSLATIONS}/",), last=PAGE)
-        )
+        path = stack.enter_context(local_copies.outgoing("--output", place, tell))
         try:
-            output.mkdir(parents=True, exist_ok=True)
-            data = content(found, options, output / TRANSLATIONS, when=when, tell=told)
-            replace_file(output / PAGE, document.page(data, charts=scripts()))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(path, page(content(found, options, tell), when=when))
         except OSError as error:
             remedy = writing_remedy(error, "choose another folder")
             raise UserError(f"--output={options.output} cannot be written: {error.strerror}; {remedy}") from error
-        for run in found:
-            for problem in run.problems:
-                tell(f"{run.name}: {problem}")
-        return joined(options.output, PAGE)
-
-
-def content(found: Sequence[Run], options: ReportOptions, folder: Path, *, when: str, tell: Tell) -> dict[str, Any]:
-    """The content of the page as JSON values. Arguments and errors are as in `report`."""
-    absent: dict[str, list[str]] = {"scores": [], "attention": [], "fields": []}
-    models, texts = _translated(found, options, folder, absent, tell)
-    seen: list[dict[str, Any]] = []
     for run in found:
-        if run.name in texts and options.attention:
-            seen += document.attentions(run, models[run.name], texts[run.name], options.attention, absent["attention"])
-    same = comparable(texts, absent["scores"])
-    tokenize = found[0].cfg.training.bleu_tokenize
-    first = next(iter(same), None)
-    return {
-        "title": " and ".join(run.name for run in found) if len(found) < 4 else f"{len(found)} runs",
-        "when": when,
-        "versions": versions("jax", "sacrebleu", "altair"),
-        "split": options.split,
-        "runs": document.overview(found),
-        "curves": document.curve_section(found),
-        "plans": document.plan_section(found),
-        "samples": document.sample_section(found),
-        "output": document.output_name(found),
-        "labels": document.label_section(found),
-        "scores": document.score_section(same, tokenize=tokenize, resamples=options.resamples) if first else None,
-        "translations": document.translation_section(same) if first else None,
-        "attention": seen,
-        "fields": document.field_section(found, absent["fields"]),
-        "absent": absent,
-    }
+        for problem in run.problems:
+            tell(f"{run.name}: {problem}")
+    return place
 
 
-def _translated(
-    found: Sequence[Run], options: ReportOptions, folder: Path, absent: Mapping[str, list[str]], tell: Tell
-) -> tuple[dict[str, Trained], dict[str, Translations]]:
-    """Models and translations by run name. For each run without them, a sentence is added to `absent`."""
-    models: dict[str, Trained] = {}
+def content(found: Sequence[Run], options: ReportOptions, tell: Tell) -> dict[str, Any]:
+    """What the page shows, by section. Arguments and errors are as in `report`.
+
+    "absent" has a sentence for each run that the scores and translations, or the attention, leave out.
+    """
+    absent: dict[str, list[str]] = {"scores": [], "attention": []}
     texts: dict[str, Translations] = {}
-    if not options.lines:
-        absent["scores"].append("Nothing was translated, since --lines is 0.")
-        return models, texts
-    for run in found:
+    seen: list[Section] = []
+    for run in found if options.lines else ():
         try:
-            models[run.name] = translations.restored(run, _placed(run, tell))
-            texts[run.name] = translations.translate(run, models[run.name], options, folder, tell)
+            model = translations.restored(run, local_copies.with_address(tell, run.workdir, run.place))
+            texts[run.name] = translations.translate(run, model, options, tell)
+            seen += attentions(run, model, texts[run.name], absent["attention"])
         except UserError as error:
             reason = run.with_place(str(error))
             absent["scores"].append(f"{run.name} is omitted: {reason}.")
             tell(f"{run.name}: translations are omitted ({reason})")
-    return models, texts
-
-
-def _placed(run: Run, tell: Tell) -> Tell:
-    """A `tell` that gives the address of a run in place of the path of its copy."""
-    return lambda sentence: tell(run.with_place(sentence))
+    if not options.lines:
+        absent["scores"].append("Nothing was translated, since --lines is 0.")
+    same = comparable(texts, absent["scores"])
+    tokenize = found[0].cfg.training.bleu_tokenize
+    return {
+        "title": " and ".join(run.name for run in found) if len(found) < 4 else f"{len(found)} runs",
+        "split": options.split,
+        "runs": [{"run": run, "facts": summary.facts(run)} for run in found],
+        "curves": curve_section(found),
+        "samples": sample_section(found),
+        "labels": label_section(found),
+        "scores": score_section(same, tokenize=tokenize) if same else None,
+        "translations": translation_section(same) if same else None,
+        "attention": seen,
+        "absent": absent,
+    }
 
 
 def comparable(texts: Mapping[str, Translations], absent: list[str]) -> dict[str, Translations]:
     """The runs that translated the same lines as the first. For others, a sentence is added to `absent`."""
     first = next(iter(texts.values()), None)
-    same = {name: one for name, one in texts.items() if first is not None and one.same_lines == first.same_lines}
+    same = {
+        name: one
+        for name, one in texts.items()
+        if first is not None and (one.sources, one.references) == (first.sources, first.references)
+    }
     absent += [
         f"{name} is omitted: its lines differ from those of {next(iter(same))}; create a separate report for it."
         for name in texts
         if name not in same
     ]
     return same
+
+
+def curve_section(found: Sequence[Run]) -> list[Section]:
+    """A chart for each quantity that a run has reported."""
+    by_field = {field: charts.points(found, field) for field in charts.QUANTITIES}
+    return [
+        {"title": charts.QUANTITIES[field].title, "chart": charts.curve(rows, field)}
+        for field, rows in by_field.items()
+        if rows
+    ]
+
+
+def sample_section(found: Sequence[Run]) -> list[Section]:
+    """Each sampled sentence with the outputs of the runs. Consecutive steps with the same output share an entry."""
+    sentences: dict[tuple[str, str], list[Section]] = {}
+    for run in found:
+        before = dict[tuple[str, str], Section]()
+        for step, samples in run.samples.items():
+            for source, text, reference in samples:
+                key = (source, reference)
+                if key in before and before[key]["text"] == text:
+                    before[key]["last"] = step
+                    continue
+                pieces = scores.differences(text, reference)
+                before[key] = {"run": run, "step": step, "last": step, "text": text, "pieces": pieces}
+                sentences.setdefault(key, []).append(before[key])
+    return [
+        {"source": source, "reference": reference, "versions": versions}
+        for (source, reference), versions in sentences.items()
+    ]
+
+
+def label_section(found: Sequence[Run]) -> Section | None:
+    """F1 of each label on the test set, in percent, for the runs that classify; None if there are no scores."""
+    reports = {run.name: summary.report_on_test_set(run) or {} for run in found}
+    tests = {name: test for name, test in reports.items() if any(field.startswith(F1) for field in test)}
+    fields = dict.fromkeys(field for test in tests.values() for field in test if field.startswith(F1))
+    if not fields:
+        return None
+    rows = [(field.removeprefix(F1), [test.get(field) for test in tests.values()]) for field in fields]
+    return {"runs": {name: test["step"] for name, test in tests.items()}, "rows": rows}
+
+
+def score_section(found: Mapping[str, Translations], *, tokenize: str) -> Section:
+    """Scores of runs on the same lines, with intervals, tests against the first run, and scores by length."""
+    first = next(iter(found.values()))
+    measured = scores.measure({name: one.texts for name, one in found.items()}, first.references, tokenize=tokenize)
+    bins = scores.length_bins(first.lengths)
+    rows = [
+        {"run": name, "tokens": f"{part.shortest}-{part.longest}", "sentences": len(part.lines), **values}
+        for name, one in found.items()
+        for part, values in zip(
+            bins, scores.by_length(one.texts, first.references, bins, tokenize=tokenize), strict=True
+        )
+    ]
+    return {
+        "measured": measured,
+        "lines": len(first.texts),
+        "total": first.total,
+        "charts": {metric: charts.by_length(rows, metric) for metric in ("BLEU", "chrF2")},
+    }
+
+
+def translation_section(found: Mapping[str, Translations]) -> Section:
+    """Every line with the translations of all runs, their scores, and what differs from the reference."""
+    first = next(iter(found.values()))
+    chrf = {name: scores.of_sentences(one.texts, first.references) for name, one in found.items()}
+    lines = [
+        {
+            "number": number + 1,
+            "source": first.sources[i],
+            "reference": first.references[i],
+            "length": first.lengths[i],
+            "runs": {
+                name: {
+                    "pieces": scores.differences(one.texts[i], first.references[i]),
+                    "chrf": chrf[name][i],
+                    "score": one.scores[i],
+                }
+                for name, one in found.items()
+            },
+        }
+        for i, number in enumerate(first.numbers)
+    ]
+    return {"made_by": {name: one.made_by for name, one in found.items()}, "lines": lines}
+
+
+def attentions(run: Run, model: Trained, found: Translations, absent: list[str]) -> list[Section]:
+    """Attention for a few lines, ordered from short to long, as JSON values. Without any, `absent` gets a sentence."""
+    if not model.cfg.translator.attends:
+        absent.append(f"{run.name} is omitted: its decoder has no attention weights.")
+        return []
+    lengths = [len(ids) + 1 for ids in encode(model.vocabularies.tgt, found.texts)]
+    longer = [max(pair) if min(pair) > 1 else 1 for pair in zip(found.lengths, lengths, strict=True)]
+    places = chosen(longer, ATTENTION, longest=min(LONGEST, model.cfg.translator.max_target))
+    if not places:
+        absent.append(f"{run.name} is omitted: no source and translation have at most {LONGEST} tokens.")
+        return []
+    seen = layer_attention(model, [found.sources[i] for i in places], [found.texts[i] for i in places])
+    return [
+        {
+            "name": f"{run.name}, line {found.numbers[i] + 1}: {found.sources[i]}",
+            "source": list(one.source_tokens),
+            "target": list(one.target_tokens),
+            "layers": {
+                name: np.round(weights, 3).tolist()
+                for name, weights in (("mean", one.mean), *zip(one.names, one.layers, strict=True))
+            },
+        }
+        for i, one in zip(places, seen, strict=True)
+    ]
+
+
+def page(data: Mapping[str, Any], *, when: str) -> str:
+    """The HTML of a report: `data` is what `content` returns. Texts of a corpus are escaped by the template."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("convs2s_jax.reporting", "static"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters["language"] = language
+    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False}
+    shared = importlib.resources.files("convs2s_jax.translation").joinpath("static")
+    own = importlib.resources.files("convs2s_jax.reporting").joinpath("static")
+    scripts = (charts.bundle(), _text(shared / "attention.js"), _text(own / "report.js"))
+    return environment.get_template("report.html").render(
+        **data,
+        when=when,
+        versions=versions("jax", "sacrebleu", "altair"),
+        styles=_text(shared / "attention.css") + _text(own / "report.css"),
+        scripts=[code.replace("</script", "<\\/script").replace("<!--", "<\\!--") for code in scripts],
+    )
+
+
+def language(side: str) -> str:
+    """The lang attribute for a text of a corpus: the name of its side if that is a language code, or ""."""
+    known = re.fullmatch("(?!src$|tgt$)[a-z]{2,3}([-_][A-Za-z0-9]{2,8})*", side)
+    return side.replace("_", "-") if known else ""
+
+
+def _text(file: Any) -> str:
+    return str(file.read_text(encoding="utf-8"))

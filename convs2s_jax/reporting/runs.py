@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from convs2s_jax.core.checksums import DamagedError
 from convs2s_jax.core.errors import UserError, counted
@@ -18,8 +18,7 @@ from convs2s_jax.training.run.reports import facts, metrics_file
 from convs2s_jax.training.run.reports.facts import Facts
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(NamedTuple):
     """The model's output for a line of the validation set at some step."""
 
     source: str
@@ -41,7 +40,7 @@ class Run:
       problems: a sentence for each file or line that could not be read.
       trainer: the process that is training there now; "" if none is.
       derived: for a workdir that was not trained, "the average of ..." or "an import of ..."; "" for a run.
-      address: address of the workdir in an object store; "" for a local folder.
+      place: path, or address in an object store.
     """
 
     name: str
@@ -53,12 +52,7 @@ class Run:
     problems: tuple[str, ...] = ()
     trainer: str = ""
     derived: str = ""
-    address: str = ""
-
-    @property
-    def place(self) -> str:
-        """Where the run is: its path or its address."""
-        return self.address or str(self.workdir)
+    place: str = ""
 
     def reports_of(self, split: str) -> list[Mapping[str, Any]]:
         """The reports of a split."""
@@ -77,15 +71,15 @@ def read_all(workdirs: Sequence[str], folders: Sequence[Path]) -> list[Run]:
       folders: the folder of each, or a copy of it (`store_copy.opened`).
 
     Raises:
-      UserError: a run does not exist, or its configuration cannot be read.
+      UserError: a run does not exist or is listed twice, or its configuration cannot be read.
     """
-    addresses = [workdir.rstrip("/") if scheme_of(workdir) else "" for workdir in workdirs]
-    return [read(*one) for one in zip(folders, names(workdirs), addresses, strict=True)]
+    places = [workdir.rstrip("/") if scheme_of(workdir) else str(Path(workdir)) for workdir in workdirs]
+    return [read(*one) for one in zip(folders, names(workdirs), places, strict=True)]
 
 
-def read(workdir: Path, name: str, address: str = "") -> Run:
+def read(workdir: Path, name: str, place: str = "") -> Run:
     """Read a run; errors as in `read_all`."""
-    place = address or str(workdir)
+    place = place or str(workdir)
     cfg = run_folder.load_config(workdir)
     problems: list[str] = []
     derived = _derived(workdir)
@@ -102,51 +96,36 @@ def read(workdir: Path, name: str, address: str = "") -> Run:
         problems=tuple(problem.replace(str(workdir), place) for problem in problems),
         trainer=_trainer(place),
         derived=derived,
-        address=address,
+        place=place,
     )
+
+
+def names(workdirs: Sequence[str]) -> list[str]:
+    """Shorten paths to as many trailing parts as distinguish them. Raises UserError if one is listed twice."""
+    parts = [
+        workdir.rstrip("/").split("/") if scheme_of(workdir) else Path(workdir).resolve().parts for workdir in workdirs
+    ]
+    for workdir, path in zip(workdirs, parts, strict=True):
+        if parts.count(path) > 1:
+            raise UserError(f"--workdir lists {workdir} twice; a report compares different runs")
+    found = [""] * len(parts)
+    count = 0
+    while len(set(found)) < len(found) or not all(found):
+        count += 1
+        found = ["/".join(path[-count:]) for path in parts]
+    return found
 
 
 def _derived(workdir: Path) -> str:
     """Describe a workdir created by `convs2s average` or an import, without training; "" for others."""
-    places = [*run_folder.finished(run_folder.checkpoints(workdir)).values()]
-    trained = len(places) > 1 or any((workdir / name).exists() for name in (run_folder.LOG, metrics_file.NAME))
-    for place in places[-1:]:
-        with contextlib.suppress(ValueError, OSError):
-            position = position_file.read(place)
-            if origin := position.get(derived_workdir.AVERAGED):
-                steps = ", ".join(map(str, origin["steps"]))
-                return f"the average of step{'s' * (len(origin['steps']) > 1)} {steps} of {origin['workdir']}"
-            if not trained and position.get("data", "") is None:  # a run records its data
-                files = position.get(derived_workdir.IMPORTED, ())  # earlier imports do not record them
-                what = (
-                    f"the fairseq checkpoint{'s' * (len(files) > 1)} {', '.join(files)}"
-                    if files
-                    else "a fairseq checkpoint"
-                )
-                return f"an import of {'the average of ' * (len(files) > 1)}{what}"
+    with contextlib.suppress(ValueError, OSError):
+        position = position_file.newest(workdir)
+        if origin := position.get(derived_workdir.AVERAGED):
+            return f"the average of steps {', '.join(map(str, origin['steps']))} of {origin['workdir']}"
+        files = position.get(derived_workdir.IMPORTED)
+        if files and not (workdir / metrics_file.NAME).exists():
+            return f"an import of {', '.join(files)}"
     return ""
-
-
-def names(workdirs: Sequence[str]) -> list[str]:
-    """Shorten paths to as many trailing parts as distinguish them.
-
-    Raises:
-      UserError: a workdir is listed twice.
-    """
-    parts = [parts_of(workdir) for workdir in workdirs]
-    for workdir, path in zip(workdirs, parts, strict=True):
-        if parts.count(path) > 1:
-            raise UserError(f"--workdir lists {workdir} twice; a report compares different runs")
-    for count in range(1, max(map(len, parts), default=0) + 1):
-        found = ["/".join(path[-count:]) for path in parts]
-        if len(set(found)) == len(found):
-            return found
-    return list(workdirs)
-
-
-def parts_of(workdir: str) -> tuple[str, ...]:
-    """The parts of a path, made absolute, or of an address."""
-    return tuple(workdir.rstrip("/").split("/")) if scheme_of(workdir) else Path(workdir).resolve().parts
 
 
 def _records(workdir: Path, problems: list[str]) -> list[dict[str, Any]]:
@@ -161,8 +140,7 @@ def _records(workdir: Path, problems: list[str]) -> list[dict[str, Any]]:
     if damaged[-1:] == [data.rpartition(b"\n")[2]]:
         damaged.pop()
     if damaged:
-        many = "are damaged and were" if len(damaged) > 1 else "is damaged and was"
-        problems.append(f"{path}: {counted(len(damaged), 'line')} {many} skipped")
+        problems.append(f"{path}: {counted(len(damaged), 'damaged line')} skipped")
     if not intact:
         problems.append(f"{path} has no reports yet, so there are no curves")
     return [record for _, record in intact]
@@ -170,14 +148,12 @@ def _records(workdir: Path, problems: list[str]) -> list[dict[str, Any]]:
 
 def _samples(folder: Path, problems: list[str]) -> dict[int, tuple[Sample, ...]]:
     found = {}
-    for path in sorted(folder.glob("*.jsonl"), key=lambda path: path.name):
-        if not path.stem.isdecimal():
-            continue
+    for path in sorted(folder.glob("*.jsonl")):
         try:
             values = [json.loads(line) for line in content(path).split(b"\n") if line]  # texts may contain U+2028
-            texts = [(v["source"], v["hypothesis"], v["reference"]) for v in values]
+            texts = tuple(Sample(v["source"], v["hypothesis"], v["reference"]) for v in values)
             "".join(text for each in texts for text in each).encode()  # raises unless all are Unicode text
-            found[int(path.stem)] = tuple(Sample(*each) for each in texts)
+            found[int(path.stem)] = texts
         except (OSError, ValueError, KeyError, TypeError):
             problems.append(f"{path} is damaged and was skipped")
     return dict(sorted(found.items()))
@@ -192,10 +168,10 @@ def _facts(workdir: Path, problems: list[str]) -> Facts:
         return Facts()
 
 
-def _trainer(workdir: str) -> str:
+def _trainer(place: str) -> str:
     """The holder of the lock, read from its file or object. The lock itself is not touched."""
     with contextlib.suppress(OSError):
-        holder = lock.holder_of(workdir)
+        holder = lock.holder_of(place)
         if holder is not None and holder.is_alive:
             return str(holder).rstrip(",")
     return ""

@@ -1,6 +1,7 @@
 """Compare texts: sacreBLEU scores with intervals and paired tests, by length and sentence, and words that differ."""
 
 import difflib
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -31,17 +32,8 @@ class Measured(NamedTuple):
     signature: str
 
 
-BINS = 6
-"""Maximum number of ranges of lengths."""
-
-
 class Bin(NamedTuple):
-    """Sentences of about the same length.
-
-    Attributes:
-      shortest, longest: bounds of the length, inclusive.
-      lines: line numbers.
-    """
+    """Line numbers of sentences whose lengths are from `shortest` to `longest`."""
 
     shortest: int
     longest: int
@@ -49,7 +41,7 @@ class Bin(NamedTuple):
 
 
 def measure(
-    texts: Mapping[str, Sequence[str]], references: Sequence[str], *, tokenize: str, resamples: int
+    texts: Mapping[str, Sequence[str]], references: Sequence[str], *, tokenize: str, resamples: int = 1000
 ) -> list[Measured]:
     """Score runs on the same sentences, and compare each with the first run (Koehn 2004).
 
@@ -64,8 +56,7 @@ def measure(
     names: list[tuple[str, Sequence[str]]] = [(str(i), list(found)) for i, found in enumerate(texts.values())]
     test: Any = PairedTest(names, _metrics(tokenize), [list(references)], test_type="bs", n_samples=resamples)
     signatures, found = test()
-    first = next(iter(texts.values()))
-    same = {run for run, own in texts.items() if list(own) == list(first)}
+    first = list(next(iter(texts.values())))
     return [
         Measured(
             run=run,
@@ -73,7 +64,7 @@ def measure(
             score=float(result.score),
             low=float(result.mean - result.ci),
             high=float(result.mean + result.ci),
-            p=None if result.p_value is None else 1.0 if run in same else float(result.p_value),
+            p=None if result.p_value is None else 1.0 if list(texts[run]) == first else float(result.p_value),
             signature=str(signatures[metric]),
         )
         for metric in signatures
@@ -81,7 +72,9 @@ def measure(
     ]
 
 
-def by_length(texts: Sequence[str], references: Sequence[str], bins: Sequence[Bin], *, tokenize: str) -> list[Any]:
+def by_length(
+    texts: Sequence[str], references: Sequence[str], bins: Sequence[Bin], *, tokenize: str
+) -> list[dict[str, float]]:
     """{"BLEU": score, "chrF2": score} for the sentences of each bin."""
     metrics = {name: metric for name, metric in _metrics(tokenize).items() if name in ("BLEU", "chrF2")}
     return [
@@ -93,18 +86,15 @@ def by_length(texts: Sequence[str], references: Sequence[str], bins: Sequence[Bi
     ]
 
 
-def length_bins(lengths: Sequence[int]) -> list[Bin]:
-    """At most `BINS` bins with about the same number of sentences. Sentences of equal length share a bin."""
-    values = np.asarray(lengths)
+def length_bins(lengths: Sequence[int], most: int = 6) -> list[Bin]:
+    """At most `most` bins with about the same number of sentences. Sentences of equal length share a bin."""
+    values = np.asarray(lengths, int)
     if not len(values):
         return []
-    ends = np.unique(np.quantile(values, np.linspace(0, 1, BINS + 1)[1:], method="higher"))
+    ends = np.unique(np.quantile(values, np.linspace(0, 1, most + 1)[1:], method="higher"))
     home = np.searchsorted(ends, values)
-    bins = []
-    for i in range(len(ends)):
-        lines = np.flatnonzero(home == i)
-        bins.append(Bin(int(values[lines].min()), int(values[lines].max()), tuple(int(line) for line in lines)))
-    return bins
+    lines = [np.flatnonzero(home == i) for i in range(len(ends))]
+    return [Bin(int(values[own].min()), int(values[own].max()), tuple(own.tolist())) for own in lines]
 
 
 def of_sentences(texts: Sequence[str], references: Sequence[str]) -> list[float]:
@@ -122,12 +112,7 @@ def _metrics(tokenize: str) -> dict[str, Any]:
 
 
 class Piece(NamedTuple):
-    """A part of a text.
-
-    Attributes:
-      text: the part.
-      differs: whether it consists of words that the other text does not have at this position.
-    """
+    """A part of a text, and whether it consists of words that the other text does not have at this position."""
 
     text: str
     differs: bool
@@ -137,23 +122,13 @@ def differences(text: str, other: str) -> list[Piece]:
     """Split a text into pieces by whether they differ. Words are those of `alignment.words`, matched by difflib."""
     spans = alignment.words(text)
     own, others = [text[b:e] for b, e in spans], [other[b:e] for b, e in alignment.words(other)]
-    same: set[int] = set()
-    for block in difflib.SequenceMatcher(None, own, others, autojunk=False).get_matching_blocks():
-        same.update(range(block.a, block.a + block.size))
-    pieces: list[Piece] = []
-    done = 0
+    matches = difflib.SequenceMatcher(None, own, others, autojunk=False).get_matching_blocks()
+    same = {i for block in matches for i in range(block.a, block.a + block.size)}
+    marks = [False] * len(text)
     for i, (begin, end) in enumerate(spans):
-        # the space between two marked words is marked as well
-        inside = i not in same and i > 0 and i - 1 not in same
-        _add(pieces, text[done:begin], inside)
-        _add(pieces, text[begin:end], i not in same)
-        done = end
-    _add(pieces, text[done:], False)
-    return pieces
-
-
-def _add(pieces: list[Piece], text: str, differs: bool) -> None:
-    if pieces and pieces[-1].differs == differs:
-        pieces[-1] = Piece(pieces[-1].text + text, differs)
-    elif text:
-        pieces.append(Piece(text, differs))
+        if i not in same:
+            # the space between two marked words is marked as well
+            first = spans[i - 1][1] if i > 0 and i - 1 not in same else begin
+            marks[first:end] = [True] * (end - first)
+    grouped = itertools.groupby(zip(text, marks, strict=True), key=lambda pair: pair[1])
+    return [Piece("".join(letter for letter, _ in pairs), differs) for differs, pairs in grouped]

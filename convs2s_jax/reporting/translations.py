@@ -1,20 +1,13 @@
-"""Translations of held-out lines by a run's best checkpoint, cached for the next report."""
+"""Translations of held-out lines by a run's best checkpoint."""
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
-import numpy as np
-
-from convs2s_jax.core.checksums import DamagedError, checksum, parsed, seal, unseal
 from convs2s_jax.core.config import to_dict
 from convs2s_jax.core.errors import Tell, UserError
-from convs2s_jax.core.files import content, replace_file
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.reporting.options import ReportOptions
-from convs2s_jax.reporting.runs import Run, parts_of
+from convs2s_jax.reporting.runs import Run
 from convs2s_jax.search import keys
 from convs2s_jax.search.batching import Batching
 from convs2s_jax.search.config import SearchConfig
@@ -25,8 +18,6 @@ from convs2s_jax.translation import translator as translators
 from convs2s_jax.translation.jobs.options import Options
 from convs2s_jax.translation.trained import Trained
 
-_VERSION = 1
-"""Version of the cached files. Files of another version are regenerated."""
 OTHER_LINES = {
     "test": "use the validation lines with --split=valid",
     "valid": "use the test lines with --split=test",
@@ -43,10 +34,9 @@ class Translations:
       sources, references: the lines.
       lengths: number of tokens in each source, including the end symbol.
       texts: the translations.
-      scores: score of each translation, in nats, normalised as in the search; None if there is none.
+      scores: score of each translation, in nats, normalised as in the search.
       total: number of lines in the whole split.
-      steps: steps of the checkpoints that were averaged.
-      search: description of the beam size and other search options that are not defaults.
+      made_by: description of the checkpoint and the search.
     """
 
     numbers: tuple[int, ...]
@@ -54,15 +44,9 @@ class Translations:
     references: tuple[str, ...]
     lengths: tuple[int, ...]
     texts: tuple[str, ...]
-    scores: tuple[float | None, ...]
+    scores: tuple[float, ...]
     total: int
-    steps: tuple[int, ...]
-    search: str
-
-    @property
-    def same_lines(self) -> str:
-        """A digest that is equal for translations of the same lines with the same references."""
-        return checksum(json.dumps([self.sources, self.references]).encode())
+    made_by: str
 
 
 def search_of(run: Run, options: ReportOptions) -> SearchConfig:
@@ -78,22 +62,20 @@ def translates(run: Run) -> bool:
 
 def restored(run: Run, tell: Tell) -> Trained:
     """Restore the model of a run. Raises UserError if it does not translate or no checkpoint can be read."""
-    model = run.cfg.translator
-    if not model.reads_source:
+    if not run.cfg.translator.reads_source:
         raise UserError("it is a language model, which does not translate")
     if not run_folder.has_checkpoint(run.workdir):
         raise UserError("it has no checkpoint yet")
     return trained.restore(run.workdir, (), None, tell)
 
 
-def translate(run: Run, model: Trained, options: ReportOptions, folder: Path, tell: Tell) -> Translations:
-    """Translate lines of a split, or read the translations cached by an earlier report.
+def translate(run: Run, model: Trained, options: ReportOptions, tell: Tell) -> Translations:
+    """Translate lines of a split.
 
     Args:
       run: the run.
       model: its model, from `restored`.
       options: the split, the number of lines, and the search.
-      folder: cache folder for translations.
       tell: called with messages for the user.
 
     Raises:
@@ -105,15 +87,8 @@ def translate(run: Run, model: Trained, options: ReportOptions, folder: Path, te
     )
     search = search_of(run, options)
     numbers = spread(len(text), options.lines)
-    sources, references = [text.src[i] for i in numbers], [text.tgt[i] for i in numbers]
-    settings = [_VERSION, to_dict(search), model.fingerprint, sources, references, numbers]
-    key = checksum(json.dumps(settings, sort_keys=True).encode())
-    path = folder / f"{parts_of(run.place)[-1]}-{key}.json"
-    if (kept := _kept(path)) is not None:
-        tell(f"{run.name}: reusing the translations in {path}")
-        return kept
+    sources = [text.src[i] for i in numbers]
     tell(f"{run.name}: translating {len(numbers)} of {len(text)} lines of the {options.split} split")
-    prepared = translators.precomputed(translators.from_trained(model))
     request = library.TextRequest(
         search,
         sources,
@@ -121,21 +96,17 @@ def translate(run: Run, model: Trained, options: ReportOptions, folder: Path, te
         key=keys.for_search(search, 0, range(len(sources))),
         batching=Batching(size=options.batch_size),
     )
-    results = library.translate(prepared, request)
-    found = Translations(
+    results = library.translate(translators.precomputed(translators.from_trained(model)), request)
+    return Translations(
         numbers=tuple(numbers),
         sources=tuple(sources),
-        references=tuple(references),
+        references=tuple(text.tgt[i] for i in numbers),
         lengths=tuple(len(result.source_tokens) + 1 for result in results),
         texts=tuple(result.best.text for result in results),
-        scores=tuple(float(r.best.score) if np.isfinite(r.best.score) else None for r in results),
+        scores=tuple(float(result.best.score) for result in results),
         total=len(text),
-        steps=model.steps,
-        search=_described(search),
+        made_by=f"checkpoint {' and '.join(map(str, model.steps))}, {_described(search)}",
     )
-    folder.mkdir(parents=True, exist_ok=True)
-    replace_file(path, json.dumps(seal(asdict(found)), ensure_ascii=False))
-    return found
 
 
 def spread(total: int, most: int) -> list[int]:
@@ -151,16 +122,7 @@ def chosen(lengths: Sequence[int], count: int, *, longest: int) -> list[int]:
 
 
 def _described(search: SearchConfig) -> str:
+    """The beam size, and the other options that are not defaults."""
     plain, own = to_dict(SearchConfig()), to_dict(search)
     others = [f"{name} {value}" for name, value in own.items() if value != plain[name] and name != "beam_size"]
     return ", ".join([f"beam {search.beam_size}", *others])
-
-
-def _kept(path: Path) -> Translations | None:
-    """Translations of an earlier report; None if there are none or they are damaged."""
-    try:
-        values = unseal(parsed(content(path)))
-        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-        return Translations(**fields)
-    except (OSError, DamagedError, TypeError):
-        return None

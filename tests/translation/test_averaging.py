@@ -94,7 +94,7 @@ def test_it_is_exported_to_fairseq_without_a_training_to_continue_and_reported(t
     page = Path(report(ReportOptions(workdir=(str(mean),), output=str(tmp_path / "page")), when="now", tell=print))
     told = read(mean, "mean")
     assert told.problems == ()
-    assert summary.paragraph(told).endswith(f"It is the average of steps 2, 3 of {trained}; nothing was trained here.")
+    assert dict(summary.facts(told))["End"] == f"the average of steps 2, 3 of {trained}; nothing was trained here"
     assert str(mean) in page.read_text()
 
 

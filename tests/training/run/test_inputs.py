@@ -1,7 +1,6 @@
 """Batches on a mesh; validation and test data that have changed are refused, in training and in decoding."""
 
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,8 +10,6 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.data.plan import Plan, PlannedBatch, plan_all
 from convs2s_jax.data.shapes import Shape
-from convs2s_jax.reporting.options import ReportOptions
-from convs2s_jax.reporting.report import report
 from convs2s_jax.training.mesh import MeshConfig, make
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.checkpoints import position_file
@@ -21,7 +18,7 @@ from convs2s_jax.training.run.loop import train
 from convs2s_jax.translation import shortlists
 from tests import processes
 from tests.helpers import drills_but
-from tests.reporting.test_report import inside
+from tests.reporting.test_report import made
 from tests.training.run.test_opening import TEXT, config
 
 SPLIT = Split(
@@ -129,9 +126,7 @@ def test_changed_training_data_are_refused_in_decoding_and_for_a_shortlist(copy)
 
 def left_out(folder, split):
     """What a report of the run says in place of scores and translations."""
-    options = ReportOptions(workdir=(str(folder / "run"),), output=str(folder / "report"), split=split, resamples=20)
-    path = Path(report(options, when="today", tell=lambda _: None, scripts=lambda: ""))
-    return inside(path.read_text())["absent"]["scores"]
+    return made(folder / "run", split=split)[0]["absent"]["scores"]
 
 
 def test_a_report_says_which_lines_have_changed_and_which_others_it_can_take(copy):

@@ -126,11 +126,9 @@ def test_a_run_keeps_and_reads_what_is_best_by_its_metric(tmp_path, monkeypatch)
     assert load(workdir, tell=pytest.fail).steps == ((best,),)
     (test,) = (line for line in tiny.metrics(workdir) if line["split"] == "test")
     assert test["step"] == best
-    said = summary.paragraph(runs.read(workdir, "run"))
-    assert (
-        f"The highest validation chrF is {valid[best][metric]:.4g}, at step {best}, loss {valid[best]['loss']:.4g}"
-        in said
-    )
+    said = dict(summary.facts(runs.read(workdir, "run")))["Best validation by chrf"]
+    assert said.startswith(f"step {best}: Loss {valid[best]['loss']:.4g}")
+    assert said.endswith(f"chrF {valid[best][metric]:.4g}")
 
     class Reached(Exception):
         """A reader asks for the best checkpoint."""
