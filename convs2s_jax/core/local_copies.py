@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -15,8 +14,6 @@ from convs2s_jax.core.places import joined, scheme_of
 
 PREFIX = "convs2s_jax-"
 """Beginning of the names of temporary folders."""
-Stamp = tuple[int, int]
-"""Size of a file and time of its last change: different once it has changed."""
 _LONGEST = 50
 """Maximum length of a copy's name, its end. Names of objects may be longer than disks allow, in bytes."""
 
@@ -36,20 +33,6 @@ def download(address: str, path: Path, *, most: int | None = None) -> None:
     with files.replacing(path) as part, part.open("wb") as file:
         file.write(first)
         file.writelines(pieces)
-
-
-def stamps(folder: Path, *, without: tuple[str, ...] = ()) -> dict[str, Stamp]:
-    """Return the stamp of each file in a folder, by its path there, except in the subfolders `without`."""
-    found = {}
-    for root, folders, names in os.walk(folder):
-        if Path(root) == folder:
-            folders[:] = [name for name in folders if name not in without]
-        for name in names:
-            path = Path(root, name)
-            with contextlib.suppress(FileNotFoundError):
-                status = path.stat()
-                found[path.relative_to(folder).as_posix()] = status.st_size, status.st_mtime_ns
-    return dict(sorted(found.items()))
 
 
 def with_address(tell: Tell, copy: Path, address: str) -> Tell:
@@ -149,11 +132,11 @@ def outgoing(flag: str, place: str, tell: Tell) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def outgoing_folder(
-    flag: str, place: str, tell: Tell, *, is_new: str = "", reused: tuple[str, ...] = (), last: str = ""
-) -> Iterator[tuple[Path, Tell, Callable[[], None]]]:
+    flag: str, place: str, tell: Tell, *, is_new: str = "", last: str = ""
+) -> Iterator[tuple[Path, Tell]]:
     """Yield the path of a folder to create or fill: the place itself, or a temporary folder, uploaded at the end.
 
-    Nothing more is uploaded after an error. The caller checks and creates a local folder.
+    Nothing is uploaded after an error. The caller checks and creates a local folder.
 
     Args:
       flag: the flag that specifies it, such as --output.
@@ -161,49 +144,32 @@ def outgoing_folder(
       tell: as in `upload`.
       is_new: name of an object that each output of this kind has, to refuse an address under which there are objects;
         "" to accept it.
-      reused: beginnings of the names of earlier objects to fetch first.
       last: name of the files, or end of their paths, that are uploaded after all others, because they mark the rest as
         complete.
 
     Yields:
-      The path, `tell` with the address in place of the path of a copy, and a function that uploads what has changed so
-      far, or raises UserError and keeps it. It does nothing for a local folder.
+      The path, and `tell` with the address in place of the path of a copy.
 
     Raises:
       UserError: there are objects although `is_new`, or the store cannot be used.
     """
     if not scheme_of(place):
-        yield Path(place), tell, lambda: None
+        yield Path(place), tell
         return
     address = place.rstrip("/")
-    sent: dict[str, Stamp] = {}
-
-    def send() -> None:
-        _send(folder, address, sent, last)
-
-    def save() -> None:
-        with _unsent(flag, address, kept):
-            send()
-
     with _results(flag, address) as (kept, folder):
         try:
-            if is_new and stores.names(address):
+            if stores.names(address) and is_new:
                 raise UserError(
                     f"{flag}={address} already exists: choose a new folder, or delete its objects if they are from an "
                     "upload that did not finish; nothing was written"
                 )
             if is_new and stores.is_readable(joined(address, is_new)):
                 raise stores.not_listed(address)
-            if reused:
-                there = [name for beginning in reused for name in stores.names(address, beginning)]
-                stores.in_parallel(lambda name: fetch(address, folder, name), there)
-            else:
-                stores.names(address, last)  # only to report a bucket that does not exist
         except OSError as error:
             raise unusable(flag, address, error) from error
-        sent |= stamps(folder)
-        yield folder, with_address(tell, folder, address), save
-    upload(flag, address, kept, send, tell)
+        yield folder, with_address(tell, folder, address)
+    upload(flag, address, kept, lambda: _send(folder, address, last), tell)
 
 
 def upload(flag: str, address: str, folder: Path, send: Callable[[], None], tell: Tell) -> None:
@@ -222,31 +188,16 @@ def upload(flag: str, address: str, folder: Path, send: Callable[[], None], tell
     Raises:
       UserError: the results cannot be written.
     """
+    rest = f"a part may be in the store; all results are in {folder}"
     with held_interrupts():
         try:
-            with _unsent(flag, address, folder):
-                send()
+            send()
+        except OSError as error:
+            raise UserError(f"{flag}={address} cannot be written: {error.strerror}; {rest}") from error
         except KeyboardInterrupt:
-            tell(f"{flag}={address} is not complete; {_kept(folder)}")
+            tell(f"{flag}={address} is not complete; {rest}")
             raise
         shutil.rmtree(folder, ignore_errors=True)
-
-
-class _UnsentError(UserError):
-    """Results cannot be uploaded, and stay in their temporary folder."""
-
-
-@contextlib.contextmanager
-def _unsent(flag: str, address: str, folder: Path) -> Iterator[None]:
-    """Turn an error of the store within the block into `_UnsentError`."""
-    try:
-        yield
-    except OSError as error:
-        raise _UnsentError(f"{flag}={address} cannot be written: {error.strerror}; {_kept(folder)}") from error
-
-
-def _kept(folder: Path) -> str:
-    return f"a part may be in the store; all results are in {folder}"
 
 
 def unusable(flag: str, address: str, error: OSError) -> UserError:
@@ -277,13 +228,11 @@ def _copies(place: str, address: str) -> Iterator[tuple[Path, Path]]:
 
 @contextlib.contextmanager
 def _results(flag: str, address: str) -> Iterator[tuple[Path, Path]]:
-    """Yield a new temporary folder and a path in it for results. After any error but `_UnsentError` it is deleted."""
+    """Yield a new temporary folder and a path in it for results. After an error it is deleted."""
     folder, path = temporary(address)
     try:
         with address_in_errors(path, address):
             yield folder, path
-    except _UnsentError:
-        raise
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
         cause: BaseException | None = error
@@ -294,16 +243,9 @@ def _results(flag: str, address: str) -> Iterator[tuple[Path, Path]]:
         raise
 
 
-def _completes(name: str, last: str) -> bool:
-    """Whether a file, by its path in the folder, is one of those named `last`."""
-    return last != "" and f"/{name}".endswith(f"/{last}")
-
-
-def _send(folder: Path, address: str, sent: dict[str, Stamp], last: str) -> None:
-    """Write the files of a folder that have changed to a store, those named `last` after all others. Updates `sent`."""
-    now = stamps(folder)
-    names = [name for name, stamp in now.items() if stamp != sent.get(name)]
+def _send(folder: Path, address: str, last: str) -> None:
+    """Write the files of a folder to a store, those named `last` after all others."""
+    names = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
     for at_end in (False, True):
-        some = [name for name in names if _completes(name, last) == at_end]
+        some = [name for name in names if bool(last and f"/{name}".endswith(f"/{last}")) == at_end]
         stores.in_parallel(lambda name: stores.write(joined(address, name), (folder / name).read_bytes()), some)
-    sent |= now

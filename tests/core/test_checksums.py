@@ -43,7 +43,3 @@ def test_a_record_without_a_checksum_is_not_accepted():
 def test_what_is_no_json_is_damaged(text):
     with pytest.raises(DamagedError, match="it is not JSON"):
         parsed(text)
-
-
-def test_json_is_read():
-    assert parsed(b'{"a": [1, "\xc3\xa4"]}') == {"a": [1, "ä"]}

@@ -26,7 +26,7 @@ def test_a_local_place_is_itself(tmp_path):
     told = []
     with incoming("--input", f"{tmp_path}/a") as path, outgoing("--output", f"{tmp_path}/b", told.append) as other:
         assert (path, other) == (tmp_path / "a", tmp_path / "b")
-    with outgoing_folder("--output", f"{tmp_path}/c", told.append, is_new=True) as (folder, tell, _):
+    with outgoing_folder("--output", f"{tmp_path}/c", told.append, is_new=True) as (folder, tell):
         assert (folder, tell) == (tmp_path / "c", told.append)
     with incoming_folder("--dicts", f"{tmp_path}/d", lambda _: False) as folder:
         assert folder == tmp_path / "d"
@@ -92,31 +92,9 @@ def test_what_is_wanted_of_a_folder_is_copied(bucket, temporary):  # noqa: F811
     assert list(temporary.iterdir()) == []
 
 
-def test_what_was_saved_meanwhile_stays_after_an_error_and_is_not_written_again(bucket, requests, temporary):  # noqa: F811
-    def write_in_parts(end=lambda: None):
-        with outgoing_folder("--output", "gs://bucket/out", print, last="mark") as (folder, _, save):
-            for names in (("a/b", "mark"), ("c",)):
-                fill(folder, names)
-                save()
-            fill(folder, ("d",))
-            end()
-
-    def interrupt():
-        raise KeyboardInterrupt
-
-    bucket.mkdir()
-    with pytest.raises(KeyboardInterrupt):
-        write_in_parts(interrupt)
-    saved = [("write", f"gs://bucket/out/{name}") for name in ("a/b", "mark", "c")]
-    assert requests == saved
-    write_in_parts()
-    assert requests[3:] == [*saved, ("write", "gs://bucket/out/d")]
-    assert list(temporary.iterdir()) == []
-
-
 def test_a_folder_is_uploaded_at_the_end_and_what_marks_it_as_complete_last(bucket, requests, temporary):  # noqa: F811
     told = []
-    with outgoing_folder("--output", "gs://bucket/out/", told.append, last="mark") as (folder, tell, _):
+    with outgoing_folder("--output", "gs://bucket/out/", told.append, last="mark") as (folder, tell):
         assert not folder.exists()
         fill(folder)
         tell(f"{folder}/c is written")
@@ -126,16 +104,6 @@ def test_a_folder_is_uploaded_at_the_end_and_what_marks_it_as_complete_last(buck
     assert requests[-1] == ("write", "gs://bucket/out/a/mark")
     assert stores.read("gs://bucket/out/a/b") == b"a/b"
     assert list(temporary.iterdir()) == []
-
-
-def test_earlier_objects_are_fetched_and_written_again_only_if_they_changed(bucket, requests):  # noqa: F811
-    fill(bucket / "out", ("a/1", "a/2", "b1", "a.txt"))
-    with outgoing_folder("--output", "gs://bucket/out", print, reused=("a/", "b"), last="2") as (folder, *_):
-        assert sorted(path.name for path in folder.rglob("*") if path.is_file()) == ["1", "2", "b1"]
-        fill(folder, ("a/3", "b2"))
-        (folder / "a" / "2").write_text("new")
-    assert sorted(requests[:2]) == [("write", f"gs://bucket/out/{name}") for name in ("a/3", "b2")]
-    assert requests[2:] == [("write", "gs://bucket/out/a/2")]
 
 
 @pytest.mark.parametrize("name", ["x/.", "x/..", ".", ".."])
@@ -224,26 +192,17 @@ def test_nothing_is_uploaded_after_an_error(bucket, requests, temporary):  # noq
     assert list(temporary.iterdir()) == []
 
 
-@pytest.mark.parametrize("how", ["file", "folder", "folder before the end"])
-def test_results_that_cannot_be_uploaded_are_kept(how, bucket, monkeypatch):  # noqa: F811
+@pytest.mark.parametrize("as_folder", [False, True])
+def test_results_that_cannot_be_uploaded_are_kept(as_folder, bucket, monkeypatch):  # noqa: F811
     def refused(*_):
         raise PermissionError(13, "Permission denied")
 
-    def work():
-        if how != "folder before the end":
-            write(how == "folder", print)
-            return
-        with outgoing_folder("--output", "gs://bucket/out", print) as (folder, _, save):
-            fill(folder, ("done",))
-            save()
-
     bucket.mkdir()
     monkeypatch.setattr(stores, "write", refused)
-    with pytest.raises(
-        UserError, match=r"^--output=gs://bucket/out cannot be written: Permission denied; a part "
-    ) as e:
-        work()
-    kept = Path(str(e.value).rpartition("all results are in ")[2])
+    sentence = r"^--output=gs://bucket/out cannot be written: Permission denied; a part "
+    with pytest.raises(UserError, match=sentence) as error:
+        write(as_folder, print)
+    kept = Path(str(error.value).rpartition("all results are in ")[2])
     assert [path.read_text() for path in kept.rglob("*") if path.is_file()] == ["done"]
 
 

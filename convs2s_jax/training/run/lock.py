@@ -100,11 +100,6 @@ def holder_of(workdir: str) -> Holder | None:
     return Holder.from_bytes(stores.read(address) if "://" in address else Path(address).read_bytes())
 
 
-def may_be_locked(workdir: Path) -> bool:
-    """Whether a process may hold the lock of a folder. False if none does; also True if its holder was killed."""
-    return (workdir / NAME).exists()
-
-
 @contextlib.contextmanager
 def locked(workdir: Path) -> Iterator[None]:
     """Hold the lock of a workdir in a folder. Folders created for it that are empty at the end are removed.

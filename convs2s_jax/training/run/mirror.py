@@ -26,7 +26,6 @@ from convs2s_jax.core import compiled_programs, local_copies, stores
 from convs2s_jax.core.checksums import checksum
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.guard import NO_ROOM, writing_remedy
-from convs2s_jax.core.local_copies import Stamp
 from convs2s_jax.core.places import joined, scheme_of
 from convs2s_jax.training.run import lock, store_copy
 from convs2s_jax.training.run.processes import distributed
@@ -41,6 +40,8 @@ PATIENCE = 600.0
 """Seconds for which writing back is retried before a run fails."""
 PROGRAMS = "compiled"
 """Folder of compiled programs; each kind of processor has its own inside."""
+Stamp = tuple[int, int]
+"""Size of a file and time of its last change: different once it has changed."""
 LOCAL = ("cache", CHECKPOINTS)
 """Folders that are not written back with the other files: tokenised text stays local, and checkpoints have an order."""
 LEFT = (".", lock.NAME, f"{DATABASE}-")
@@ -269,7 +270,8 @@ class Mirror:
         if step in self._known:
             self._delete(step)
         self._known[step] = None
-        names = [name for name in local_copies.stamps(place) if name != MARK]
+        files = sorted(path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file())
+        names = [name for name in files if name != MARK]
         try:
             stores.in_parallel(lambda name: stores.write(joined(address, name), (place / name).read_bytes()), names)
         except FileNotFoundError:
@@ -359,9 +361,18 @@ def _programs(folder: Path) -> str:
 
 
 def _changing(folder: Path) -> dict[str, Stamp]:
-    """Return the stamps of the files in a copy that are written back, and of programs."""
-    found = local_copies.stamps(folder, without=LOCAL)
-    return {name: stamp for name, stamp in found.items() if not name.startswith(LEFT) and "/." not in name}
+    """Return the stamps of the files in a copy that are written back, by their paths there."""
+    found = {}
+    for root, folders, names in os.walk(folder):
+        if Path(root) == folder:
+            folders[:] = [name for name in folders if name not in LOCAL]
+        for path in (Path(root, name) for name in names):
+            name = path.relative_to(folder).as_posix()
+            if not name.startswith(LEFT) and "/." not in name:
+                with contextlib.suppress(FileNotFoundError):
+                    status = path.stat()
+                    found[name] = status.st_size, status.st_mtime_ns
+    return dict(sorted(found.items()))
 
 
 def _is_for_end(name: str) -> bool:

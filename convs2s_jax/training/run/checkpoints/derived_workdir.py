@@ -38,10 +38,8 @@ def new(flag: str, place: str, tell: Tell) -> Iterator[Path]:
     """
     if scheme_of(place):
         # the position is written last, because it marks a checkpoint as complete
-        with local_copies.outgoing_folder(flag, place, tell, is_new="config.json", last=store_copy.MARK) as (
-            folder,
-            *_,
-        ):
+        outgoing = local_copies.outgoing_folder(flag, place, tell, is_new="config.json", last=store_copy.MARK)
+        with outgoing as (folder, _):
             folder.mkdir()
             yield folder
         return

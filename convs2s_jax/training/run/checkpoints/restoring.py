@@ -3,12 +3,10 @@
 Each is verified. A damaged one is skipped, one of another model is an error.
 """
 
-import asyncio
 import contextlib
 import os
 import time
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -24,44 +22,10 @@ from convs2s_jax.training.run import store_copy
 from convs2s_jax.training.run.checkpoints import position_file
 from convs2s_jax.training.run.checkpoints.checkpoint import known_scores
 from convs2s_jax.training.run.checkpoints.digest import digest
-from convs2s_jax.training.run.lock import may_be_locked
 from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.run_folder import SCORES, finished
 from convs2s_jax.training.run.selection import best_of
 from convs2s_jax.training.step import TrainState
-
-
-class _Finishing(asyncio.SelectorEventLoop):
-    """If an array cannot be read, Orbax closes its event loop at once, and each other read prints a traceback."""
-
-    def close(self) -> None:
-        """Close the loop once its tasks have ended, however they end."""
-        if not self.is_closed() and not self.is_running():
-            while pending := asyncio.all_tasks(self):
-                self.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
-        super().close()
-
-
-class _Policy(asyncio.DefaultEventLoopPolicy):
-    def new_event_loop(self) -> asyncio.AbstractEventLoop:
-        """A loop that finishes its tasks."""
-        return _Finishing()
-
-
-@contextlib.contextmanager
-def finishing() -> Iterator[None]:
-    """Inside, new event loops finish their tasks before they close."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.14 announces the end of policies
-        before = asyncio.get_event_loop_policy()
-        asyncio.set_event_loop_policy(_Policy())
-    try:
-        yield
-    finally:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            asyncio.set_event_loop_policy(before)
-
 
 T = TypeVar("T")
 
@@ -69,8 +33,6 @@ NOT_DAMAGE = (UserError, MemoryError, jax.errors.JaxRuntimeError)
 """Errors in reading that say nothing about the checkpoint, such as memory that runs out."""
 SETTLED = 1.0
 """Seconds for which a checkpoint that could not be read must stay unchanged to count as damaged."""
-CHECKS = 20
-"""How often it is checked in these seconds. They are counted, so that a process that is stopped misses only one."""
 LISTINGS = 200
 """How often the folder is listed before reading fails."""
 
@@ -80,16 +42,11 @@ class RemovedError(Exception):
 
 
 def is_removed(place: Path) -> bool:
-    """Whether a checkpoint that could not be read is gone, or is just being removed.
-
-    If its workdir has a lock, its files are counted for `SETTLED` seconds.
-    """
+    """Whether a checkpoint that could not be read is gone, or loses files within `SETTLED` seconds."""
     count = _count(place)
-    for _ in range(CHECKS if count and may_be_locked(place.parents[1]) else 0):
-        if _count(place) != count:
-            return True
-        time.sleep(SETTLED / CHECKS)
-    return _count(place) == 0
+    if count:
+        time.sleep(SETTLED)
+    return count == 0 or _count(place) != count
 
 
 def _count(place: Path) -> int:
@@ -336,11 +293,9 @@ def _read_arrays(folder: Path, placed: dict[str, jax.ShapeDtypeStruct]) -> Tree:
 
     store_copy.fetch_item(folder)
     handler = ocp.StandardCheckpointHandler()
-    with finishing():
-        folder = folder.absolute()  # Orbax requires an absolute path
-        saved = handler.metadata(folder).tree
-        item = jax.tree_util.tree_map_with_path(described, saved)
-        return handler.restore(folder, args=ocp.args.StandardRestore(item))
+    folder = folder.absolute()  # Orbax requires an absolute path
+    item = jax.tree_util.tree_map_with_path(described, handler.metadata(folder).tree)
+    return handler.restore(folder, args=ocp.args.StandardRestore(item))
 
 
 def _in_dtype_of(array: jax.Array, like: Any) -> jax.Array:

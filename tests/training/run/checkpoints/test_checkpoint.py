@@ -6,7 +6,6 @@ import json
 import math
 import os
 import re
-import shutil
 import subprocess
 import sys
 import textwrap
@@ -122,25 +121,19 @@ FULL_DISK = """
 """
 
 
-@pytest.mark.parametrize("steps", [(10, 20, 30), pytest.param((), marks=pytest.mark.drill)])
-def test_a_save_that_cannot_be_written_is_one_sentence_and_leaves_the_last_one_whole(folder, steps):
-    if not steps:
-        shutil.rmtree(folder)
-        folder.mkdir()
+def test_a_save_that_cannot_be_written_is_one_sentence_and_leaves_the_last_one_whole(folder):
     command = [sys.executable, "-c", textwrap.dedent(FULL_DISK), str(tiny.ROOT), str(folder)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ended.stdout == ""
     assert ended.returncode == 2, ended.stderr
-    good = "the last good one is step 30" if steps else "no earlier one exists"
+    good = "the last good one is step 30"
     # Orbax's threads log their own errors at the same time: before it, after it, or between it and its line's end
     sentence = rf"train\.py: {folder}: the checkpoint of step 40 could not be written \(.*\); {good}\. Free disk space"
     assert len(re.findall(sentence, ended.stderr)) == 1
     assert ended.stderr.count("train.py: ") == 1
     found, left, told = restore(folder)
-    assert left == list(steps)
-    assert told == []
-    if steps:
-        assert_bitwise(found[0], state(30))
+    assert (left, told) == ([10, 20, 30], [])
+    assert_bitwise(found[0], state(30))
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, OSError])
@@ -202,17 +195,6 @@ def test_a_save_that_failed_is_known_at_the_next_report_by_its_own_step(folder, 
         checkpoint.save(checkpoints, state(50), position(50))
         with pytest.raises(UserError, match="the checkpoint of step 50 could not be written"):
             checkpoint.save(checkpoints, state(60), position(60))
-
-
-def test_an_error_on_a_process_that_writes_nothing_stays_what_it_is(tmp_path, monkeypatch):
-    def run():
-        with checkpoint.manager(tmp_path, keep=1, shared=False) as checkpoints:
-            checkpoint.save(checkpoints, state(40), position(40))
-            raise UserError("its own")
-
-    monkeypatch.setattr(checkpoint.distributed, "is_primary", lambda: False)
-    with pytest.raises(UserError, match="its own"):
-        run()
 
 
 def test_one_of_several_processes_that_cannot_write_does_not_wait_for_the_others(folder, monkeypatch):

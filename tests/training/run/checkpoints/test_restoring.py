@@ -15,8 +15,13 @@ import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run.checkpoints import checkpoint, digest, position_file, restoring
-from convs2s_jax.training.run.lock import locked
 from tests.checkpoints import ABSTRACT, ACCEPT, assert_bitwise, largest, position, restore, save, state
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    """What stays damaged for half a second is damaged."""
+    monkeypatch.setattr(restoring, "SETTLED", 0.5)
 
 
 def test_newest_comes_back_bit_by_bit(folder):
@@ -244,7 +249,7 @@ def removed(folder):
 
 def removed_slowly(folder):
     def rest():
-        time.sleep(0.2)
+        time.sleep(0.1)
         shutil.rmtree(folder / "20")
 
     shutil.rmtree(folder / "20" / "optimizer")
@@ -254,9 +259,8 @@ def removed_slowly(folder):
 @pytest.mark.parametrize("action", [removed, removed_slowly])
 @pytest.mark.parametrize("when", [(position_file, "read"), (restoring, "_read_arrays")], ids=["position", "arrays"])
 def test_a_checkpoint_that_goes_while_it_is_read_is_not_damaged(folder, monkeypatch, action, when):
-    with locked(folder.parent):
-        meanwhile(monkeypatch, *when, lambda: action(folder))
-        assert read(folder) == 30
+    meanwhile(monkeypatch, *when, lambda: action(folder))
+    assert read(folder) == 30
 
 
 def test_a_step_that_is_asked_for_and_goes_is_missing_not_damaged(folder, monkeypatch):
@@ -265,12 +269,10 @@ def test_a_step_that_is_asked_for_and_goes_is_missing_not_damaged(folder, monkey
         read(folder, step=20)
 
 
-def test_what_stays_as_it_is_is_damaged_also_beside_a_training(folder, monkeypatch):
-    monkeypatch.setattr(restoring, "SETTLED", 0.2)
+def test_what_stays_as_it_is_is_damaged(folder):
     shutil.rmtree(folder / "20" / "params")  # a removal that a kill has cut short
     told = []
-    with locked(folder.parent):
-        assert read(folder, tell=told.append) == 30
+    assert read(folder, tell=told.append) == 30
     assert len(told) == 1
     assert told[0].startswith("the checkpoint of step 20 is damaged (")
 
@@ -290,7 +292,7 @@ def test_reading_beside_a_fast_rotation_always_finds_a_whole_checkpoint(tmp_path
     save(folder, {1: None}, keep=1)
 
     def rotate():
-        with locked(tmp_path), checkpoint.manager(folder, keep=1) as checkpoints:
+        with checkpoint.manager(folder, keep=1) as checkpoints:
             for step in itertools.count(2):
                 if stop.is_set():
                     return
