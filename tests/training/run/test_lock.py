@@ -173,28 +173,6 @@ def test_a_child_that_outlives_its_parent_does_not_hold_it(tmp_path):
 
 
 @pytest.mark.drill
-def test_a_child_of_a_child_keeps_the_files_that_it_inherits(tmp_path):
-    """The number of the lock's descriptor, which a child closes, may be that of another file by the next fork."""
-    code = """
-        import os, sys
-        from pathlib import Path
-        from convs2s_jax.training.run.lock import locked
-
-        with locked(Path(sys.argv[1])):
-            if os.fork() == 0:
-                opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(3)]
-                if os.fork() == 0:
-                    for number in opened:
-                        os.fstat(number)
-                    os._exit(0)
-                os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
-            status = os.waitstatus_to_exitcode(os.wait()[1])
-        sys.exit(status)
-    """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(code), str(tmp_path)], cwd=tiny.ROOT, check=True)
-
-
-@pytest.mark.drill
 @pytest.mark.parametrize("kind", [FLOCK, FILE, STORE])
 def test_many_processes_hold_it_one_at_a_time(tmp_path, kind):
     with holders(tmp_path, kind, "50", number=3) as processes:

@@ -329,15 +329,6 @@ def test_processes_that_share_a_copy_fetch_arrays_once(bucket, copy, tmp_path, m
     assert len(fetched) == len(set(fetched)) == len(stores.names(f"{RUN}/checkpoints/30/params"))
 
 
-def test_sentences_about_a_local_workdir_stay_as_they_are(tmp_path, monkeypatch):
-    """The path of a folder ./a is "a", which is in most sentences."""
-    monkeypatch.chdir(tmp_path)
-    told = []
-    with store_copy.reading("./a", told.append) as (_, tell):
-        tell("averaging the checkpoints")
-    assert told == ["averaging the checkpoints"]
-
-
 def test_a_copy_is_called_by_its_address_and_deleted(bucket):  # noqa: F811
     stores.write("gs://bucket/run/config.json", b"{}")
     told = []
@@ -346,20 +337,6 @@ def test_a_copy_is_called_by_its_address_and_deleted(bucket):  # noqa: F811
         assert (folder / "config.json").read_bytes() == b"{}"
     assert told == ["gs://bucket/run/config.json is here"]
     assert not folder.exists()
-
-
-def test_a_full_disk_is_not_taken_for_the_store(bucket, monkeypatch):  # noqa: F811
-    stores.write("gs://bucket/run/config.json", b"{}")
-
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(store_copy.local_copies, "fetch", full)
-    with (
-        pytest.raises(UserError, match=r"^--workdir=gs://bucket/run: no space for a temporary copy in /.*set TMPDIR$"),
-        store_copy.opened("gs://bucket/run"),
-    ):
-        pytest.fail("there is a copy")
 
 
 @pytest.mark.parametrize(
