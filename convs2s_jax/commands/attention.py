@@ -72,7 +72,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
         from convs2s_jax.training.run import outputs, run_folder, store_copy
         from convs2s_jax.translation import arguments, trained, translator
         from convs2s_jax.translation import attention as figures
-        from convs2s_jax.translation.jobs import inputs
+        from convs2s_jax.translation.jobs.job import read_parallel
 
     outputs.check_outside_runs(options.output, "--output")
     compiled_programs.keep(os.environ)
@@ -88,7 +88,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     targets = None
     if options.targets:
         with local_copies.incoming("--targets", options.targets) as path:
-            targets = inputs.read_parallel(str(path), lines, name=name, what="translation")
+            targets = read_parallel(str(path), lines, name=name, what="translation")
         arguments.check_targets(translator.from_trained(found), options.targets, targets)
     real = [i for i, line in enumerate(lines) if line.strip()]
     check(len(real) > 0, f"{name} has no line with text: there is nothing to draw; write one source on each line")

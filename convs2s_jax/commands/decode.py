@@ -74,14 +74,10 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     given = options(values, overrides)
     with ended_by_signals():
         from convs2s_jax.core import compiled_programs
-        from convs2s_jax.translation.jobs import decoding, interactive, remote
+        from convs2s_jax.translation.jobs import decoding
 
     compiled_programs.keep(os.environ)
-    with remote.localised(given, tell) as (local, say):
-        if local.interactive:
-            interactive.interact(local, tell=say)
-        else:
-            decoding.decode(local, tell=say)
+    decoding.decode(given, tell=tell)
 
 
 COMMAND = Command(

@@ -5,14 +5,14 @@ import contextlib
 import functools
 import importlib.resources
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException as AnyHTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.requests import ClientDisconnect
 
 from convs2s_jax.core.errors import did_you_mean, shown
 from convs2s_jax.serving.engine import Engine
@@ -78,26 +78,35 @@ def make(
     )
     _add_handlers(app)
     _add_routes(app)
-    refused = functools.partial(_count_refusal, app)
-    app.add_middleware(Limited, most=options.max_body, seconds=options.timeout, count=refused)
     return app
 
 
 def _add_routes(app: FastAPI) -> None:
     problems: dict[int | str, Any] = {status: {"model": Problem} for status in (400, 408, 413, 422, 429, 500, 503, 504)}
+    body = {"required": True, "content": {"application/json": {"schema": TranslationRequest.model_json_schema()}}}
 
-    @app.post(TRANSLATE, response_model=TranslationAnswer, responses=problems)
-    async def translate(request: Request, asked: TranslationRequest) -> Response:
+    @app.post(TRANSLATE, response_model=TranslationAnswer, responses=problems, openapi_extra={"requestBody": body})
+    async def translate(request: Request) -> Response:
         """Translate lines. Requests that arrive together share a batch, which does not change their translations."""
         service: Service = request.app.state.service
-        begun = getattr(request.state, "arrived", time.monotonic())
+        begun, status = time.monotonic(), 500
         try:
+            asked = _parsed(await _body(request, service.options))
             answer = await _unless_gone(request, service.translate(asked))
-        except Exception as error:  # `Limited` answers and counts cancelled requests
-            _count_answer(service, error.status_code if isinstance(error, HTTPException) else 500, begun)
+            status = 200
+            return Response(answer, media_type="application/json")
+        except HTTPException as error:
+            status = error.status_code
             raise
-        _count_answer(service, 200, begun)
-        return Response(answer, media_type="application/json")
+        except asyncio.CancelledError:  # the server is told to stop, and does not wait any longer
+            status = 503
+            sentence = "the server is shutting down and could not finish this request in time; send it again"
+            headers = {"retry-after": str(RETRY_AFTER), "connection": "close"}
+            return JSONResponse({"error": sentence}, status, headers)
+        finally:
+            service.metrics.requests.labels(str(status)).inc()
+            if status in ATTEMPTED:
+                service.metrics.seconds.observe(time.monotonic() - begun)
 
     @app.head("/health", include_in_schema=False)  # some load balancers ask in this way
     @app.get("/health")
@@ -109,9 +118,7 @@ def _add_routes(app: FastAPI) -> None:
     @app.get("/ready", responses={503: {"model": Problem}})
     async def ready(request: Request) -> dict[str, str]:
         """Check that all programs are compiled, so that requests are answered without delay."""
-        service: Service = request.app.state.service
-        if service.missing:
-            raise HTTPException(503, service.missing, {"retry-after": str(RETRY_AFTER)})
+        request.app.state.service.check_ready()
         return {"status": "ready"}
 
     @app.get("/about")
@@ -152,10 +159,7 @@ def _add_handlers(app: FastAPI) -> None:
     @app.exception_handler(AnyHTTPException)
     async def refused(request: Request, error: AnyHTTPException) -> JSONResponse:
         sentence = error.detail
-        if error.status_code == 400:  # raised by FastAPI for a body that Python's JSON parser cannot read
-            _count_refusal(request.app, request.url.path, 400)
-            sentence = _unreadable(error.__cause__)
-        elif error.status_code == 404:
+        if error.status_code == 404:
             sentence = "no such page; see /docs for all endpoints"
         elif error.status_code == 405:
             methods = (error.headers or {}).get("Allow", "another method")
@@ -163,59 +167,55 @@ def _add_handlers(app: FastAPI) -> None:
             sentence = f"send lines to {TRANSLATE} with POST" if here else f"this address accepts {methods} only"
         return JSONResponse({"error": sentence}, error.status_code, headers=error.headers)
 
-    @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        broken = any(one["type"] == "json_invalid" for one in error.errors())
-        status = 400 if broken else 422
-        _count_refusal(request.app, request.url.path, status)
-        return JSONResponse({"error": _sentence(error.errors()[0])}, status)
-
     @app.exception_handler(Exception)
     async def failed(_request: Request, _error: Exception) -> JSONResponse:
         return JSONResponse({"error": "the server failed to process this request; see its log for the reason"}, 500)
 
 
-def _count_answer(service: Service, status: int, begun: float) -> None:
-    """Count a request handled by `translate`, and its time since `begun`."""
-    service.metrics.requests.labels(str(status)).inc()
-    if status in ATTEMPTED:
-        service.metrics.seconds.observe(time.monotonic() - begun)
+async def _body(request: Request, options: ServeOptions) -> bytes:
+    """Read the body of a request.
+
+    What is beyond the limit is read and dropped: a client that is still sending when its connection is closed may lose
+    the answer that explains the error.
+
+    Raises:
+      HTTPException: it is too large, does not arrive in time, or its client disconnects.
+    """
+    body, size = bytearray(), 0
+    try:
+        async with asyncio.timeout(options.timeout):
+            async for part in request.stream():
+                size += len(part)
+                if size <= options.max_body:
+                    body += part
+    except TimeoutError:
+        sentence = "the request took too long to arrive; send it without delay"
+        raise HTTPException(408, sentence, {"connection": "close"}) from None
+    except ClientDisconnect:
+        raise HTTPException(DISCONNECTED, "the client disconnected") from None
+    if size > options.max_body:
+        raise HTTPException(413, f"the request has more than {options.max_body} bytes; split it")
+    return bytes(body)
 
 
-def _count_refusal(app: FastAPI, path: str, status: int) -> None:
-    """Count a translation request that is refused before it reaches `translate`, which counts its own."""
-    if path == TRANSLATE:
-        app.state.service.metrics.requests.labels(str(status)).inc()
-
-
-def _unreadable(why: BaseException | None) -> str:
-    """Explain why Python's JSON parser cannot read a body."""
-    match why:
-        case UnicodeDecodeError():
-            return "the request is not valid JSON in UTF-8"
-        case RecursionError():
-            return "the request is nested too deeply"
-        case _:  # the only other failure: Python does not parse numbers with thousands of digits
-            return "the request contains a number with thousands of digits, which no field accepts"
-
-
-def _sentence(error: Any) -> str:
-    """Describe a validation error of Pydantic in words."""
-    field = ".".join(str(part) for part in error["loc"][1:])
+def _parsed(body: bytes) -> TranslationRequest:
+    """Parse a body. Raises HTTPException with a sentence if it is no request."""
+    try:
+        return TranslationRequest.model_validate_json(body)
+    except ValidationError as invalid:
+        error: Any = invalid.errors()[0]
+    field = ".".join(str(part) for part in error["loc"])
     if error["type"] == "json_invalid":
-        return "the request is not valid JSON"
-    if not field and isinstance(error["input"], bytes):
-        return "the request is not declared as JSON; send it with the header content-type: application/json"
-    if not field and error["type"] == "string_unicode":
-        return "the name of a field contains half of a surrogate pair, which is not a character"
+        raise HTTPException(400, f"the request is not valid JSON in UTF-8: {error['ctx']['error']}")
     if not field:
-        return 'the request is not a JSON object such as {"lines": ["April 4, 1989"]}'
+        raise HTTPException(422, 'the request is not a JSON object such as {"lines": ["April 4, 1989"]}')
     if error["type"] == "extra_forbidden":
-        return f"unknown field {shown(field)}{did_you_mean(field, TranslationRequest.model_fields)}"
-    return f"{field}: {error['msg'].lower()}"
+        hint = did_you_mean(field, TranslationRequest.model_fields)
+        raise HTTPException(422, f"unknown field {shown(field)}{hint}")
+    raise HTTPException(422, f"{field}: {error['msg'].lower()}")
 
 
-async def _unless_gone(request: Request, work: Any) -> Any:
+async def _unless_gone(request: Request, work: Coroutine[Any, Any, bytes]) -> bytes:
     """Await `work`, and cancel it if the client disconnects."""
     working = asyncio.ensure_future(work)
 
@@ -226,113 +226,9 @@ async def _unless_gone(request: Request, work: Any) -> Any:
     leaving = asyncio.ensure_future(gone())
     try:
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            return working.result()
-        working.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await working
-        raise HTTPException(DISCONNECTED, "the client disconnected")
+        if not working.done():
+            raise HTTPException(DISCONNECTED, "the client disconnected")
+        return working.result()
     finally:
         leaving.cancel()
         working.cancel()
-
-
-READ_AND_DISCARDED = 16
-"""How many times the maximum body size is read at most."""
-
-
-class _TooLargeError(Exception):
-    """The body has more bytes than allowed."""
-
-
-class Limited:
-    """ASGI middleware that limits the size and arrival time of requests and answers those cancelled at shutdown."""
-
-    def __init__(
-        self, app: ASGIApp, *, most: int, seconds: float, count: Callable[[str, int], None] = lambda *_: None
-    ) -> None:
-        """Wrap `app`.
-
-        Requests of more than `most` bytes are answered with 413, those that take longer than `seconds` to arrive with
-        408, and those that are cancelled at shutdown with 503.
-
-        `count` is called with the path and the status of each refusal.
-        """
-        self._app, self._most, self._seconds, self._count = app, most, seconds, count
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Read the body within the limits and pass it on, with the time of arrival as `arrived` of its state."""
-        if scope["type"] != "http":
-            return await self._app(scope, receive, send)
-        begun = False
-
-        async def noted(message: Message) -> None:
-            nonlocal begun
-            begun = True
-            await send(message)
-
-        try:
-            await self._answer(scope, receive, noted)
-        except asyncio.CancelledError:
-            if not begun:  # an answer that is partly sent cannot be taken back; its connection is closed
-                self._count(scope["path"], 503)
-                sentence = "the server is shutting down and could not finish this request in time; send it again"
-                await _refuse(503, sentence, scope, receive, send, **{"retry-after": str(RETRY_AFTER)})
-
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """`__call__` without handling cancellation."""
-        scope.setdefault("state", {})["arrived"] = time.monotonic()
-        try:
-            async with asyncio.timeout(self._seconds):
-                body = await self._read(scope, receive)
-        except TimeoutError:
-            status, sentence = 408, "the request took too long to arrive; send it without delay"
-        except _TooLargeError:
-            status, sentence = 413, f"the request has more than {self._most} bytes; split it"
-        else:
-            if body is not None:
-                await self._app(scope, _replayed(body, receive), send)
-            return
-        self._count(scope["path"], status)
-        await _refuse(status, sentence, scope, receive, send)
-
-    async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
-        """Read the body. None if the client disconnects before its end. Raises _TooLargeError.
-
-        A body that is too large is read and discarded up to a limit: a client that is still sending when its connection
-        is closed may lose the answer that explains the error.
-        """
-        length = dict(scope["headers"]).get(b"content-length", b"0")
-        size, announced = 0, int(length) if length.isdigit() else 0
-        body, limit = bytearray(), READ_AND_DISCARDED * self._most
-        more = announced <= limit
-        while more and size <= limit:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return None
-            part, more = message.get("body", b""), message.get("more_body", False)
-            size += len(part)
-            if size <= self._most:
-                body += part
-        if max(size, announced) > self._most:
-            raise _TooLargeError
-        return bytes(body)
-
-
-def _replayed(data: bytes, receive: Receive) -> Receive:
-    """Replay the body that was read, then pass on later messages, such as a disconnect."""
-    given = False
-
-    async def next_message() -> Message:
-        nonlocal given
-        if not given:
-            given = True
-            return {"type": "http.request", "body": data, "more_body": False}
-        return await receive()
-
-    return next_message
-
-
-async def _refuse(status: int, sentence: str, scope: Scope, receive: Receive, send: Send, **headers: str) -> None:
-    response = JSONResponse({"error": sentence}, status, headers={"connection": "close", **headers})
-    await response(scope, receive, send)

@@ -14,7 +14,7 @@ from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.requests import NO_AXES, Sizes
 from convs2s_jax.serving.options import Allowed, ServeOptions
 from convs2s_jax.translation import arguments, shortlists, translator
-from convs2s_jax.translation.jobs.options import overridden
+from convs2s_jax.translation.jobs.options import overridden, plain_search
 from convs2s_jax.translation.lines import TextRequest, encode, encode_phrases, translate
 from convs2s_jax.translation.results import Result
 from convs2s_jax.translation.translator import Translator
@@ -273,30 +273,12 @@ def load(options: ServeOptions, *, tell: Tell) -> Engine:
     model = translator.load(
         options.workdir, steps=options.checkpoint, dtype=options.dtype, tell=tell, given_as="--workdir"
     )
-    check(
-        model.reads_source,
-        f"--workdir={options.workdir[0]} is a language model and reads no source; a server needs a translation model",
-    )
-    search = overridden(model.cfg.search, options.search, attends=model.attends)
-    check(
-        not search.sampling,
-        "search.sampling is True in this run, but a server answers the same request with the same translations; use "
-        "--nosampling",
-    )
-    check(
-        search.lm_weight == 0,
-        f"--lm_weight is {search.lm_weight}, but a server has no language model; use --lm_weight=0, or "
-        "convs2s decode --lm",
-    )
-    check(
-        search.diverse_groups == 1 or "constraints" not in options.allow,
-        "--allow=constraints cannot be combined with diverse_groups, since only plain beam search enforces phrases; "
-        "remove one",
-    )
-    check(
-        search.diverse_groups == 1 or "sampling" not in options.allow,
-        "--allow=sampling cannot be combined with diverse_groups, since samples are drawn independently; remove one",
-    )
+    search = plain_search(model, options.workdir[0], options.search, "a server")
+    for name in ("constraints", "sampling"):
+        check(
+            search.diverse_groups == 1 or name not in options.allow,
+            f"--allow={name} cannot be combined with diverse_groups; remove one",
+        )
     sizes = options.beam_sizes or (search.beam_size,)
     searches = [overridden(search, {"beam_size": size}) for size in sizes]
     for one in searches:

@@ -91,8 +91,3 @@ class ServeOptions:
             f"--max_lines={self.max_lines} exceeds --max_waiting={self.max_waiting}, so a full request could never "
             "be accepted; raise --max_waiting",
         )
-        check(
-            not self.search.get("sampling"),
-            "--sampling is not supported, since a server answers the same request with the same translations; "
-            "remove it",
-        )

@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import logging
 import signal
 import socket
 import time
@@ -37,7 +36,7 @@ def serve(options: ServeOptions, *, tell: Tell) -> None:
             server.should_exit = True
 
         made = app.make(model, options, progress=_progress(tell), failed=failed)
-        server = _Server(_configured(made, drain=options.drain), tell)
+        server = _Server(_configured(made, drain=options.drain))
         with server.handling_signals():
             tell(f"serving on {address_of(listener)}; compiling {sum(1 for _ in model.shapes())} programs")
             server.run(sockets=[listener])  # with uvloop, which `asyncio.run` would not use
@@ -114,25 +113,6 @@ def address_of(listener: socket.socket) -> str:
 
 class _Server(uvicorn.Server):
     """A server that finishes its requests on SIGTERM and then exits with status 0."""
-
-    def __init__(self, config: uvicorn.Config, tell: Tell) -> None:
-        super().__init__(config)
-        self._tell = tell
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Shut down, and say in our own words how many requests were not finished in time."""
-        logger = logging.getLogger("uvicorn.error")
-        logger.addFilter(self._is_other)
-        try:
-            await super().shutdown(sockets)
-        finally:
-            logger.removeFilter(self._is_other)
-
-    def _is_other(self, record: logging.LogRecord) -> bool:
-        if not str(record.msg).startswith("Cancel %s running task(s)"):
-            return True
-        self._tell(f"the time of --drain is over; requests that get 503: {len(self.server_state.tasks)}")
-        return False
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:

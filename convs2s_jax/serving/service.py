@@ -2,7 +2,8 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -11,12 +12,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from pydantic import BaseModel, ConfigDict, Field
 
 from convs2s_jax.core.config import check
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import UserError, shown
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.serving.batching import Batcher, FullError
 from convs2s_jax.serving.engine import Engine, Key, LineRequest
 from convs2s_jax.serving.options import ServeOptions
-from convs2s_jax.translation import arguments
 from convs2s_jax.translation.jobs.formats import record
 from convs2s_jax.translation.results import Result
 
@@ -105,15 +105,9 @@ class TranslationRequest(BaseModel):
         return {name: value for name, value in self if name in SEARCH_FIELDS and value is not None}
 
     @property
-    def texts(self) -> tuple[tuple[str, list[str]], ...]:
-        """Its texts, grouped by kind: (name of one text, texts)."""
-        phrases = [phrase for each in self.constraints or () for phrase in each]
-        return ("line", self.lines), ("prefix", self.prefix or []), ("constraint", phrases)
-
-    @property
-    def characters(self) -> int:
-        """Total number of characters in its texts."""
-        return sum(len(text) for _, texts in self.texts for text in texts)
+    def texts(self) -> Iterator[str]:
+        """Its lines, prefixes and constraints."""
+        return itertools.chain(self.lines, self.prefix or (), *(self.constraints or ()))
 
     @property
     def needs_attention(self) -> bool:
@@ -199,14 +193,13 @@ class Service:
             most_waiting=options.max_waiting,
             ran=lambda lines: self.metrics.batch_lines.observe(lines),
         )
-        self.metrics = Metrics(ready=lambda: not self.missing, waiting=lambda: self.batcher.waiting)
+        self.metrics = Metrics(ready=lambda: self.compiled == self.programs, waiting=lambda: self.batcher.waiting)
 
-    @property
-    def missing(self) -> str:
-        """A message while programs are still being compiled, else ""."""
-        if self.compiled == self.programs:
-            return ""
-        return f"{self.compiled} of {self.programs} programs are compiled; try again soon"
+    def check_ready(self) -> None:
+        """Raise HTTPException while programs are still being compiled."""
+        if self.compiled < self.programs:
+            sentence = f"{self.compiled} of {self.programs} programs are compiled; try again soon"
+            raise HTTPException(503, sentence, {"retry-after": str(RETRY_AFTER)})
 
     def compile(self, progress: Callable[[int, int], None] = lambda *_: None) -> None:
         """Compile all programs, unless the server shuts down first. Slow; call it in a thread.
@@ -226,8 +219,7 @@ class Service:
         Raises:
           HTTPException: the request cannot be served; the detail states why.
         """
-        if self.missing:
-            raise HTTPException(503, self.missing, {"retry-after": str(RETRY_AFTER)})
+        self.check_ready()
         most = self.options.max_lines
         if len(asked.lines) > most:
             raise HTTPException(422, f"lines has {len(asked.lines)} lines, but this server accepts at most {most}")
@@ -245,9 +237,8 @@ class Service:
         async def done(work: Callable[..., Any], *given: Any) -> Any:
             return work(*given) if inline else await asyncio.to_thread(work, *given)
 
-        inline = (
-            asked.characters + LINE_CHARACTERS * len(asked.lines)
-        ) * asked.nbest <= INLINE_CHARACTERS and not asked.attention
+        size = (sum(map(len, asked.texts)) + LINE_CHARACTERS * len(asked.lines)) * asked.nbest
+        inline = size <= INLINE_CHARACTERS and not asked.attention
         try:
             key, requests = await done(self._prepared, asked)
         except UserError as error:
@@ -272,25 +263,19 @@ class Service:
           UserError: the request cannot be served.
         """
         engine, lines = self.engine, asked.lines
-        for name, texts in asked.texts:
-            _check_lines(name, texts)
+        for text in asked.texts:
+            check("\n" not in text and "\r" not in text, f"{shown(text)} contains a line break; send lines separately")
         check(
             engine.translator.attends or not asked.needs_attention,
             "this model has no attention; remove alignment, attention and replace_unk",
         )
-        own = engine.translator.shortlist is not None
-        check(own or not asked.shortlist, "shortlist is true, but this server has no shortlist; remove it")
         search = engine.search_for(asked.changes, nbest=asked.nbest)
-        drawn = search.sampling
-        check(asked.seed is None or drawn, "seed has no effect without sampling; remove it")
-        check(
-            not (asked.shortlist and drawn),
-            "shortlist cannot be combined with sampling, which uses all words; remove one of them",
-        )
-        short = own and asked.shortlist is not False and not drawn
+        check(asked.seed is None or search.sampling, "seed has no effect without sampling; remove it")
+        few = engine.translator.shortlist is not None and not search.sampling
+        check(few or not asked.shortlist, "shortlist is true, but this server has none, or not for samples; remove it")
         constraints = asked.constraints and [[one for one in phrases if one.strip()] for phrases in asked.constraints]
         axes = engine.room_for(search, lines, prefix=asked.prefix, constraints=constraints)
-        key = Key(search, asked.replace_unk, asked.needs_attention, short, axes)
+        key = Key(search, asked.replace_unk, asked.needs_attention, few and asked.shortlist is not False, axes)
         required = zip(asked.prefix or [""] * len(lines), constraints or [[]] * len(lines), strict=True)
         requests = [
             LineRequest(line, asked.nbest, *more, draw=(asked.seed or 0, number))
@@ -304,14 +289,3 @@ class Service:
             f"{MOST_WEIGHTS}; request fewer lines at once or a smaller nbest",
         )
         return key, list(zip(widths, requests, strict=True))
-
-
-def _check_lines(name: str, texts: Sequence[str]) -> None:
-    """Raise UserError for texts that are not single lines of valid Unicode."""
-    for number, text in enumerate(texts, 1):
-        remedy = "send each line as a separate entry of lines" if name == "line" else "remove it"
-        check("\n" not in text and "\r" not in text, f"{name} {number} contains a line break; {remedy}")
-        check(
-            arguments.is_unicode(text),
-            f"{name} {number} contains half of a surrogate pair, which is not a character; correct its encoding",
-        )

@@ -21,7 +21,7 @@ class Finder:
 
 sys.meta_path.insert(0, Finder)
 """
-TRANSLATING = "from convs2s_jax.translation.jobs import decoding, interactive"
+TRANSLATING = "from convs2s_jax.translation.jobs import decoding"
 RARE = {"rouge_score", "sacrebleu", "tensorboardX", "tensorflow", "tensorflow_datasets", "torch"}
 SLOW = {"jax", "numpy", "flax", "orbax", *RARE}
 LATER = [

@@ -230,9 +230,9 @@ def test_an_ensemble_is_not_exported(tmp_path):
 
 
 def test_a_search_with_what_is_not_exported_is_refused(convs2s, tmp_path, monkeypatch):
-    with pytest.raises(UserError, match=r"^--lm_weight is 0\.2, but models are exported without a language model; "):
+    with pytest.raises(UserError, match=r"^--lm_weight is 0\.2, but an export has no language model; "):
         exported(convs2s[0], tmp_path / "model", search={"lm_weight": 0.2})
-    with pytest.raises(UserError, match=r"^--length_penalty with --nonormalize: scores are not divided by a power"):
+    with pytest.raises(UserError, match=r"^--length_penalty with --nonormalize has no effect: leave one out"):
         exported(convs2s[0], tmp_path / "model", search={"length_penalty": 0.5, "normalize": False})
     monkeypatch.setattr(Translator, "attends", False)
     with pytest.raises(UserError, match=r"^--coverage_penalty is 0\.2 and the model has no attention to cover"):

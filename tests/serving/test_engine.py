@@ -200,7 +200,6 @@ def test_samples_are_compiled_beforehand_and_drawn_freely(drawing):
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        ({"search": {"sampling": True}}, "--sampling is not supported, since a server answers the same request"),
         ({"beam_sizes": (0,)}, "each must be 1 or more"),
         ({"port": 70000}, "--port=70000 is invalid; use 1 to 65535"),
         ({"max_lines": 2000}, "raise --max_waiting"),
@@ -217,9 +216,9 @@ def test_options_that_no_server_can_have_are_refused(workdir, more, sentence):
     ("search", "sentence"),
     [
         # of an ensemble the last model would count as one
-        ({"lm_weight": 0.2}, r"^--lm_weight is 0\.2, but a server has no language model; use --lm_weight=0"),
-        ({"length_penalty": 0.5, "normalize": False}, "^--length_penalty with --nonormalize: scores are not divided"),
-        ({"diverse_strength": 1.0}, "^--diverse_strength without --diverse_groups: "),
+        ({"lm_weight": 0.2}, r"^--lm_weight is 0\.2, but a server has no language model; use 0"),
+        ({"sampling": True}, "^--sampling: a server uses beam search; use --nosampling"),
+        ({"length_penalty": 0.5, "normalize": False}, "^--length_penalty with --nonormalize has no effect"),
         ({"temperature": 0.0}, r"^--temperature is 0\.0: "),
     ],
     ids=str,

@@ -19,8 +19,7 @@ import uvicorn
 from convs2s_jax.commands import serve as command
 from convs2s_jax.core import compiled_programs, guard
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.serving.app import Limited
-from convs2s_jax.serving.server import _configured, _Server, address_of, listening_socket
+from convs2s_jax.serving.server import _Server, address_of, listening_socket
 from tests.workdirs import unpacked
 
 COMMAND = [sys.executable, "-c", "from convs2s_jax.commands.convs2s import console; console()", "serve"]
@@ -39,12 +38,6 @@ def test_an_address_in_use_or_of_another_machine_is_refused():
     for odd in ("my..host", "a" * 70 + ".b"):
         with pytest.raises(UserError, match=f"--host={odd}: not a valid host name; use an address of this machine"):
             listening_socket(odd, 0)
-
-
-def test_a_request_may_offer_another_protocol():
-    """uvicorn's other parser drops the body of a request that offers HTTP/2, as Java's do."""
-    config = _configured(never_answering, drain=1)
-    assert (config.http, config.ws) == ("h11", "none")
 
 
 def test_a_server_outlives_its_standard_error(monkeypatch):
@@ -66,7 +59,7 @@ async def closing_for_a_second(scope, _receive, send):
 
 def signalled_twice(number):
     """Run a server that receives a signal once it has started, and again while its event loop closes."""
-    server = _Server(uvicorn.Config(closing_for_a_second, log_level="error"), pytest.fail)
+    server = _Server(uvicorn.Config(closing_for_a_second, log_level="error"))
 
     def send():
         while not server.started:
@@ -96,46 +89,6 @@ def test_a_second_sigterm_lets_the_server_finish_and_a_second_ctrl_c_ends_it(mon
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-async def begin_and_end(receive, send):
-    """Answer that the application has started, and later that it has shut down."""
-    for _ in range(2):
-        message = await receive()
-        await send({"type": f"{message['type']}.complete"})
-
-
-async def never_answering(scope, receive, send):
-    """An application whose requests do not end by themselves."""
-    if scope["type"] == "http":
-        await asyncio.Event().wait()
-    await begin_and_end(receive, send)
-
-
-def test_requests_that_are_not_finished_in_time_are_told_in_one_sentence(caplog):
-    told, answers = [], []
-    bounded = Limited(never_answering, most=9, seconds=60)
-    config = uvicorn.Config(bounded, log_level="error", log_config=None, timeout_graceful_shutdown=1)
-    server = _Server(config, told.append)
-
-    def ask():
-        while not server.started:
-            time.sleep(0.01)
-        with socket.create_connection(listener.getsockname()) as connection:
-            connection.sendall(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
-            while not server.server_state.tasks:
-                time.sleep(0.01)
-            server.should_exit = True
-            answers.append(connection.recv(100).partition(b"\r\n")[0])
-
-    asking = threading.Thread(target=ask)
-    with listening_socket("127.0.0.1", 0) as listener:
-        asking.start()
-        server.run(sockets=[listener])
-    asking.join()
-    assert told == ["the time of --drain is over; requests that get 503: 1"]
-    assert answers == [b"HTTP/1.1 503 Service Unavailable"]
-    assert caplog.messages == []
 
 
 class Running:

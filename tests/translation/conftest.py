@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from convs2s_jax.training.run.loop import train
-from convs2s_jax.translation.jobs import decoding
+from convs2s_jax.translation.jobs import job
 from convs2s_jax.translation.translator import Translator, load
 from tests import tiny
 from tests.translation.desk import Desk
@@ -46,7 +46,7 @@ def loaded(trained, other) -> dict[str, Translator]:
 @pytest.fixture
 def quick(loaded, monkeypatch) -> None:
     """Each call of `decode` loads its model: one of the two that are loaded already."""
-    monkeypatch.setattr(decoding, "load", lambda workdirs, **_: loaded[str(workdirs[0])])
+    monkeypatch.setattr(job, "load", lambda workdirs, **_: loaded[str(workdirs[0])])
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 from unittest import mock
 
-from convs2s_jax.translation.jobs import decoding, resuming
+from convs2s_jax.translation.jobs import decoding, job, output
 from convs2s_jax.translation.jobs.options import Options
 
 
@@ -39,7 +39,7 @@ class Desk:
 
     def interrupted(self, windows, **options):
         """`decode`, interrupted by the user after some windows."""
-        left, real = [windows], decoding.translate
+        left, real = [windows], job.translate
 
         def some(*arguments, **options):
             if not left[0]:
@@ -47,7 +47,7 @@ class Desk:
             left[0] -= 1
             return real(*arguments, **options)
 
-        with mock.patch.object(decoding, "translate", some):
+        with mock.patch.object(job, "translate", some):
             try:
                 self.decode(**options)
             except KeyboardInterrupt:
@@ -56,12 +56,12 @@ class Desk:
 
     def files(self, name="out"):
         """The output and its record, None where there is none."""
-        paths = (self.folder / name, self.folder / (name + resuming.SUFFIX))
+        paths = (self.folder / name, self.folder / (name + output.SUFFIX))
         return tuple(path.read_bytes() if path.exists() else None for path in paths)
 
     def put(self, files, name="out"):
         """The output and its record as they were."""
-        for path, content in zip((self.folder / name, self.folder / (name + resuming.SUFFIX)), files, strict=True):
+        for path, content in zip((self.folder / name, self.folder / (name + output.SUFFIX)), files, strict=True):
             path.unlink(missing_ok=True)
             if content is not None:
                 path.write_bytes(content)

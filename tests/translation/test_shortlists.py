@@ -14,7 +14,7 @@ from convs2s_jax.data import lexicon, parallel_text, vocabulary
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.training.run import prepare, run_folder
 from convs2s_jax.translation import shortlists
-from convs2s_jax.translation.jobs import decoding
+from convs2s_jax.translation.jobs import job
 from convs2s_jax.translation.jobs.options import Options
 from convs2s_jax.translation.lines import TextRequest, translate
 from tests.processes import called
@@ -81,7 +81,7 @@ def test_lines_are_gone_while_it_learns(trained, file, monkeypatch):
 
 
 def test_translations_have_only_words_of_the_shortlist(desk, trained, file, quick):
-    translator = decoding.translator_of(Options(workdir=(str(trained),), shortlist=str(file)), print)
+    translator = job.load_translator(Options(workdir=(str(trained),), shortlist=str(file)), print)
     few = translator.shortlist
     for result in translate(translator, TextRequest(SearchConfig(beam_size=2), LINES)):
         source = translator.vocabularies.src.encode([result.source])[0]

@@ -30,7 +30,7 @@ from convs2s_jax.search.generate import generate
 from convs2s_jax.search.options import search_options
 from convs2s_jax.search.requests import request
 from convs2s_jax.translation import translator
-from convs2s_jax.translation.jobs.options import overridden
+from convs2s_jax.translation.jobs.options import plain_search
 from convs2s_jax.translation.translator import Translator
 
 ROWS = (1, 8, 64)
@@ -74,20 +74,7 @@ def export_programs(order: ProgramExport, changes: Mapping[str, Any], tell: Tell
 def _loaded(order: ProgramExport, changes: Mapping[str, Any], tell: Tell) -> tuple[Translator, SearchConfig]:
     """Load the model and return it with its search options. Raises UserError if it cannot be exported."""
     model = translator.load(order.workdir, steps=order.checkpoint, tell=tell, given_as="--workdir")
-    check(
-        model.reads_source,
-        f"--workdir={order.workdir} is a language model and reads no source; only translation models can be exported",
-    )
-    search = overridden(model.cfg.search, changes, attends=model.attends)
-    check(
-        not search.sampling,
-        "--sampling cannot be exported, since exported models use beam search; use --nosampling",
-    )
-    check(
-        search.lm_weight == 0,
-        f"--lm_weight is {search.lm_weight}, but models are exported without a language model; use --lm_weight=0",
-    )
-    return model, search
+    return model, plain_search(model, order.workdir, changes, "an export")
 
 
 def _written(folder: Path, model: Translator, search: SearchConfig, order: ProgramExport) -> dict[str, Any]:

@@ -1,22 +1,21 @@
 """Write results as lines of text, JSON or fairseq-generate's output, and read their best texts back.
 
-Each format is a record of functions in `FORMATS`.
+Each format is a record of functions: `FORMATS` for translations, `LABEL_FORMATS` for labels.
 """
 
 import json
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from convs2s_jax.translation.classifier import Labelled
 from convs2s_jax.translation.results import Hypothesis, Result
 
-R = TypeVar("R")
 
-
-class Format(NamedTuple, Generic[R]):
+class Format(NamedTuple):
     """How results are written.
 
     Attributes:
@@ -25,9 +24,9 @@ class Format(NamedTuple, Generic[R]):
       alignments: whether alignments are written.
     """
 
-    render: Callable[[R], str]
+    render: Callable[[Any], str]
     texts: Callable[[bytes], list[str]]
-    alignments: bool
+    alignments: bool = False
 
 
 def text(result: Result) -> str:
@@ -38,11 +37,6 @@ def text(result: Result) -> str:
 def scores(result: Result) -> str:
     """Format the score, TAB, token scores separated by spaces (end symbol last): --format=text with --score."""
     return f"{_short(result.best.score)}\t{' '.join(map(_short, result.best.token_scores))}\n"
-
-
-def json_line(result: Result) -> str:
-    """Format `record` as one line of JSON."""
-    return json.dumps(record(result), ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def record(result: Result) -> dict[str, Any]:
@@ -93,16 +87,6 @@ def alignment(hypothesis: Hypothesis) -> str:
     return " ".join(f"{s}-{t}" for s, t in hypothesis.alignment)
 
 
-def lines_of(data: bytes) -> list[str]:
-    """Return the lines, which end at line feeds only."""
-    return data.decode("utf-8").split("\n")[:-1]
-
-
-def json_texts(data: bytes) -> list[str]:
-    """Return the best text of each line of JSON."""
-    return [json.loads(line)["hypotheses"][0]["text"] for line in lines_of(data)]
-
-
 def fairseq_texts(data: bytes) -> list[str]:
     """Return the text of the first D- line of each result, which is the best."""
     best: dict[str, str] = {}
@@ -111,6 +95,26 @@ def fairseq_texts(data: bytes) -> list[str]:
         if label.startswith("D-"):
             best.setdefault(label, content.partition("\t")[2])
     return list(best.values())
+
+
+def label(result: Labelled) -> str:
+    """Format the most probable label, TAB, its probability."""
+    return f"{result.best.text}\t{result.best.probability:.4f}\n"
+
+
+def label_record(result: Labelled) -> dict[str, Any]:
+    """Return the JSON fields: line, source, labels (label and probability, the most probable first)."""
+    labels = [{"label": choice.text, "probability": choice.probability} for choice in result.labels]
+    return {"line": result.line, "source": result.source, "labels": labels}
+
+
+def lines_of(data: bytes) -> list[str]:
+    """Return the lines, which end at line feeds only."""
+    return data.decode("utf-8").split("\n")[:-1]
+
+
+def _json(record: Mapping[str, Any]) -> str:
+    return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _one_line(content: str) -> str:
@@ -126,11 +130,24 @@ def _number(value: float) -> float | None:
     return float(_short(value)) if math.isfinite(value) else None
 
 
-FORMATS: Mapping[str, Format[Result]] = MappingProxyType(
+FORMATS: Mapping[str, Format] = MappingProxyType(
     {
-        "text": Format(text, lines_of, alignments=False),
-        "scores": Format(scores, lines_of, alignments=False),
-        "json": Format(json_line, json_texts, alignments=True),
+        "text": Format(text, lines_of),
+        "scores": Format(scores, lines_of),
+        "json": Format(
+            lambda result: _json(record(result)),
+            lambda data: [json.loads(line)["hypotheses"][0]["text"] for line in lines_of(data)],
+            alignments=True,
+        ),
         "fairseq": Format(fairseq, fairseq_texts, alignments=True),
+    }
+)
+LABEL_FORMATS: Mapping[str, Format] = MappingProxyType(
+    {
+        "text": Format(label, lambda data: [line.rpartition("\t")[0] for line in lines_of(data)]),
+        "json": Format(
+            lambda result: _json(label_record(result)),
+            lambda data: [json.loads(line)["labels"][0]["label"] for line in lines_of(data)],
+        ),
     }
 )

@@ -1,53 +1,62 @@
 """The options of decoding other than those of the search, and their consistency checks."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.places import scheme_of
-from convs2s_jax.data.text_files import name_of
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.translation.jobs.output import descriptor_of
+
+if TYPE_CHECKING:
+    from convs2s_jax.translation.lines import LoadedModel
 
 TRANSLATING = MappingProxyType({"translating": True})
 """Metadata of options that do not apply to labelling."""
 READ = ("input", "prefix", "constraints", "score", "unk_dictionary", "shortlist")
 """Options for a single file to read; --reference accepts several."""
 _SCORING = {field.name for field in dataclasses.fields(SearchConfig) if "scoring" in field.metadata}
-
-
-def flags(names: Iterable[str]) -> str:
-    """Flags as they are written, separated by commas: --beam_size, --normalize."""
-    return ", ".join(f"--{name}" for name in names)
+_WITHOUT = (
+    ("split", ("input", "reference"), "it brings its own source and reference"),
+    (
+        "score",
+        ("prefix", "constraints", "nbest", "replace_unk", "reference", "split", "show", "seed", "shortlist")
+        + tuple(field.name for field in dataclasses.fields(SearchConfig) if field.name not in _SCORING),
+        "given translations are scored, and nothing is searched or compared",
+    ),
+    (
+        "interactive",
+        ("input", "output", "reference", "split", "show", "resume", "score", "prefix", "constraints")
+        + ("batch_size", "batch_tokens", "window"),
+        "lines are read from the terminal and answered there",
+    ),
+)
+"""(option, others that cannot be combined with it, why)."""
+_NEEDS = (
+    ("unk_dictionary", ("replace_unk",), "words are replaced only with it"),
+    ("resume", ("output",), "what went to standard output cannot be read back"),
+    ("metrics", ("reference", "split"), "there is nothing to compare with"),
+    ("bleu_tokenize", ("reference", "split"), "there is nothing to compare with"),
+    ("lm", ("lm_weight",), "a language model and its weight go together, as in --lm=runs/lm --lm_weight=0.2"),
+    ("lm_weight", ("lm",), "a language model and its weight go together, as in --lm=runs/lm --lm_weight=0.2"),
+)
+"""(option, others of which one has to be set too, why)."""
 
 
 def is_stdin(path: str) -> bool:
     """Return whether this is a name of standard input."""
-    return path == "-" or descriptor_of(path) == 0
+    return path in ("-", "/dev/stdin", "/dev/fd/0")
 
 
-def check_read_once(given: Sequence[str]) -> None:
-    """Reject more than one flag that reads standard input.
-
-    Raises:
-      UserError: there are several; the message lists them.
-    """
-    check(len(given) < 2, f"{' and '.join(given)} read standard input, which can be read only once; use files instead")
-
-
-def overridden(
-    own: SearchConfig, values: Mapping[str, Any], *, given: Iterable[str] | None = None, attends: bool = True
-) -> SearchConfig:
+def overridden(own: SearchConfig, values: Mapping[str, Any], *, attends: bool = True) -> SearchConfig:
     """Return a run's search options with the given fields changed by flags.
 
     Args:
       own: the search options of the run.
       values: the fields to change.
-      given: names of the fields that the user has set; None for all of `values`.
       attends: whether the model has attention weights.
 
     Raises:
@@ -58,25 +67,37 @@ def overridden(
         search = dataclasses.replace(own, **values)
     except UserError as error:
         raise UserError(f"--{error}") from None
-    names = set(values if given is None else given)
-    check(
-        "diverse_strength" not in names or search.diverse_groups > 1,
-        "--diverse_strength without --diverse_groups: a single group has no other to differ from; leave it out",
-    )
-    check(
-        "stop" not in names or not search.sampling,
-        "--stop with --sampling: each sample is drawn to its end; leave one out",
-    )
-    for name in ("length_penalty", "length_penalty_kind"):
-        check(
-            name not in names or search.normalize,
-            f"--{name} with --nonormalize: scores are not divided by a power of the length; leave one out",
-        )
+    for name, rule, why in (
+        ("diverse_strength", search.diverse_groups > 1, "without --diverse_groups"),
+        ("stop", not search.sampling, "with --sampling"),
+        ("length_penalty", search.normalize, "with --nonormalize"),
+        ("length_penalty_kind", search.normalize, "with --nonormalize"),
+    ):
+        check(name not in values or rule, f"--{name} {why} has no effect: leave one out")
     check(
         attends or search.coverage_penalty == 0,
         f"--coverage_penalty is {search.coverage_penalty} and the model has no attention to cover the source; use "
         "--coverage_penalty=0",
     )
+    return search
+
+
+def plain_search(model: "LoadedModel", workdir: str, values: Mapping[str, Any], what: str) -> SearchConfig:
+    """Return the options of a search that is compiled once: beam search by a translation model alone.
+
+    Args:
+      model: the model, with the search options of its run.
+      workdir: its workdir, for messages.
+      values: fields that flags change.
+      what: what uses the search, for messages: "a server".
+
+    Raises:
+      UserError: as in `overridden`; or the model reads no source, samples, or needs a language model.
+    """
+    check(model.reads_source, f"--workdir={workdir} is a language model, but {what} needs a model that translates")
+    search = overridden(model.cfg.search, values, attends=model.attends)
+    check(not search.sampling, f"--sampling: {what} uses beam search; use --nosampling")
+    check(search.lm_weight == 0, f"--lm_weight is {search.lm_weight}, but {what} has no language model; use 0")
     return search
 
 
@@ -154,75 +175,59 @@ class Options:
     def __post_init__(self) -> None:
         """Reject options that contradict each other, whatever the model."""
         check(bool(self.workdir) and all(self.workdir), "--workdir is missing; set it, for example --workdir=runs/demo")
-        for name in ("nbest", "batch_size", "batch_tokens", "window"):
-            check(getattr(self, name) >= 1, f"--{name} is {getattr(self, name)}: use 1 or more")
-        check(self.show >= 0, f"--show is {self.show}: use 0 or more")
-        check(
-            not (self.split and (self.input != "-" or self.reference)),
-            "--split provides its own source and reference; leave out --input and --reference",
-        )
+        for name, least in (("nbest", 1), ("batch_size", 1), ("batch_tokens", 1), ("window", 1), ("show", 0)):
+            check(getattr(self, name) >= least, f"--{name} is {getattr(self, name)}: use {least} or more")
+        given = [field.name for field in dataclasses.fields(self) if getattr(self, field.name) != field.default]
+        given += self.search
+        for name, others, why in _WITHOUT:
+            both = [f"--{other}" for other in others if name in given and other in given]
+            check(not both, f"--{name} with {', '.join(both)}: {why}; leave one out")
+        for name, others, why in _NEEDS:
+            missing = name in given and not {*others} & {*given}
+            check(not missing, f"--{name} without {' or '.join(f'--{other}' for other in others)}: {why}; set both")
         check(
             self.split is not None or not self.corpus,
             f"--config.{self.corpus[0][0] if self.corpus else ''} without --split: the run's corpus is read only with "
             "--split; leave it out",
         )
         check(
-            not self.unk_dictionary or self.replace_unk,
-            "--unk_dictionary without --replace_unk: words are replaced only with --replace_unk; set both",
-        )
-        check(
             self.nbest == 1 or self.format != "text",
             f"--nbest={self.nbest} with --format=text: text has one line per source line; use --format=json or fairseq",
-        )
-        check(
-            not self.resume or self.output != "-",
-            "--resume without --output: what went to standard output cannot be read back; set --output=FILE",
         )
         check(
             not self.output.endswith(".gz"),
             f"--output={self.output}: the output is not compressed; leave out --output and append | gzip > FILE.gz",
         )
         check(all(self.reference), "--reference contains an empty file name; use --reference=FILE, or A,B for several")
-        self._check_files()
-        for given, missing in (("lm", "lm_weight"), ("lm_weight", "lm")):
-            has = {"lm": bool(self.lm), "lm_weight": "lm_weight" in self.search}
-            check(
-                has[missing] or not has[given],
-                f"--{given} without --{missing}: a language model and its weight go together; set both, for example "
-                "--lm=runs/lm --lm_weight=0.2",
-            )
         check(
             self.seed is None or 0 <= self.seed < 2**32,
             f"--seed={self.seed}: expected an integer between 0 and 4294967295",
         )
-        self._check_alone(
-            "--score",
-            bool(self.score),
-            ("prefix", "constraints", "nbest", "replace_unk", "reference", "split", "show", "seed", "shortlist"),
-            "given translations are scored, and nothing is searched or compared",
-        )
-        self._check_alone(
-            "--interactive",
-            self.interactive,
-            ("input", "output", "reference", "split", "show", "resume", "score", "prefix", "constraints")
-            + ("batch_size", "batch_tokens", "window"),
-            "lines are read from the terminal and answered there",
-        )
-        unused = [name for name in self.search if name not in _SCORING] if self.score else []
+        self._check_files()
+
+    def _check_files(self) -> None:
+        """Check that standard input is read only once, and that no input file is also the output."""
+        given = [(name, getattr(self, name)) for name in READ if name != "input" or self.split is None]
+        given += [("reference", path) for path in self.reference]
+        # a language model scores without an input: the job that knows the model checks this case
+        twice = [f"--{name}" for name, path in given if is_stdin(path) and not (name == "input" and self.scores_stdin)]
         check(
-            not unused,
-            f"--score with {flags(unused)}: given translations are scored, and nothing is searched; leave one out",
+            len(twice) < 2,
+            f"{' and '.join(twice)} read standard input, which can be read only once; use files instead",
         )
-        for name in ("metrics", "bleu_tokenize"):
+        target = Path(self.output)
+        for name, path in given:
+            source = Path("/dev/stdin" if is_stdin(path) else path)
+            read = path != "" and source.is_file() and target.is_file()
             check(
-                not getattr(self, name) or bool(self.reference or self.split),
-                f"--{name} without --reference: there is nothing to compare with; set --reference=FILE or --split",
+                not (read and source.samefile(target)) and not (path == self.output and scheme_of(path)),
+                f"--output={self.output} is the file of --{name}, which would be overwritten; choose another file",
             )
 
     @property
-    def input_name(self) -> str:
-        """The input, for messages."""
-        return name_of(self.input)
+    def scores_stdin(self) -> bool:
+        """Whether the translations to score are on standard input."""
+        return is_stdin(self.score)
 
     @property
     def runs(self) -> list[tuple[str, str]]:
@@ -240,9 +245,9 @@ class Options:
           UserError: invalid values, or options that contradict them.
         """
         values = dict(self.search)
-        if values.get("sampling") and "beam_size" not in values:
-            values["beam_size"] = self.nbest
-        cfg = overridden(own, values, given=self.search, attends=attends)
+        if values.get("sampling"):
+            values.setdefault("beam_size", self.nbest)
+        cfg = overridden(own, values, attends=attends)
         check(
             self.nbest <= cfg.beam_size,
             f"--nbest={self.nbest} with a beam_size of {cfg.beam_size}: a search returns at most beam_size hypotheses; "
@@ -267,29 +272,3 @@ class Options:
             "leave it out",
         )
         return cfg
-
-    def _check_alone(self, flag: str, given: bool, others: Iterable[str], why: str) -> None:
-        defaults = {field.name: field.default for field in dataclasses.fields(self)}
-        for name in others:
-            if given and getattr(self, name) != defaults[name]:
-                raise UserError(f"{flag} with --{name}: {why}; leave one out")
-
-    def _check_files(self) -> None:
-        """Check that standard input is read only once, and that no input file is also the output.
-
-        This includes files that standard input or standard output is redirected to.
-        """
-        given = [(name, getattr(self, name)) for name in READ] + [("reference", path) for path in self.reference]
-        # a language model scores without an input, and --split has its own; read_work knows the model
-        no_input = self.split is not None or is_stdin(self.score)
-        twice = [f"--{name}" for name, path in given if is_stdin(path) and not (name == "input" and no_input)]
-        check_read_once(twice)
-        target = Path("/dev/stdout" if self.output == "-" else self.output)
-        what = "standard output" if self.output == "-" else f"--output={self.output}"
-        for name, path in given:
-            source = Path("/dev/stdin" if path == "-" and not self.split else path)
-            read = path != "" and source.is_file() and target.is_file()
-            check(
-                not (read and source.samefile(target)) and not (path == self.output and scheme_of(path)),
-                f"{what} is the file of --{name}, which would be overwritten; choose another file",
-            )

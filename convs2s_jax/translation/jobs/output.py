@@ -1,160 +1,220 @@
-"""Write the output file: complete lines only, in the order of the input, even after errors and interrupts."""
+"""Write the output file by whole windows, and the record beside it from which --resume continues.
+
+`OUTPUT.resume.json` says what the output depends on and how far it got. It is written before the output is touched and
+again after each window, when its results have been written. It covers a prefix of the output, with its number of lines,
+size and checksum. The rest belongs to an unfinished window and is computed again. Therefore windows begin where they
+would have begun without an interrupt, the batches are the same, and so are the bytes (docs/decisions.md).
+"""
 
 import contextlib
-import errno
-import fcntl
+import json
 import os
-import re
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from convs2s_jax.core import guard
+from convs2s_jax.core import checksums, files, guard
+from convs2s_jax.core.checksums import DamagedError
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.core.files import check_replaceable
 from convs2s_jax.core.guard import held_interrupts, writing_remedy
 
+SUFFIX = ".resume.json"
+ANEW = "start over without --resume, or choose another --output"
+STDOUT = ("-", "/dev/stdout", "/dev/fd/1")
+
+Dependencies = Mapping[str, Any]
+"""Everything that the bytes of an output depend on: flags ("--beam_size") with their values, contents with digests."""
 Write = Callable[[Sequence[str]], None]
-Note = Callable[[Sequence[bytes]], None]
 
 
-_STREAMS = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
-_DESCRIPTOR = re.compile(r"(?:/dev|/proc/self|/proc/thread-self)/fd/(\d+)")
+class FinishedPart(NamedTuple):
+    """The finished part of an output.
 
-
-def descriptor_of(name: str) -> int | None:
-    """Return the open descriptor that a name such as /dev/stdout stands for.
-
-    It may be a file to which others write as well, so it must not be opened again or truncated.
+    Attributes:
+      lines: number of lines whose results have been written, in whole windows.
+      data: the bytes of their results.
     """
-    found = _DESCRIPTOR.fullmatch(name)
-    return int(found[1]) if found else _STREAMS.get(name)
+
+    lines: int
+    data: bytes
+
+
+NOTHING = FinishedPart(0, b"")
+
+
+def record_of(output: str) -> Path | None:
+    """Return the path of the record; None if the output is standard output, a pipe or a device."""
+    if output in STDOUT or (Path(output).exists() and not Path(output).is_file()):
+        return None
+    path = Path(os.path.realpath(output))
+    return path.with_name(path.name + SUFFIX)
 
 
 def check_writable(name: str) -> None:
     """Raise UserError before decoding starts if the output cannot be written. Nothing is changed."""
     path = Path(name)
-    descriptor = descriptor_of(name)
-    if name == "-" or descriptor == 1:
+    if name in STDOUT:
         guard.check_open(sys.stdout)
-        return
-    if path.is_fifo():
-        return
-    try:
-        if descriptor is not None:
-            if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
-                raise OSError(errno.EBADF, "it is open for reading only")
-        elif path.exists():
-            os.close(os.open(path, os.O_WRONLY))
-        else:
-            check_replaceable(path)
-    except OSError as error:
-        raise UserError(f"--output={name} cannot be written: {error.strerror}; choose another file") from error
+    elif not path.is_fifo():  # opening one waits for a reader
+        try:
+            if path.exists():
+                os.close(os.open(path, os.O_WRONLY))
+            if (record := record_of(name)) is not None:
+                files.check_replaceable(record)
+        except OSError as error:
+            raise UserError(f"--output={name} cannot be written: {error.strerror}; choose another file") from error
 
 
-def check_not_overwriting(name: str, files: Iterable[str], whose: str) -> None:
+def check_not_overwriting(name: str, given: Iterable[str], whose: str) -> None:
     """Raise UserError if the output is one of these files, under any name; `whose` describes them in the message."""
-    target = Path(name)
-    if name == "-" or not target.is_file():
-        return
-    for file in files:
-        if Path(file).is_file() and target.samefile(file):
-            raise UserError(f"--output={name} is a file of {whose}, which would be overwritten; choose another file")
+    if Path(name).is_file():
+        for file in given:
+            if Path(file).is_file() and Path(name).samefile(file):
+                raise UserError(
+                    f"--output={name} is a file of {whose}, which would be overwritten; choose another file"
+                )
 
 
 @contextlib.contextmanager
-def opened(name: str, *, keep: int = 0, note: Note = lambda _: None) -> Iterator[Write]:
-    """Open a file to which results are appended; "-" is standard output.
+def opened(name: str, dependencies: Dependencies, finished: FinishedPart = NOTHING) -> Iterator[Write]:
+    """Open a file to which windows of results are appended; "-" is standard output.
 
-    `write` accepts one string of complete lines per result and returns when they have been written. Interrupts are
-    deferred until then. If the disk is full, complete results are kept and a partial one is removed. The file is not
-    touched before the first `write`, or before the block ends without an error.
+    `write` accepts the lines of each result of a window and returns when they have been written and recorded.
+    Interrupts are deferred until then. If the disk is full, a part of a window is removed. The file is not touched
+    before the first `write`, or before the block ends without an error.
 
     Args:
       name: name of the file.
-      keep: number of bytes to keep at the beginning; the rest is removed.
-      note: called with results once they are in the file, and with none before the file is first touched.
+      dependencies: what the output depends on.
+      finished: the part at its beginning to keep; the rest is removed.
 
     Yields:
       `write`.
 
     Raises:
-      UserError: the file cannot be written.
+      UserError: the file or its record cannot be written.
     """
-    if name == "-":
-        yield _to_stdout
-        return
-    with contextlib.ExitStack() as stack:
-        file: list[int] = []
+    record, state = record_of(name), checksums.stream()
+    state.update(finished.data)
+    lines, size, file = finished.lines, len(finished.data), -1
 
-        def write(results: Sequence[str]) -> None:
-            with held_interrupts():
-                try:
-                    if not file:
-                        note([])
-                        file.append(_open(name, keep))
-                        stack.callback(os.close, file[0])
-                    data = [result.encode() for result in results]
-                    _append(file[0], data, regular=descriptor_of(name) is None and _is_regular(file[0]))
-                    note(data)
-                except BrokenPipeError:
-                    raise
-                except OSError as error:
-                    raise _unwritable(name, error) from error
+    def note() -> None:
+        if record is not None:
+            content = {"made_of": dependencies, "lines": lines, "size": size, "content": state.hexdigest()}
+            files.replace_file(record, json.dumps(checksums.seal(content), indent=1, ensure_ascii=False) + "\n")
 
-        yield write
-        write([])
+    def write(results: Sequence[str]) -> None:
+        nonlocal lines, size, file
+        with held_interrupts():
+            try:
+                if file < 0:
+                    note()
+                    file = _open(name, size)
+                data = "".join(results).encode()
+                _append(file, data)
+                state.update(data)
+                lines, size = lines + len(results), size + len(data)
+                note()
+            except BrokenPipeError:
+                raise
+            except OSError as error:
+                resumed = " (the lines written so far are complete, and --resume continues)" if record else ""
+                remedy = writing_remedy(error, "choose another file")
+                raise UserError(f"--output={name} cannot be written: {error.strerror}; {remedy}{resumed}") from error
+
+    try:
+        yield _to_stdout if name in STDOUT else write
+        if name not in STDOUT:
+            write([])
+    finally:
+        if file >= 0:
+            os.close(file)
 
 
 def _to_stdout(results: Sequence[str]) -> None:
     with held_interrupts():
-        for result in results:
-            sys.stdout.buffer.write(result.encode())
+        sys.stdout.buffer.write("".join(results).encode())
         sys.stdout.buffer.flush()
 
 
-def _is_regular(file: int) -> bool:
-    """Return whether a descriptor is a regular file: devices and pipes cannot be truncated."""
-    return stat.S_ISREG(os.fstat(file).st_mode)
-
-
 def _open(name: str, keep: int) -> int:
-    if (given := descriptor_of(name)) is not None:
-        return os.dup(given)
+    """Open a file and keep its first bytes. A stream of this process may be a file of others too: nothing is cut."""
+    if name.startswith(("/dev/", "/proc/")):
+        return os.open(name, os.O_WRONLY | os.O_APPEND)
     file = os.open(name, os.O_WRONLY | os.O_CREAT, 0o666)
-    if _is_regular(file):
+    if stat.S_ISREG(os.fstat(file).st_mode):
         os.ftruncate(file, keep)
         os.lseek(file, keep, os.SEEK_SET)
     return file
 
 
-def _append(file: int, results: Sequence[bytes], *, regular: bool) -> None:
-    """Write all results; if that fails on a regular file, as many complete ones as fit."""
-    begin = os.fstat(file).st_size
-    data = memoryview(b"".join(results))
+def _append(file: int, data: bytes) -> None:
+    """Write all bytes or, to a regular file, none."""
+    status = os.fstat(file)
+    rest = memoryview(data)
     try:
-        while data:
-            data = data[os.write(file, data) :]
-        if regular:
-            os.fsync(file)  # before anything records the results as written
-    except BaseException:
-        if regular:
-            end, size = begin, os.fstat(file).st_size
-            for result in results:
-                if end + len(result) > size:
-                    break
-                end += len(result)
-            os.ftruncate(file, end)
+        while rest:
+            rest = rest[os.write(file, rest) :]
+        if stat.S_ISREG(status.st_mode):
+            os.fsync(file)  # before the record says that they are there
+    except OSError:
+        if stat.S_ISREG(status.st_mode):
+            os.ftruncate(file, status.st_size)
         raise
 
 
-def can_be_resumed(name: str) -> bool:
-    """Return whether --resume can continue an output. What went into a pipe or device cannot be read back."""
-    return name != "-" and descriptor_of(name) is None and (Path(name).is_file() or not Path(name).exists())
+def digest_of(lines: Iterable[str]) -> str:
+    """Return a digest of lines of text."""
+    return checksums.checksum(*(line.encode("utf-8", "surrogatepass") + b"\n" for line in lines))
 
 
-def _unwritable(name: str, error: OSError) -> UserError:
-    goes_on = " (the lines written so far are complete, and --resume continues)" if can_be_resumed(name) else ""
-    remedy = writing_remedy(error, "choose another file")
-    return UserError(f"--output={name} cannot be written: {error.strerror}; {remedy}{goes_on}")
+def finished_part(output: str, dependencies: Dependencies, total: int) -> FinishedPart:
+    """Return what an interrupted command left in its output, provided that it was the same command.
+
+    Args:
+      output: name of the output file.
+      dependencies: what the output of this command depends on.
+      total: number of lines that this command translates.
+
+    Raises:
+      UserError: the output is a pipe or device, has no intact record, is that of another command, or was changed.
+    """
+    path, record = Path(output), record_of(output)
+    if record is None:
+        raise UserError(
+            f"--resume with --output={output}: what went into a pipe or device cannot be read back; choose a file"
+        )
+    if not path.exists() or not path.stat().st_size:
+        return NOTHING
+    try:
+        found = checksums.unseal(checksums.parsed(files.content(record)))
+    except FileNotFoundError as error:
+        raise UserError(
+            f"--resume: there is no {record}, which records the input, model and flags of {output}; {ANEW}"
+        ) from error
+    except (DamagedError, OSError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise UserError(f"--resume: {record} is damaged ({why}); {ANEW}") from error
+    _check_same(output, found["made_of"], dependencies)
+    data = path.read_bytes()
+    lines, size = found["lines"], found["size"]
+    if len(data) < size or checksums.checksum(data[:size]) != found["content"]:
+        raise UserError(f"--resume: the first {size} bytes of {output} have changed since they were written; {ANEW}")
+    if lines == total and len(data) > size:  # an interrupted command may have written more than it has recorded
+        raise UserError(f"--resume: {output} has more than the {total} lines that were written; {ANEW}")
+    return FinishedPart(lines, data[:size])
+
+
+def _check_same(output: str, before: Dependencies, now: Dependencies) -> None:
+    """Reject the output of another command; the message states the first difference."""
+    now = json.loads(json.dumps(now))  # tuples become lists, as in the record
+    for name in [*now, *(name for name in before if name not in now)]:
+        if before.get(name) != now.get(name):
+            was, given = (values.get(name, "not set") for values in (before, now))
+            what = f"{name} was {was} and is now {given}" if name.startswith("--") else f"{name} has changed"
+            raise UserError(
+                f"--resume: {output} is the output of another command: {what}; use the same input, model and flags as "
+                f"before, or {ANEW}"
+            )

@@ -1,86 +1,81 @@
 """Decode with files in object stores. Inputs are copied first, and the output is written back while it grows."""
 
 import contextlib
-import os
 import shutil
-import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from convs2s_jax.core import local_copies, stores
 from convs2s_jax.core.errors import Tell
 from convs2s_jax.core.places import scheme_of
-from convs2s_jax.training.run import outputs, store_copy
-from convs2s_jax.translation.jobs import resuming
+from convs2s_jax.training.run import store_copy
+from convs2s_jax.translation.jobs import output
 from convs2s_jax.translation.jobs.options import READ, Options
 
 PERIOD = 15.0
-"""Interval in seconds at which the whole output is written back."""
+"""Seconds after which the whole output is written back, once a window is done."""
 
 
 @contextlib.contextmanager
-def localised(options: Options, tell: Tell) -> Iterator[tuple[Options, Tell]]:
-    """Replace addresses in object stores by local copies. Yield the new options and a `tell` that shows the addresses.
+def localised(options: Options, tell: Tell) -> Iterator[tuple[Options, Tell, Callable[[], None]]]:
+    """Replace addresses in object stores by local copies, which exist within the block.
+
+    Yields:
+      The new options, a `tell` that shows the addresses, and a function to call after each window.
 
     Raises:
       UserError: a store cannot be used, a file is missing, or the output cannot be written back at the end.
     """
-    for flag, workdir in options.runs:
-        outputs.check_not_of_run(options.output, workdir, flag)
     with contextlib.ExitStack() as stack:
-        copies = _Copies(stack, tell)
-        files: dict[str, Any] = {name: copies.file(name, getattr(options, name)) for name in READ}
-        found = replace(
-            options,
-            **files,
-            reference=tuple(copies.file("reference", path) for path in options.reference),
-            workdir=tuple(copies.workdir("workdir", path) for path in options.workdir),
-            lm=copies.workdir("lm", options.lm),
-            output=copies.output(options.output, resume=options.resume),
-        )
-        yield found, copies.tell
 
+        def copied(flag: str, place: str) -> str:
+            nonlocal tell
+            if not scheme_of(place):
+                return place
+            if flag in ("workdir", "lm"):
+                folder, tell = stack.enter_context(store_copy.reading(place, tell, flag=f"--{flag}"))
+                return str(folder)
+            path = stack.enter_context(local_copies.incoming(f"--{flag}", place))
+            tell = local_copies.with_address(tell, path, place)
+            return str(path)
 
-class _Copies:
-    """Local copies, which exist while the stack is open, and a `tell` that shows their addresses."""
-
-    def __init__(self, stack: contextlib.ExitStack, tell: Tell) -> None:
-        self._stack, self.tell = stack, tell
-
-    def file(self, flag: str, address: str) -> str:
-        """Return the path of a file to read."""
-        if not scheme_of(address):
-            return address
-        path = self._stack.enter_context(local_copies.incoming(f"--{flag}", address))
-        self.tell = local_copies.with_address(self.tell, path, address)
-        return str(path)
-
-    def workdir(self, flag: str, address: str) -> str:
-        """Return the folder of a workdir."""
-        if not scheme_of(address):
-            return address
-        folder, self.tell = self._stack.enter_context(store_copy.reading(address, self.tell, flag=f"--{flag}"))
-        return str(folder)
-
-    def output(self, address: str, *, resume: bool) -> str:
-        """Return the path of the output file."""
-        if not scheme_of(address):
-            return address
-        path = self._stack.enter_context(_written_back(address, self.tell, resume=resume))
-        self._stack.enter_context(local_copies.address_in_errors(path, address))
-        self.tell = local_copies.with_address(self.tell, path, address)
-        return str(path)
+        changed: dict[str, Any] = {name: copied(name, getattr(options, name)) for name in (*READ, "lm")}
+        for name in ("reference", "workdir"):
+            changed[name] = tuple(copied(name, place) for place in getattr(options, name))
+        save: Callable[[], None] = lambda: None  # noqa: E731
+        if scheme_of(options.output):
+            changed["output"], save = stack.enter_context(_written_back(options, tell))
+            tell = local_copies.with_address(tell, changed["output"], options.output)
+        yield replace(options, **changed), tell, save
 
 
 @contextlib.contextmanager
-def _written_back(address: str, tell: Tell, *, resume: bool) -> Iterator[Path]:
-    """Yield a local file that is written back to a store, periodically and at the end, even after an error."""
+def _written_back(options: Options, tell: Tell) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Yield a local file that is written back to a store at the end, even after an error, and a function to do it."""
+    address = options.output
     stores.check_object("--output", address)
     folder, path = local_copies.temporary(address)
+    record = path.with_name(path.name + output.SUFFIX)
+    saved, sent = time.monotonic(), b""
+
+    def send() -> None:
+        """Write both if they have changed, the output first, so that the record only covers what is in it."""
+        nonlocal saved, sent
+        saved = time.monotonic()
+        if path.exists() and (now := record.read_bytes()) != sent:
+            stores.write(address, path.read_bytes())
+            stores.write(f"{address}{output.SUFFIX}", now)
+            sent = now
+
+    def save() -> None:
+        if time.monotonic() - saved >= PERIOD:
+            with contextlib.suppress(OSError):  # tried again later
+                send()
+
     try:
-        for end in ("", resuming.SUFFIX) if resume else ():
+        for end in ("", output.SUFFIX) if options.resume else ():
             with contextlib.suppress(FileNotFoundError):
                 local_copies.download(address + end, path.with_name(path.name + end))
     except BaseException as error:
@@ -88,55 +83,9 @@ def _written_back(address: str, tell: Tell, *, resume: bool) -> Iterator[Path]:
         if isinstance(error, OSError):
             raise stores.unusable("--output", address, error) from error
         raise
-    output = _Output(address, path)
-    stop = threading.Event()
-    thread = threading.Thread(target=output.run, args=(stop,), daemon=True)
-    thread.start()
+    sent = record.read_bytes() if record.exists() else b""
     try:
-        yield path
+        with local_copies.address_in_errors(path, address):
+            yield str(path), save
     finally:
-
-        def send() -> None:
-            stop.set()
-            thread.join()
-            output.push()
-
         local_copies.upload("--output", address, folder, send, tell)
-
-
-class _Output:
-    """Writes an output and its resume record back to a store."""
-
-    def __init__(self, address: str, path: Path) -> None:
-        self._address, self._path = address, path
-        self._record = path.with_name(path.name + resuming.SUFFIX)
-        self._written = self._state()
-
-    def push(self) -> None:
-        """Write both back if they have changed, the output first, so that the record only covers what is in it.
-
-        Raises:
-          OSError: they cannot be written.
-        """
-        state = self._state()
-        if state == self._written or not self._path.exists():
-            return
-        record = self._record.read_bytes()
-        stores.write(self._address, self._path.read_bytes())
-        stores.write(f"{self._address}{resuming.SUFFIX}", record)
-        self._written = state
-
-    def run(self, stop: threading.Event) -> None:
-        """Write back periodically until stopped. A failed write is retried."""
-        while not stop.wait(PERIOD):
-            with contextlib.suppress(OSError):
-                self.push()
-
-    def _state(self) -> list[tuple[int, int]]:
-        """Return the sizes and modification times of both files."""
-        found = []
-        for path in (self._path, self._record):
-            with contextlib.suppress(FileNotFoundError):
-                status = os.stat(path)
-                found.append((status.st_size, status.st_mtime_ns))
-        return found

@@ -1,39 +1,56 @@
-"""Each format against lines written by hand, and its best texts read back."""
+"""Each format against lines written by hand, any results read back, and the files beside the source."""
 
+import gzip
 import json
 import math
 
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
-from convs2s_jax.translation.jobs.formats import FORMATS
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.translation.classifier import Choice, Labelled
+from convs2s_jax.translation.jobs import job
+from convs2s_jax.translation.jobs.formats import FORMATS, LABEL_FORMATS
 from convs2s_jax.translation.results import Hypothesis, Result
 
 LN2 = math.log(2)
 BEST = Hypothesis("ein Haus\u2028", ("▁ein", "▁Haus", "</s>"), -0.5 * LN2, (-LN2, -0.5 * LN2, 0.0), ((0, 0), (2, 1)))
 NEXT = Hypothesis("Haus", ("▁Haus", "</s>"), -2 * LN2, (-3 * LN2, -LN2), ((2, 0),))
-RESULT = Result(3, "a ünit", ("▁a", "▁", "<unk>"), (BEST, NEXT))
+RESULT = Result(3, "a ünit", ("▁a", "▁", "<unk>"), (BEST, NEXT), reference="das Haus")
 EMPTY = Result(0, "", (), (Hypothesis("", (), 0.0, ()),))
 HOPELESS = Result(1, "x", ("x",), (Hypothesis("", (), -math.inf, ()),))
+PROFILE = settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+lines = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"), max_size=12)
+tokens = st.text(st.characters(exclude_categories=["Cs", "Z", "Cc"]), min_size=1, max_size=4)
+hypotheses = st.builds(
+    lambda text, names, score: Hypothesis(text, tuple(names), score, tuple(score for _ in names), ((0, 0),)),
+    lines,
+    st.lists(tokens, min_size=1, max_size=3),
+    st.floats(width=32),
+)
 
 
 def single(value):
     return pytest.approx(value, rel=1e-7)
 
 
-def test_text_is_the_best_translation():
+def test_text_is_the_best_translation_on_one_line():
     assert FORMATS["text"].render(RESULT) == "ein Haus\u2028\n"
     assert FORMATS["text"].render(EMPTY) == "\n"
-
-
-def test_a_line_end_inside_a_translation_makes_no_second_line():
     broken = Result(0, "x", (), (Hypothesis("a\nb", ("a\nb",), 0.0, (0.0,)),))
     assert FORMATS["text"].render(broken) == "a b\n"
     assert FORMATS["json"].render(broken).count("\n") == 1
 
 
 def test_scores_are_the_sentences_then_the_tokens():
-    sentence, tab, tokens = FORMATS["scores"].render(RESULT).rstrip("\n").partition("\t")
-    assert tab
+    sentence, _, tokens = FORMATS["scores"].render(RESULT).rstrip("\n").partition("\t")
     assert float(sentence) == single(-0.5 * LN2)
     assert [float(x) for x in tokens.split(" ")] == [single(-LN2), single(-0.5 * LN2), 0.0]
     assert FORMATS["scores"].render(HOPELESS) == "-inf\t\n"
@@ -41,31 +58,23 @@ def test_scores_are_the_sentences_then_the_tokens():
 
 def test_json_has_the_promised_keys_and_full_precision():
     line = FORMATS["json"].render(RESULT)
-    assert line.endswith("}\n")
     assert "ünit" in line
     record = json.loads(line)
     assert list(record) == ["line", "source", "source_tokens", "hypotheses"]
-    assert record["line"] == 3
-    assert record["source"] == "a ünit"
-    assert record["source_tokens"] == ["▁a", "▁", "<unk>"]
+    assert [*record.values()][:3] == [3, "a ünit", ["▁a", "▁", "<unk>"]]
     first, second = record["hypotheses"]
     assert list(first) == ["text", "tokens", "score", "token_scores", "alignment"]
     assert (first["text"], first["tokens"]) == ("ein Haus\u2028", ["▁ein", "▁Haus", "</s>"])
     assert first["score"] == single(-0.5 * LN2)
     assert first["token_scores"] == [single(-LN2), single(-0.5 * LN2), 0.0]
     assert (first["alignment"], second["alignment"]) == ("0-0 2-1", "2-0")
-    assert len(second["tokens"]) == len(second["token_scores"])
-
-
-def test_json_of_no_number_is_null():
     [hypothesis] = json.loads(FORMATS["json"].render(HOPELESS), parse_constant=pytest.fail)["hypotheses"]
     assert hypothesis == {"text": "", "tokens": [], "score": None, "token_scores": [], "alignment": ""}
 
 
 def test_fairseq_lines_are_those_of_fairseq_generate():
     """Scores in base 2, the end symbol's among them; tokens without it; the reference after the source."""
-    with_reference = Result(3, "a ünit", RESULT.source_tokens, RESULT.hypotheses, reference="das Haus")
-    assert FORMATS["fairseq"].render(with_reference).split("\n") == [
+    assert FORMATS["fairseq"].render(RESULT).split("\n") == [
         "S-3\t▁a ▁ <unk>",
         "T-3\tdas Haus",
         *["H-3\t-0.5\t▁ein ▁Haus", "D-3\t-0.5\tein Haus\u2028", "P-3\t-1.0000 -0.5000 0.0000", "A-3\t0-0 2-1"],
@@ -75,18 +84,68 @@ def test_fairseq_lines_are_those_of_fairseq_generate():
     assert FORMATS["fairseq"].render(EMPTY).split("\n") == ["S-0\t", "H-0\t0.0\t", "D-0\t0.0\t", "P-0\t", "A-0\t", ""]
 
 
-SOURCES = ["one", "", "two\u2028", "three"]
-
-
-@pytest.mark.parametrize("nbest", [1, 2])
-@pytest.mark.parametrize("name", FORMATS)
-def test_the_best_texts_are_read_back(name, nbest):
-    found = [Hypothesis(f"text {i}\r" * (i > 0), (f"t{i}", "</s>"), -i, (-i, 0.0), ((0, 0),)) for i in range(nbest)]
+@PROFILE
+@given(st.lists(st.tuples(lines, st.lists(hypotheses, min_size=1, max_size=3)), max_size=4), lines)
+def test_what_is_written_is_read_back(found, reference):
     results = [
-        Result(i, source, tuple(source.split()), tuple(found) if source else EMPTY.hypotheses * nbest)
-        for i, source in enumerate(SOURCES)
+        Result(i, source, tuple(source.split()), tuple(best), reference=reference)
+        for i, (source, best) in enumerate(found)
     ]
-    texts = FORMATS[name].texts("".join(map(FORMATS[name].render, results)).encode())
-    assert len(texts) == len(SOURCES)
-    if name != "scores":
-        assert texts == [result.best.text for result in results]
+    for name, style in FORMATS.items():
+        texts = style.texts("".join(map(style.render, results)).encode())
+        assert len(texts) == len(results)
+        assert name == "scores" or texts == [result.best.text for result in results]
+
+
+@PROFILE
+@given(st.lists(st.tuples(lines, lines, st.floats(0, 1)), max_size=4))
+def test_labels_that_are_written_are_read_back(found):
+    results = [Labelled(i, source, (Choice(label, p),)) for i, (source, label, p) in enumerate(found)]
+    for style in LABEL_FORMATS.values():
+        data = "".join(map(style.render, results)).encode()
+        assert style.texts(data) == [label for _, label, _ in found]
+
+
+def test_a_line_for_each_line_plain_or_zipped(tmp_path):
+    (tmp_path / "plain").write_text("a\n\nb\n")
+    (tmp_path / "packed").write_bytes(gzip.compress(b"a\n\nb\n"))
+    for name in ("plain", "packed"):
+        assert job.read_parallel(f"{tmp_path}/{name}", ["1", "", "3"], name="in", what="prefix") == ["a", "", "b"]
+
+
+def test_phrases_stand_between_tabs():
+    assert job.phrases_of(["ein Haus\tda", "", "\tHaus\t \t"]) == [["ein Haus", "da"], [], ["Haus"]]
+
+
+@PROFILE
+@given(data=st.binary(max_size=60) | st.lists(lines, max_size=4).map(lambda x: "\n".join(x).encode()))
+@example(data=b"\xef\xbb\xbfa\tb\r\n\x85\tc\n")
+def test_any_bytes_are_a_dictionary_or_one_sentence(tmp_path, data):
+    path = tmp_path / "words"
+    path.write_bytes(data)
+    try:
+        found = job.read_dictionary(str(path))
+    except UserError as error:
+        assert str(error).startswith(str(path))  # noqa: PT017
+    else:
+        assert all(a == a.strip() and b == b.strip() and a and b for a, b in found.items())
+        assert len(found) <= data.count(b"\n") + 1
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Haus\thouse\n\nder Hund\t the dog \nHaus\thouse\n", {"Haus": "house", "der Hund": "the dog"}),
+        ("Haus house\n", "line 1: 'Haus house' is not a source word, TAB, a target word$"),
+        ("a\tb\nHaus\t\n", r"line 2: 'Haus\\t' is not"),
+        ("a\tb\tc\n", "line 1: .* is not a source word"),
+        ("a\tb\na\tc\n", "line 2: 'a' has another target word above; remove one of the two$"),
+    ],
+)
+def test_a_dictionary_has_a_pair_on_each_line(tmp_path, text, found):
+    (tmp_path / "words").write_text(text)
+    if isinstance(found, dict):
+        assert job.read_dictionary(f"{tmp_path}/words") == found
+    else:
+        with pytest.raises(UserError, match=found):
+            job.read_dictionary(f"{tmp_path}/words")

@@ -1,9 +1,7 @@
 """Sentences as they are typed: an answer before the next one is read, and nothing compiled for it."""
 
-import errno
 import io
 import json
-import os
 
 import jax
 import numpy as np
@@ -15,7 +13,7 @@ from convs2s_jax.search.shortlist import Shortlist
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.translation import lines as library
 from convs2s_jax.translation import shortlists
-from convs2s_jax.translation.jobs import interactive
+from convs2s_jax.translation.jobs import decoding
 from convs2s_jax.translation.jobs.options import Options
 from convs2s_jax.translation.lines import TextRequest
 from tests.helpers import drills_but
@@ -24,13 +22,13 @@ from tests.helpers import drills_but
 class Typist(io.RawIOBase):
     """Standard input whose reader is looked at each time it asks for a line."""
 
-    def __init__(self, lines, look):
+    def __init__(self, lines, look=lambda: None, terminal=False):
         super().__init__()
-        self.lines, self.look = iter(lines), look
+        self.lines, self.look, self.terminal = iter(lines), look, terminal
         self.buffer = self
 
     def isatty(self):
-        return False
+        return self.terminal
 
     def readline(self, *_):
         self.look()
@@ -50,8 +48,7 @@ def talk(trained, monkeypatch, capsys):
                 compiled.append(counter.count)
 
             monkeypatch.setattr("sys.stdin", Typist([line.encode() for line in lines], look))
-            given = Options(workdir=(str(trained),), interactive=True, **options)
-            interactive.interact(given, tell=told.append)
+            decoding.decode(Options(workdir=(str(trained),), interactive=True, **options), tell=told.append)
         return answers[1:], told, compiled
 
     return talk
@@ -61,7 +58,7 @@ def test_answers_come_at_once_and_are_those_of_a_file(talk, translator, lines):
     answers, told, _ = talk([f"{line}\n" for line in lines[:-1]] + [lines[-1]])
     expected = library.translate(translator, TextRequest(translator.cfg.search, lines))
     assert answers == [f"{result.best.text}\n" for result in expected]
-    assert told == ["compiling ...", "ready"]
+    assert told == ["compiling ...", "ready: type one sentence per line; Ctrl-D ends"]
 
 
 @pytest.mark.parametrize(
@@ -106,15 +103,11 @@ def _check_compiled_before(talk, options):
     assert set(compiled) == {compiled[0]}
 
 
-def test_a_source_that_is_cut_is_named(talk):
-    _, told, _ = talk(["a\n", "1 " * 80 + "\n"])
-    assert told[2].startswith("standard input, line 2: too long for the model's positions; left out at its end: ")
-
-
-def test_lines_are_numbered(talk):
-    answers, _, _ = talk(["Norway\n", "\r\n", "5 km\r\n"], format="json")
+def test_lines_are_numbered_and_cuts_named(talk):
+    answers, told, _ = talk(["Norway\n", "\r\n", "1 " * 80 + "\r\n"], format="json")
     records = [json.loads(answer) for answer in answers]
-    assert [(record["line"], record["source"]) for record in records] == [(0, "Norway"), (1, ""), (2, "5 km")]
+    assert [(record["line"], record["source"]) for record in records] == [(0, "Norway"), (1, ""), (2, "1 " * 80)]
+    assert told[2].startswith("standard input, line 3: too long for the model's positions; left out at its end: ")
 
 
 @pytest.mark.drill
@@ -126,71 +119,11 @@ def test_samples_are_those_of_a_file(talk, translator):
     assert answers[0] != answers[1]
 
 
-def test_bytes_that_are_no_text_are_named(trained, monkeypatch):
-    monkeypatch.setattr("sys.stdin", Typist([b"a\n", b"b\xff\n"], lambda: None))
-    lines = interactive.typed_lines(pytest.fail)
-    assert next(lines) == "a"
-    with pytest.raises(UserError, match=r"^standard input, line 2: byte 0xff is not UTF-8; convert it, for .* utf-8$"):
+def test_the_prompt_goes_to_standard_error_and_odd_bytes_are_named(monkeypatch, capsys):
+    typed = Typist(["\ufeffNorway\r\n".encode(), "\ufeffSpain\n".encode(), b"b\xff\n"], terminal=True)
+    monkeypatch.setattr("sys.stdin", typed)
+    lines = decoding.typed_lines()
+    assert [next(lines), next(lines)] == ["Norway", "\ufeffSpain"]
+    with pytest.raises(UserError, match=r"^standard input, line 3: byte 0xff is not UTF-8; convert it, for .* utf-8$"):
         next(lines)
-
-
-def test_an_interrupt_is_passed_on(trained, monkeypatch):
-    def interrupt():
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("sys.stdin", Typist([], interrupt))
-    with pytest.raises(KeyboardInterrupt):
-        interactive.interact(Options(workdir=(str(trained),), interactive=True), tell=lambda _: None)
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-def test_the_prompt_never_mixes_with_redirected_answers(monkeypatch, capsys):
-    """The keyboard is a terminal, the output a file: the prompt goes to standard error."""
-    monkeypatch.setattr("sys.stdin", Terminal("a\nb\n"))
-    assert list(interactive.typed_lines(pytest.fail)) == ["a", "b"]
-    assert capsys.readouterr() == ("", interactive.PROMPT * 3)
-
-
-def test_a_byte_order_mark_is_dropped_as_from_a_file(monkeypatch):
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\ufeffNorway\r\n\ufeffSpain".encode())))
-    assert list(interactive.typed_lines(pytest.fail)) == ["Norway", "\ufeffSpain"]
-
-
-@pytest.mark.parametrize("shown", [False, True], ids=["redirected answers", "readline"])
-def test_typed_bytes_that_are_no_text_are_named_in_the_locale_c_and_the_next_line_is_read(monkeypatch, shown):
-    """There, Python reads them as surrogates, which no vocabulary can encode."""
-    monkeypatch.setattr("sys.stdin", Terminal("a\nNo\udcffrway\nb\n"))
-    monkeypatch.setattr("sys.stdout", Terminal() if shown else io.StringIO())
-    told = []
-    assert list(interactive.typed_lines(told.append)) == ["a", "b"]
-    assert told == [
-        "standard input, line 2: byte 0xff is not UTF-8; type the sentence again, or set LANG to the encoding of the "
-        "terminal"
-    ]
-
-
-def test_standard_input_that_cannot_be_read_is_named(monkeypatch):
-    def fail():
-        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-
-    monkeypatch.setattr("sys.stdin", Typist([], fail))
-    with pytest.raises(UserError, match=r"^standard input cannot be read: Bad file descriptor; redirect a file to it$"):
-        next(interactive.typed_lines(pytest.fail))
-
-
-@pytest.mark.parametrize(
-    ("terminal", "written"), [(False, "\u2581\u0142 \u20ac\n".encode()), (True, b"\\u2581\\u0142 \\u20ac\n")]
-)
-def test_answers_can_be_written_in_any_locale(monkeypatch, terminal, written):
-    class Ascii(io.TextIOWrapper):
-        def isatty(self):
-            return terminal
-
-    raw = io.BytesIO()
-    monkeypatch.setattr("sys.stdout", Ascii(raw, encoding="ascii"))
-    interactive._print("\u2581\u0142 \u20ac\n")
-    assert raw.getvalue() == written
+    assert capsys.readouterr() == ("", decoding.PROMPT * 3)

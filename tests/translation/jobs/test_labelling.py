@@ -12,8 +12,7 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.models.classifier import logits
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.translation import trained
-from convs2s_jax.translation.jobs import decoding as job
-from convs2s_jax.translation.jobs import interactive, labelling
+from convs2s_jax.translation.jobs import decoding, job
 from convs2s_jax.translation.jobs.options import Options
 from tests import tiny
 from tests.helpers import drills_but
@@ -46,23 +45,13 @@ class Desk:
         given = {"workdir": (str(self.workdir),), "output": str(self.folder / output), **options}
         if "split" not in given:
             given = {"input": str(self.folder / "in"), **given}
-        job.decode(Options(**given), tell=self.told.append)
+        decoding.decode(Options(**given), tell=self.told.append)
         return (self.folder / output).read_text()
 
 
 @pytest.fixture
 def desk(tmp_path, workdir):
     return Desk(tmp_path, workdir)
-
-
-@pytest.mark.drill
-def test_texts_that_are_mostly_unknown_are_told(desk):
-    (desk.folder / "in").write_text("Norway\n\u0995\u0996\u0997 \u0998\u0999\n")
-    desk.decode()
-    assert desk.told == [
-        f"{desk.folder / 'in'}: 1 of 2 lines are mostly unknown to the source vocabulary, and their output is a guess: "
-        "line 2"
-    ]
 
 
 def test_one_line_in_gives_one_label_with_its_probability(desk):
@@ -76,7 +65,7 @@ def test_one_line_in_gives_one_label_with_its_probability(desk):
         assert label.isidentifier()
         assert 1 / 18 <= float(probability) <= 1
     [cut] = desk.told
-    assert re.search(r"in, line 4: too long for the model; left out at its end: [1-9]\d* tokens$", cut)
+    assert re.search(r"in, line 4: too long for the model's positions; left out at its end: [1-9]\d* tokens$", cut)
 
 
 def test_a_classifier_in_python_has_the_labels_of_decoding(desk, workdir, trained):
@@ -101,7 +90,7 @@ def test_a_classifier_in_python_has_the_labels_of_decoding(desk, workdir, traine
 def test_json_has_all_labels_and_they_are_the_softmax_of_the_model(desk, workdir):
     records = [json.loads(line) for line in desk.decode(format="json", batch_size=2).splitlines()]
     found = trained.restore(workdir, (), None, print)
-    names = labelling.from_trained(found).labels
+    names = job.from_trained(found).labels
     assert len(names) == 18
     for i, record in enumerate(records):
         assert (record["line"], record["source"]) == (i, LINES[i])
@@ -120,7 +109,7 @@ def test_windows_and_resuming_change_nothing(desk, style, monkeypatch):
     whole = desk.decode(format=style, batch_size=1)
     assert desk.decode(output="windows", format=style, batch_size=1, window=2) == whole
     more = {"output": "part", "format": style, "batch_size": 1, "window": 3}
-    calls, real = [], labelling.label
+    calls, real = [], job.label
 
     def interrupted(*arguments, **named):
         calls.append(1)
@@ -128,7 +117,7 @@ def test_windows_and_resuming_change_nothing(desk, style, monkeypatch):
             raise KeyboardInterrupt
         return real(*arguments, **named)
 
-    monkeypatch.setattr(labelling, "label", interrupted)
+    monkeypatch.setattr(job, "label", interrupted)
     with pytest.raises(KeyboardInterrupt):
         desk.decode(**more)
     with (desk.folder / "part").open("a") as file:
@@ -151,7 +140,7 @@ def test_a_split_is_scored_like_the_final_test(desk, workdir):
     [right] = [line for line in tiny.metrics(workdir) if line["split"] == "test"]
     told = "\n".join(desk.told)
     assert len(out.splitlines()) == 8
-    assert "  text        " in told
+    assert "  source      " in told
     assert "  reference   " in told
     assert f"accuracy    {right['accuracy']:6.2f}  % of 8 texts" in told
     assert f"macro F1    {right['macro_f1']:6.2f}" in told
@@ -181,34 +170,23 @@ def test_right_labels_score_full(desk):
         ({"replace_unk": True}, "^--replace_unk: for translations only"),
         ({"format": "fairseq"}, "^--format=fairseq is for translations only; for labels, use text or json$"),
         ({"metrics": ("exact",), "reference": ("a",)}, "^--metrics: for translations only"),
-        ({"reference": ("a", "b")}, "^--reference has 2 files, but a text has one label; use only one$"),
+        ({"reference": ("a", "b")}, "^--reference lists 2, but a classifier uses only one; leave out the others$"),
+        ({"workdir": 2}, "^--workdir lists 2, but a classifier uses only one; leave out the others$"),
         ({"format": "json", "nbest": 2}, "^--nbest: for translations only"),
     ],
     ids=str,
 )
-def test_what_is_for_translations_is_refused(desk, options, message):
+def test_what_is_for_translations_is_refused(desk, workdir, options, message):
+    if "workdir" in options:
+        options = {"workdir": (str(workdir),) * options["workdir"]}
     with pytest.raises(UserError, match=message):
         desk.decode(**options)
 
 
 def test_typed_lines_get_the_labels_of_a_file(desk, workdir, monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO((desk.folder / "in").read_bytes())))
-    interactive.interact(Options(workdir=(str(workdir),), interactive=True), tell=desk.told.append)
+    decoding.decode(Options(workdir=(str(workdir),), interactive=True), tell=desk.told.append)
     typed, expected = (text.split("\n") for text in (capsys.readouterr().out, desk.decode()))
     for line, other in zip(typed[:-1], expected[:-1], strict=True):  # other batches round otherwise
         assert line.partition("\t")[0] == other.partition("\t")[0]
         assert float(line.partition("\t")[2]) == pytest.approx(float(other.partition("\t")[2]), abs=2e-4)
-
-
-def test_a_classifier_has_no_ensemble(desk, workdir):
-    with pytest.raises(
-        UserError, match=r"^--workdir has 2 folders, but classifiers do not form ensembles; use only one$"
-    ):
-        desk.decode(workdir=(str(workdir), str(workdir)))
-
-
-def test_an_empty_text_has_no_scores(desk):
-    (desk.folder / "in").write_text("")
-    (desk.folder / "right").write_text("")
-    with pytest.raises(UserError, match=r"/in is empty: there are no texts to score; use texts with their labels$"):
-        desk.decode(reference=(str(desk.folder / "right"),))

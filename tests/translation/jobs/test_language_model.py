@@ -10,8 +10,7 @@ import pytest
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import corpora, parallel_text
 from convs2s_jax.training.run.loop import train
-from convs2s_jax.translation.jobs import decoding as job
-from convs2s_jax.translation.jobs import interactive
+from convs2s_jax.translation.jobs import decoding
 from convs2s_jax.translation.jobs.options import Options
 from convs2s_jax.translation.translator import load
 from tests import tiny
@@ -39,7 +38,7 @@ def decode(tmp_path, workdir, **options):
     """The lines written, and what was told."""
     told = []
     output = tmp_path / "out"
-    job.decode(Options(workdir=(str(workdir),), output=str(output), **options), tell=told.append)
+    decoding.decode(Options(workdir=(str(workdir),), output=str(output), **options), tell=told.append)
     return output.read_text().splitlines(), told
 
 
@@ -73,12 +72,6 @@ def test_texts_are_drawn_for_empty_lines_and_go_on_from_prefixes(lm, tmp_path):
     assert found[2].startswith("Norwegen")
 
 
-def test_a_source_is_refused(lm, tmp_path):
-    source = written(tmp_path, "source", "", "5 kilowatts")
-    with pytest.raises(UserError, match=r"source, line 2 is not empty: a language model reads no source"):
-        decode(tmp_path, lm, input=source)
-
-
 @pytest.mark.drill
 def test_fused_scores_are_sums_and_weight_0_changes_nothing(trained, lm, tmp_path):
     source = written(tmp_path, "source", "5 kilowatts", "Norway and Spain")
@@ -95,22 +88,34 @@ def test_fused_scores_are_sums_and_weight_0_changes_nothing(trained, lm, tmp_pat
         np.testing.assert_allclose(c, a + 0.7 * b, rtol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"input": "source"}, r"source, line 2 is not empty: a language model reads no source"),
+        ({"split": "test"}, r"^--split=test with a language model: .*; score texts with --score=FILE$"),
+        ({"interactive": True}, r"^--interactive with a language model: --workdir=.* reads no source; use --sampling"),
+    ],
+    ids=str,
+)
+def test_a_source_is_refused(lm, tmp_path, options, message):
+    source = written(tmp_path, "source", "", "5 kilowatts")
+    options = options | ({"input": source} if "input" in options else {})
+    output = {} if "interactive" in options else {"output": f"{tmp_path}/out"}
+    with pytest.raises(UserError, match=message):
+        decoding.decode(Options(workdir=(str(lm),), **output, **options), tell=print)
+
+
 def test_models_that_do_not_go_together_are_refused(trained, lm, other, tmp_path):
     def refused(message, workdir, **options):
         with pytest.raises(UserError, match=message):
             decode(tmp_path, workdir, input=written(tmp_path, "source", ""), **options)
 
     weight = {"lm_weight": 0.5}
-    refused("^--lm without --lm_weight: a language model and its weight go together; set both", trained, lm=str(lm))
-    refused("^--lm_weight without --lm: ", trained, search=weight)
-    for missing in (0.0, 0.5):
-        refused("^--lm=/no/such: there is no such folder", trained, lm="/no/such", search={"lm_weight": missing})
+    refused("^--lm=/no/such: there is no such folder", trained, lm="/no/such", search={"lm_weight": 0.0})
     refused(
         "^--lm: .*run reads a source; use the workdir of a single language model", trained, lm=str(other), search=weight
     )
     refused("^--lm: .*run is itself a language model", lm, lm=str(lm), search=weight)
-    with pytest.raises(UserError, match="is a language model, which reads no source; convs2s decode takes one as --lm"):
-        load([trained, lm], tell=print)
     own = tmp_path / "own"
     train(config(training__max_steps=1, data__vocabulary__tgt_size=140), own)
     refused(
@@ -190,18 +195,6 @@ def test_texts_to_score_may_come_through_a_pipe(lm, tmp_path):
     finally:
         os.close(read)
     assert len(found) == 2
-
-
-def test_a_split_needs_a_source(lm, tmp_path):
-    with pytest.raises(UserError, match=r"^--split=test with a language model: .*; score texts with --score=FILE$"):
-        decode(tmp_path, lm, split="test")
-
-
-def test_a_prompt_needs_a_source(lm):
-    with pytest.raises(
-        UserError, match=r"^--interactive with a language model: --workdir=.* reads no source; use --sampling"
-    ):
-        interactive.interact(Options(workdir=(str(lm),)), tell=print)
 
 
 def test_standard_input_is_scored_without_a_source(lm, trained, tmp_path, monkeypatch):

@@ -15,11 +15,22 @@ from convs2s_jax.translation import trained as trained_model
 from convs2s_jax.translation.jobs import remote
 from convs2s_jax.translation.jobs.decoding import decode
 from convs2s_jax.translation.jobs.options import Options
-from convs2s_jax.translation.jobs.resuming import SUFFIX
+from convs2s_jax.translation.jobs.output import SUFFIX
 from tests import tiny
 from tests.stores import bucket  # noqa: F401  (a fixture)
 
 LINES = "Norway\n5 kilowatts\nNorway and Spain\n"
+
+pytestmark = pytest.mark.usefixtures("bucket")
+
+
+@pytest.fixture
+def run(bucket, trained):  # noqa: F811
+    """The run and an input in the store."""
+    for path in trained.rglob("*"):
+        if path.is_file():
+            stores.write(f"gs://bucket/run/{path.relative_to(trained)}", path.read_bytes())
+    stores.write("gs://bucket/in", LINES.encode())
 
 
 @pytest.fixture
@@ -30,22 +41,14 @@ def here(trained, tmp_path):
     return (tmp_path / "out").read_bytes()
 
 
-def upload(workdir):
-    for path in workdir.rglob("*"):
-        if path.is_file():
-            stores.write(f"gs://bucket/run/{path.relative_to(workdir)}", path.read_bytes())
-    stores.write("gs://bucket/in", LINES.encode())
-
-
 def decoded(told=None, **options):
     given = {"workdir": ("gs://bucket/run",), "input": "gs://bucket/in", "output": "gs://bucket/out", **options}
-    with remote.localised(Options(**given), print if told is None else told.append) as (local, tell):
-        decode(local, tell=tell)
+    decode(Options(**given), tell=print if told is None else told.append)
     return stores.read(given["output"])
 
 
 @pytest.mark.drill
-def test_a_training_in_a_store_has_the_bits_of_a_local_one(bucket, trained):  # noqa: F811
+def test_a_training_in_a_store_has_the_bits_of_a_local_one(trained):
     train(tiny.config(training__max_steps=3, training__save_every=1, training__keep=3), "gs://bucket/run")
     with store_copy.opened("gs://bucket/run") as folder:
         there = tiny.arrays(folder, 3)
@@ -56,7 +59,7 @@ def test_a_training_in_a_store_has_the_bits_of_a_local_one(bucket, trained):  # 
 
 
 @pytest.mark.parametrize("signals", [1, 2])
-def test_a_signal_waits_for_the_last_upload_and_a_second_one_tells_the_folder(signals, bucket, monkeypatch):  # noqa: F811
+def test_a_signal_waits_for_the_last_upload_and_a_second_one_tells_the_folder(signals, monkeypatch):
     told, places, left, write = [], [], [signals], stores.write
 
     def interrupted(address, content):
@@ -67,7 +70,7 @@ def test_a_signal_waits_for_the_last_upload_and_a_second_one_tells_the_folder(si
 
     def work():
         options = Options(workdir=("a",), output="gs://bucket/out")
-        with sigterm_interrupts(), remote.localised(options, told.append) as (local, _):
+        with sigterm_interrupts(), remote.localised(options, told.append) as (local, *_):
             places.append(Path(local.output))
             places[0].write_bytes(b"done\n")
             Path(f"{local.output}{SUFFIX}").write_bytes(b"{}")
@@ -87,8 +90,8 @@ def test_a_signal_waits_for_the_last_upload_and_a_second_one_tells_the_folder(si
         assert path.read_bytes() == b"done\n"
 
 
-def test_a_shortlist_of_a_run_in_a_store_is_of_its_training_text(bucket, trained, monkeypatch):  # noqa: F811
-    upload(trained)
+@pytest.mark.usefixtures("run")
+def test_a_shortlist_of_a_run_in_a_store_is_of_its_training_text(monkeypatch):
     sizes = {"words": 2, "frequent": 2, "iterations": 1, "pairs": 100, "tell": lambda _: None}
     with store_copy.opened("gs://bucket/run") as folder:
         made, _ = shortlists.make(folder, **sizes)
@@ -98,8 +101,8 @@ def test_a_shortlist_of_a_run_in_a_store_is_of_its_training_text(bucket, trained
             shortlists.make(folder, **sizes)
 
 
-def test_a_start_that_is_refused_leaves_the_store_as_it_was(bucket, trained):  # noqa: F811
-    upload(trained)
+@pytest.mark.usefixtures("run")
+def test_a_start_that_is_refused_leaves_the_store_as_it_was():
     before = {name: stores.read(f"gs://bucket/run/{name}") for name in stores.names("gs://bucket/run")}
     with pytest.raises(
         UserError, match=r"^--workdir=gs://bucket/run contains a run with another configuration: model\.dro"
@@ -108,8 +111,8 @@ def test_a_start_that_is_refused_leaves_the_store_as_it_was(bucket, trained):  #
     assert {name: stores.read(f"gs://bucket/run/{name}") for name in stores.names("gs://bucket/run")} == before
 
 
-def test_an_output_in_a_store_is_that_of_a_local_command_and_is_resumed(bucket, trained, here):  # noqa: F811
-    upload(trained)
+@pytest.mark.usefixtures("run")
+def test_an_output_in_a_store_is_that_of_a_local_command_and_is_resumed(here, monkeypatch):
     told = []
     assert decoded(told, reference=("gs://bucket/in",)) == here
     assert [sentence for sentence in told if sentence.startswith("BLEU")]
@@ -125,50 +128,27 @@ def test_an_output_in_a_store_is_that_of_a_local_command_and_is_resumed(bucket, 
     assert stores.read("gs://bucket/out") == here
 
 
-def test_a_name_may_be_longer_than_a_disk_allows(bucket, trained, here, monkeypatch):  # noqa: F811
-    """A store takes 1,024 bytes; the copy of such an object ended in a traceback."""
-    upload(trained)
-    name, told, there = f"gs://bucket/{'n' * 900}.txt", [], {}
-    read, pieces = stores.read, stores.pieces
-    monkeypatch.setattr(stores, "write", there.__setitem__)
-    monkeypatch.setattr(stores, "exists", there.__contains__)
-    monkeypatch.setattr(stores, "read", lambda at: there.get(at) or read(at))
-    monkeypatch.setattr(stores, "pieces", lambda at, **most: iter([there[at]]) if at in there else pieces(at, **most))
-    assert decoded(output=name) == here
-    assert decoded(told, output=name, resume=True) == here
-    assert told[0] == f"{name} already has 3 of 3 lines; nothing left to do"
-
-
-def test_what_is_written_so_far_is_in_the_store_when_an_interrupt_ends_it(bucket, trained, here, monkeypatch):  # noqa: F811
-    upload(trained)
+@pytest.mark.usefixtures("run")
+def test_each_window_is_in_the_store_after_a_while_and_the_last_one_when_an_interrupt_ends_it(here, monkeypatch):
+    monkeypatch.setattr(remote, "PERIOD", 0.0)
+    writes, write = [], stores.write
+    monkeypatch.setattr(stores, "write", lambda at, content: (writes.append((at, len(content))), write(at, content)))
 
     def interrupted(*_):
+        assert [size for at, size in writes if at == "gs://bucket/out"] == [
+            len(b"".join(here.splitlines(keepends=True)[:n])) for n in (1, 2, 3)
+        ]
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("convs2s_jax.translation.jobs.decoding.report", interrupted)
+    monkeypatch.setattr("convs2s_jax.translation.jobs.job.Translation.report", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        decoded()
-    assert stores.read("gs://bucket/out") == here
+        decoded(window=1, batch_size=1)
+    assert stores.read("gs://bucket/out").count(b"\n") == 3
     assert stores.exists(f"gs://bucket/out{SUFFIX}")
 
 
-@pytest.mark.parametrize("flag", ["input", "prefix", "score"])
-def test_a_missing_object_is_named_by_its_flag(bucket, trained, flag):  # noqa: F811
-    upload(trained)
-    with pytest.raises(UserError, match=rf"^--{flag}=gs://bucket/none: there is no such object$"):
-        decoded(**{flag: "gs://bucket/none"})
-
-
-def test_mistakes_in_a_copied_file_are_told_of_its_address(bucket, trained):  # noqa: F811
-    upload(trained)
-    stores.write("gs://bucket/in", b"one\n\xff\n")
-    with pytest.raises(UserError, match=r"^gs://bucket/in, line 2: byte 0xff is not UTF-8"):
-        decoded()
-
-
-def test_an_output_that_cannot_be_written_is_kept_here(bucket, trained, here, monkeypatch):  # noqa: F811
-    upload(trained)
-
+@pytest.mark.usefixtures("run")
+def test_an_output_that_cannot_be_written_is_kept_here(here, monkeypatch):
     def fails(address, content):
         raise OSError(5, "no network", address)
 
@@ -181,38 +161,30 @@ def test_an_output_that_cannot_be_written_is_kept_here(bucket, trained, here, mo
     assert Path(folder, "out").read_bytes() == here
 
 
-def test_the_output_is_not_the_input(bucket):  # noqa: F811
-    with pytest.raises(UserError, match=r"^--output=gs://bucket/in is the file of --input"):
-        decoded(output="gs://bucket/in")
-
-
-@pytest.mark.parametrize("output", ["gs://bucket", "gs://bucket/folder/"])
-def test_an_output_without_a_name_is_refused(bucket, output):  # noqa: F811
-    with pytest.raises(UserError, match=r"^--output=gs://.* has no object name: use gs://BUCKET/NAME$"):
-        decoded(output=output, workdir=("nowhere",), input="-")
-
-
-@pytest.mark.parametrize("name", ["config.json", "vocab/src.model", "other/../config.json"])
-def test_no_object_of_the_run_is_written_over(bucket, trained, name):  # noqa: F811
-    upload(trained)
-    with pytest.raises(UserError, match=r"^--output=gs://bucket/run/.* belongs to the run --workdir=gs://bucket/run: "):
-        decoded(output=f"gs://bucket/run/{name}")
-    assert stores.read("gs://bucket/run/config.json") == (trained / "config.json").read_bytes()
-
-
-@pytest.mark.parametrize("broken", [False, True], ids=["no name", "a store that fails"])
-def test_a_refused_output_leaves_no_folder_here(bucket, tmp_path, monkeypatch, broken):  # noqa: F811
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-
-    def fail(*_, **__):
-        raise OSError(5, "Input/output error")
-
-    if broken:
-        monkeypatch.setattr(stores, "pieces", fail)
-    output = "gs://bucket/out" if broken else "gs://bucket/folder/"
-    with (
-        pytest.raises(UserError, match=f"^--output={output}"),
-        remote.localised(Options(workdir=("a",), output=output, resume=True), print),
-    ):
-        pass
-    assert not list(tmp_path.iterdir())
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"prefix": "gs://bucket/none"}, r"^--prefix=gs://bucket/none: there is no such object$"),
+        ({"input": "gs://bucket/odd"}, r"^gs://bucket/odd, line 2: byte 0xff is not UTF-8"),
+        ({"output": "gs://bucket/in"}, r"^--output=gs://bucket/in is the file of --input"),
+        ({"output": "gs://bucket"}, r"^--output=gs://.* has no object name: use gs://BUCKET/NAME$"),
+        ({"output": "gs://bucket/folder/"}, r"^--output=gs://.* has no object name: use gs://BUCKET/NAME$"),
+        *(
+            (
+                {"output": f"gs://bucket/run/{name}"},
+                r"^--output=gs://bucket/run/.* belongs to the run --workdir=gs://bucket/run: ",
+            )
+            for name in ("config.json", "vocab/src.model", "other/../config.json")
+        ),
+    ],
+    ids=str,
+)
+def test_mistakes_are_told_of_their_address_and_leave_no_folder_here(options, message, tmp_path, monkeypatch):
+    (tmp_path / "copies").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", f"{tmp_path}/copies")
+    stores.write("gs://bucket/odd", b"one\n\xff\n")
+    with pytest.raises(UserError, match=message):
+        decoded(**options)
+    assert stores.read("gs://bucket/in") == LINES.encode()
+    assert not list((tmp_path / "copies").iterdir())
