@@ -22,7 +22,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
-from convs2s_jax.core import files, stores
+from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.guard import LOST
 from convs2s_jax.core.places import joined
@@ -110,10 +110,7 @@ def locked(workdir: Path) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         with run_folder.writing(workdir):
             run_folder.provide(workdir, stack)
-            descriptor = _flock(workdir)
-            if descriptor is None:
-                descriptor = _created(workdir)
-            stack.enter_context(_released(descriptor, workdir / NAME))
+            stack.enter_context(_released(_taken(workdir), workdir / NAME))
         yield
 
 
@@ -143,46 +140,48 @@ def claimed(workdir: str) -> Iterator[Callable[[], bool]]:
             claim.give_back()
 
 
-def _flock(workdir: Path) -> int | None:
-    """Return a descriptor of the file `lock` with an exclusive flock; None if the file system has no flock."""
+def _taken(workdir: Path) -> int:
+    """Return a descriptor of the file `lock`, which names this process. Raises UserError if another one holds it."""
     path = workdir / NAME
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor, is_new = _opened(path)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                content = os.pread(descriptor, 4096, 0)
+                if error.errno in HELD:
+                    raise _in_use(workdir, content) from error
+                if error.errno not in UNSUPPORTED:
+                    raise
+                if not is_new:
+                    _check_ended(workdir, content)
+                    path.unlink(missing_ok=True)
             if not _is_at(descriptor, path):  # its holder has just removed it: that lock guards nothing
                 os.close(descriptor)
                 continue
             os.ftruncate(descriptor, 0)
             os.write(descriptor, this_process().to_bytes())
             return descriptor
-        except OSError as error:
-            content = os.pread(descriptor, 4096, 0)
+        except BaseException:
             os.close(descriptor)
-            if error.errno in HELD:
-                raise _in_use(workdir, content) from error
-            if error.errno not in UNSUPPORTED:
-                raise
-            if not content:
-                path.unlink(missing_ok=True)
-            return None
+            raise
 
 
-def _created(workdir: Path) -> int:
-    """Return a descriptor of a new file `lock`, which replaces that of a process known to have ended."""
-    path = workdir / NAME
-    with contextlib.suppress(FileNotFoundError):
-        content = files.content(path)
-        holder = Holder.from_bytes(content)
-        if holder is None or holder.is_alive is not False:
-            raise UserError(f"{_in_use(workdir, content)}; if it has ended, delete {path}")
-        path.unlink()
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    except FileExistsError as error:
-        raise _in_use(workdir, None) from error
-    os.write(descriptor, this_process().to_bytes())
-    return descriptor
+def _opened(path: Path) -> tuple[int, bool]:
+    """Return a descriptor of a file, and whether it is new."""
+    while True:
+        with contextlib.suppress(FileExistsError):
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), True
+        with contextlib.suppress(FileNotFoundError):
+            return os.open(path, os.O_RDWR | os.O_CLOEXEC), False
+
+
+def _check_ended(workdir: Path, content: bytes) -> None:
+    """Raise UserError unless the process of a file `lock` with this content is known to have ended."""
+    holder = Holder.from_bytes(content)
+    if holder is None or holder.is_alive is not False:
+        raise UserError(f"{_in_use(workdir, content)}; if it has ended, delete {workdir / NAME}")
 
 
 @contextlib.contextmanager

@@ -176,7 +176,7 @@ def test_a_child_that_outlives_its_parent_does_not_hold_it(tmp_path):
 @pytest.mark.parametrize("kind", [FLOCK, FILE, STORE])
 def test_many_processes_hold_it_one_at_a_time(tmp_path, kind):
     with holders(tmp_path, kind, "50", number=3) as processes:
-        said = [process.communicate(timeout=60) for process in processes]
+        said = [process.communicate(timeout=240) for process in processes]
     assert [error for _, error in said if "Traceback" in error] == []
     assert sum(text.count("held") for text, _ in said) >= 10
 
