@@ -51,7 +51,7 @@ COMMAND = Command(
     about=ABOUT,
     groups=(Group("Options", ProgramExport), SEARCH),
     main=main,
-    stores=("workdir", "output"),
+    stores=("workdir",),
     topics={"fairseq": lambda: command_line.help_text(FAIRSEQ, "convs2s export")},
 )
 

@@ -33,5 +33,5 @@ COMMAND = Command(
     about=ABOUT,
     groups=(Group("Options", FairseqExport),),
     main=main,
-    stores=("workdir", "output"),
+    stores=("workdir",),
 )

@@ -1,4 +1,4 @@
-"""`convs2s import`: import fairseq checkpoints."""
+"""`convs2s import`: import a fairseq checkpoint."""
 
 import functools
 from typing import Any
@@ -10,27 +10,27 @@ from convs2s_jax.core.guard import ended_by_signals
 from convs2s_jax.interop.orders import FairseqImport
 
 ABOUT = """
-Import fairseq checkpoints:
+Import a fairseq checkpoint:
 
   {program} --checkpoint=FILE.pt --dicts=DIR --workdir=DIR [--config.path.to.field=value ...]
 
-Each checkpoint becomes a workdir for decoding and further training (docs/fairseq.md).
+The new workdir serves for decoding and further training (docs/fairseq.md).
 """
 
 
 def main(values: dict[str, Any], overrides: Overrides) -> None:
-    """Convert checkpoints to workdirs."""
+    """Convert a checkpoint to a workdir."""
     options = command_line.options_of(FairseqImport, values)
     with ended_by_signals():
-        from convs2s_jax.interop.fairseq.importing import import_checkpoints
+        from convs2s_jax.interop.fairseq.importing import import_checkpoint
 
-    import_checkpoints(options, overrides, tell)
+    import_checkpoint(options, overrides, tell)
 
 
 COMMAND = Command(
     about=ABOUT,
     groups=(Group("Options", FairseqImport),),
     main=main,
-    stores=("checkpoint", "dicts", "workdir", "src_spm", "tgt_spm", "bpe_codes", "config"),
+    stores=("workdir",),
 )
 console = functools.partial(command_line.run, COMMAND)

@@ -1,14 +1,16 @@
 """Exported programs translate as decoding does, and need none of this package."""
 
 import ast
+import io
 import itertools
 import json
 import random
-import re
+import shutil
 import subprocess
 import sys
 import venv
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +18,6 @@ from safetensors.numpy import load_file
 from sentencepiece import SentencePieceTrainer
 
 from convs2s_jax.commands import export as command
-from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import bpe_codes, pieces
 from convs2s_jax.data.config import VocabularyConfig
@@ -25,8 +26,7 @@ from convs2s_jax.interop.orders import ProgramExport
 from convs2s_jax.interop.programs import runtime
 from convs2s_jax.interop.programs.exporting import export_programs
 from convs2s_jax.nn.trees import paths
-from convs2s_jax.translation.translator import Translator, load
-from tests.stores import bucket, requests  # noqa: F401  (fixtures)
+from convs2s_jax.translation.translator import load
 from tests.workdirs import KINDS, LINES, unpacked
 
 
@@ -45,26 +45,11 @@ def convs2s(tmp_path_factory):
 
 
 @pytest.mark.drill
-def test_an_export_to_a_store_has_the_files_of_a_local_one(convs2s, bucket, requests):  # noqa: F811
-    workdir, folder = convs2s
-    bucket.mkdir()
-    exported(workdir, "gs://bucket/model/", max_tokens=24, platforms=("cpu", "cuda", "tpu"))
-    assert sorted(path.name for path in folder.iterdir()) == stores.names("gs://bucket/model")
-    for path in folder.iterdir():  # equal bytes: programs do not contain the places of the code that made them
-        assert stores.read(f"gs://bucket/model/{path.name}") == path.read_bytes(), path.name
-    assert requests[-1] == ("write", "gs://bucket/model/manifest.json")
-    with pytest.raises(UserError, match=r"^--output=gs://bucket/model already exists: choose a new folder"):
-        exported(workdir, "gs://bucket/model")
-
-
-def test_a_platform_that_jax_cannot_start_is_one_sentence(convs2s, monkeypatch):
-    def refuses():
-        raise RuntimeError("Unable to start 'x': no. (set JAX_PLATFORMS='' to choose)")
-
-    monkeypatch.setattr(runtime.jax, "devices", refuses)
-    expected = "JAX finds no device: Unable to start 'x': no; unset JAX_PLATFORMS or set JAX_PLATFORMS=cpu"
-    with pytest.raises(runtime.ExportError, match=f"^{re.escape(expected)}$"):
-        runtime.Model(convs2s[1])
+def test_equal_exports_have_equal_bytes(convs2s, tmp_path):
+    """Programs do not contain the places of the code that made them."""
+    again = exported(convs2s[0], tmp_path / "model", max_tokens=24, platforms=("cpu", "cuda", "tpu"))
+    for path in convs2s[1].iterdir():
+        assert (again / path.name).read_bytes() == path.read_bytes(), path.name
 
 
 @pytest.mark.drill
@@ -91,7 +76,7 @@ def test_the_runtime_needs_only_a_few_packages():
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     others = {name.partition(".")[0] for name in names} - sys.stdlib_module_names
-    assert others == {"jax", "numpy", "sentencepiece"}
+    assert others == {"jax", "numpy", "safetensors", "sentencepiece"}
 
 
 def test_parameters_are_a_safetensors_file_with_the_names_of_the_tree(convs2s):
@@ -100,8 +85,6 @@ def test_parameters_are_a_safetensors_file_with_the_names_of_the_tree(convs2s):
     stored = load_file(folder / "parameters.safetensors")
     assert sorted(stored) == sorted(paths(params))
     np.testing.assert_array_equal(stored["decoder/embedding/table"], params.decoder.embedding.table)
-    read = runtime._safetensors(folder / "parameters.safetensors")
-    assert all(np.array_equal(read[name], array) for name, array in stored.items())
 
 
 def stock(lines, path):
@@ -153,65 +136,68 @@ def test_a_line_that_no_program_holds_is_named(convs2s):
         runtime.Model(convs2s[1]).translate(["5", "1 2 3 4 5 6 7 8 9 " * 3])
 
 
-def manifest(change):
-    def write(folder):
-        path = folder / "manifest.json"
-        path.write_text(change(path.read_text()))
-
-    return write
-
-
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("name", "change", "sentence"),
     [
-        (lambda folder: (folder / "src.model").write_bytes(b"other"), "src.model is damaged; copy the folder again"),
-        (lambda folder: (folder / "translate-8x16.bin").unlink(), "No such file or directory; copy the whole folder"),
-        (manifest(lambda _: "{"), "manifest.json cannot be read"),
-        (manifest(lambda _: '{"format": 1}'), "has format 1, but this program reads format 2"),
-        (manifest(lambda _: "[]"), "manifest.json is damaged; copy the folder again"),
-        (
-            manifest(lambda text: text.replace('"max_length_b": ', '"max_length_b": 1')),
-            "manifest.json is damaged or was edited; copy the folder again",
-        ),
+        ("src.model", lambda _: b"other", "src.model is damaged; copy the folder again"),
+        ("manifest.json", lambda _: b"{", "manifest.json cannot be read"),
+        ("manifest.json", lambda _: b'{"format": 1}', "has format 1, but this program reads format 2"),
+        ("translate-1x16.bin", lambda _: b"other", "translate-1x16.bin is damaged; copy the folder again"),
     ],
 )
-def test_a_folder_that_is_not_whole_is_refused(tmp_path, convs2s, change, sentence):
-    copy = tmp_path / "model"
-    copy.mkdir()
-    for path in convs2s[1].iterdir():
-        (copy / path.name).write_bytes(path.read_bytes())
-    change(copy)
+def test_a_folder_that_is_not_whole_is_refused(tmp_path, convs2s, name, change, sentence):
+    copy = shutil.copytree(convs2s[1], tmp_path / "model")
+    (copy / name).write_bytes(change((copy / name).read_bytes()))
     with pytest.raises(runtime.ExportError, match=sentence):
         runtime.Model(copy)
+
+
+def test_a_model_for_other_devices_or_of_another_jax_is_refused(convs2s, monkeypatch):
+    model = runtime.Model(convs2s[1])
+    monkeypatch.setattr(runtime.jax, "default_backend", lambda: "rocm")
+    with pytest.raises(runtime.ExportError, match="exported for cpu, cuda, tpu, but JAX is using rocm; export it for"):
+        model.translate(["5"])
+    monkeypatch.setattr(runtime.export, "deserialize", lambda _: 1 / 0)
+    with pytest.raises(runtime.ExportError, match=r"translate-1x16.bin was exported with jax .* and cannot be read by"):
+        model.translate(["5"])
 
 
 def test_a_line_break_at_the_end_of_a_line_is_no_part_of_it(convs2s):
     model, lines = runtime.Model(convs2s[1]), ["5 kilowatts", "Norway and Spain", "5"]
     expected = model.translate(lines)
     assert model.translate(line + end for line, end in zip(lines, ("\n", "\r\n", "\r"), strict=True)) == expected
+    with pytest.raises(runtime.ExportError, match=r"^lines is a single string; expected a list of strings$"):
+        model.translate("April 4")
+    for nbest in (0, 3):
+        with pytest.raises(runtime.ExportError, match=f"nbest is {nbest}; use 1 to 2"):
+            model.translate(["5"], nbest=nbest)
 
 
-@pytest.mark.parametrize(
-    ("lines", "sentence"),
-    [
-        ("April 4", "^lines is 'April 4' of type str; expected a list of strings$"),
-        (["5", 6], "^line 2 is '6' of type int; expected a string$"),
-        (
-            ["5", "6 \ud800"],
-            "^line 2 contains half of a surrogate pair, which is not a character; correct its encoding$",
-        ),
-        (["5", "6\n7\n"], "^line 2 contains a line break; pass each line as a separate string$"),
-    ],
-)
-def test_what_is_no_list_of_lines_is_refused(lines, sentence, convs2s):
-    with pytest.raises(runtime.ExportError, match=sentence):
-        runtime.Model(convs2s[1]).translate(lines)
+def run(monkeypatch, capfdbinary, data, *flags):
+    """Status, standard output and standard error of translate.py with a model that turns lines around."""
+    model = SimpleNamespace(
+        translate=lambda lines, nbest: [[(0.5, x[::-1])] * nbest if nbest > 1 else x for x in lines]
+    )
+    monkeypatch.setattr(runtime, "Model", lambda: model)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+    monkeypatch.setattr("sys.argv", ["translate.py", *flags])
+    try:
+        runtime.main()
+    except SystemExit as ended:
+        return ended.code, *capfdbinary.readouterr()
+    sys.stdout.flush()
+    return 0, *capfdbinary.readouterr()
 
 
-@pytest.mark.parametrize("nbest", [0, 3, "2"])
-def test_no_other_number_of_hypotheses_than_the_search_has_can_be_asked_for(convs2s, nbest):
-    with pytest.raises(runtime.ExportError, match=f"nbest is {nbest}; use 1 to 2"):
-        runtime.Model(convs2s[1]).translate(["5"], nbest=nbest)
+def test_the_program_translates_lines_and_refuses_what_is_no_text(monkeypatch, capfdbinary):
+    text = "\ufeffa\u2028b\n\n\x85c\nd"
+    for content in (text, f"{text}\n"):
+        found = run(monkeypatch, capfdbinary, content.encode())
+        assert found == (0, "a\u2028b\n\n\x85c\nd\n".encode(), b"")
+    assert run(monkeypatch, capfdbinary, b"ab\n", "--nbest=2") == (0, b"0\t0.5\tba\n" * 2, b"")
+    assert run(monkeypatch, capfdbinary, b"") == (0, b"", b"")
+    status, _, error = run(monkeypatch, capfdbinary, b"a\n\xff")
+    assert (status, error.startswith(b"translate.py: 'utf-8' codec can't decode byte 0xff")) == (2, True)
 
 
 def test_an_output_that_is_there_is_not_overwritten(convs2s, tmp_path):
@@ -221,22 +207,10 @@ def test_an_output_that_is_there_is_not_overwritten(convs2s, tmp_path):
     assert (tmp_path / "mine").read_text() == "kept"
 
 
-def test_an_ensemble_is_not_exported(tmp_path):
-    with pytest.raises(UserError, match=r"^--workdir=a,b lists several folders, but an ensemble cannot be exported; "):
-        exported(Path("a,b"), tmp_path / "model")
-    (tmp_path / "a,b").mkdir()  # an old run whose name has a comma
-    with pytest.raises(UserError, match=r"a,b contains no config\.json"):
-        exported(tmp_path / "a,b", tmp_path / "model")
-
-
-def test_a_search_with_what_is_not_exported_is_refused(convs2s, tmp_path, monkeypatch):
-    with pytest.raises(UserError, match=r"^--lm_weight is 0\.2, but an export has no language model; "):
+def test_a_search_with_what_is_not_exported_is_refused(convs2s, tmp_path):
+    """tests/serving/test_engine.py has the other refusals of `plain_search`."""
+    with pytest.raises(UserError, match=r"^--lm_weight is 0\.2, but an export has no language model; use"):
         exported(convs2s[0], tmp_path / "model", search={"lm_weight": 0.2})
-    with pytest.raises(UserError, match=r"^--length_penalty with --nonormalize has no effect: leave one out"):
-        exported(convs2s[0], tmp_path / "model", search={"length_penalty": 0.5, "normalize": False})
-    monkeypatch.setattr(Translator, "attends", False)
-    with pytest.raises(UserError, match=r"^--coverage_penalty is 0\.2 and the model has no attention to cover"):
-        exported(convs2s[0], tmp_path / "model", search={"coverage_penalty": 0.2})
     assert not (tmp_path / "model").exists()
 
 

@@ -4,6 +4,5 @@ The commands are `convs2s import` and `convs2s export`.
 """
 
 from convs2s_jax.interop.fairseq.families import config_from_args, params_from_state_dict, state_dict
-from convs2s_jax.interop.fairseq.fconv import fairseq_name
 
-__all__ = ["config_from_args", "fairseq_name", "params_from_state_dict", "state_dict"]
+__all__ = ["config_from_args", "params_from_state_dict", "state_dict"]

@@ -1,13 +1,15 @@
 """Convert between vocabularies and fairseq's dictionaries, with SentencePiece models or BPE codes beside them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import read_bytes
 from convs2s_jax.core.tokens import SPECIAL
 from convs2s_jax.data import pieces, symbols
-from convs2s_jax.data.bpe_codes import CodedWords, Codes, coded, is_marked
+from convs2s_jax.data.bpe_codes import CodedWords, Codes, coded
 from convs2s_jax.data.symbols import Vocabulary
 from convs2s_jax.data.vocabulary import Vocabularies
 
@@ -41,53 +43,42 @@ def read(folder: Path, languages: Sequence[str], models: Sequence[str], codes: S
     return Vocabularies(*sides)
 
 
-def is_name(name: str) -> bool:
-    """Whether a file has a name that `read` may ask for: dict.LANGUAGE.txt."""
-    return name.startswith("dict.") and name.endswith(".txt") and "/" not in name
+def languages(source: str, target: str, args: Mapping[str, Any]) -> tuple[str, str]:
+    """The languages in the names of the dictionaries: those given, or those of fairseq's arguments.
+
+    Raises:
+      UserError: one is unknown or cannot be a part of a file name, or both are the same.
+    """
+    found = [str(given or args.get(f"{side}_lang") or "") for side, given in (("source", source), ("target", target))]
+    for side, language in zip(("source", "target"), found, strict=True):
+        check(language != "", f"--{side}_lang is missing: the checkpoint does not specify its languages")
+        check(
+            "/" not in language, f"--{side}_lang={language}: a language is part of a file name; use a code such as en"
+        )
+    check(
+        found[0] != found[1],
+        f"both sides are named '{found[0]}': their dictionaries would have the same name; set --source_lang and "
+        "--target_lang",
+    )
+    return found[0], found[1]
 
 
-def needs_external_bpe(vocabularies: Vocabularies) -> bool:
-    """Whether the user has to split input with subword-nmt and join the output."""
-    return is_marked(vocabularies.src) or is_marked(vocabularies.tgt)
-
-
-def check_sizes(vocabularies: Vocabularies, rows: tuple[int, int], folder: Path, languages: Sequence[str]) -> None:
+def check_sizes(vocabularies: Vocabularies, rows: tuple[int, int]) -> None:
     """Raise UserError unless each vocabulary has as many entries as its embedding table has rows (source, target)."""
-    sides = zip(("encoder", "decoder"), (vocabularies.src, vocabularies.tgt), rows, languages, strict=True)
-    odd = [
-        f"{folder / f'dict.{language}.txt'} has {vocabulary.size - len(SPECIAL)} entries and {len(SPECIAL)} special "
-        f"symbols ({vocabulary.size} in total), but {side}.embed_tokens.weight has {count} rows"
-        for side, vocabulary, count, language in sides
-        if vocabulary.size != count
-    ]
-    if odd:
-        raise UserError("; ".join(odd) + "; use the dictionaries that the model was trained with")
-
-
-def joined(vocabularies: Vocabularies) -> Vocabularies | None:
-    """One vocabulary for both sides of a model with shared tables, or None if the two differ."""
-    same = vocabularies.src.fingerprint == vocabularies.tgt.fingerprint
-    return Vocabularies(vocabularies.src, vocabularies.src) if same else None
-
-
-def split_entries(vocabulary: Vocabulary) -> list[str]:
-    """Return the entries that fairseq never finds in a text: it splits text at all white space, such as U+00A0."""
-    return [entry for entry in vocabulary.symbols if any(map(str.isspace, entry))]
+    for side, vocabulary, count in zip(("source", "target"), (vocabularies.src, vocabularies.tgt), rows, strict=True):
+        check(
+            vocabulary.size == count,
+            f"the {side} dictionary has {vocabulary.size - len(SPECIAL)} entries and {len(SPECIAL)} special symbols "
+            f"({vocabulary.size} in total), but the model's table has {count} rows; use the dictionaries that the "
+            "model was trained with",
+        )
 
 
 def write(vocabulary: Vocabulary, folder: Path, language: str) -> None:
     """Write dict.LANGUAGE.txt, and spm.LANGUAGE.model or codes.LANGUAGE if there is one, to a folder.
 
     Ids are preserved. The entry on line i, from 0, has id i + 4. SentencePiece entries have no counts; 1 is written.
-
-    Raises:
-      UserError: fairseq's file format cannot represent an entry.
     """
-    for i, word in enumerate(vocabulary.symbols, len(SPECIAL)):
-        if not word or any(char in word for char in " \n\r"):
-            raise UserError(
-                f"the {language} vocabulary has the entry {word!r} (id {i}), which fairseq's dictionaries cannot store"
-            )
     symbols.word_list(vocabulary.symbols, vocabulary.counts or None).save(folder / f"dict.{language}.txt")
     segmenter = vocabulary.segmenter
     if isinstance(segmenter, pieces.ListedPieces):

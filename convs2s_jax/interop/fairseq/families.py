@@ -10,7 +10,6 @@ import numpy as np
 from convs2s_jax.core.errors import UserError, shown
 from convs2s_jax.core.tokens import SPECIAL
 from convs2s_jax.interop.fairseq import fconv, lightconv
-from convs2s_jax.interop.fairseq.values import Rule
 from convs2s_jax.models import conversion, encoder_decoder
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
@@ -19,8 +18,8 @@ from convs2s_jax.nn.types import Tree
 
 _LISTED = 5
 _TABLE = "decoder.embed_tokens.weight"
-FEWEST = len(SPECIAL)
-"""Minimum number of rows of an embedding table: one for each special symbol."""
+_ARCH = re.compile(r"(fconv|lightconv)(?!_lm|_self_att)(_.*)?")
+"""Architectures that are encoder-decoders of a family; others have names such as fconv_lm."""
 
 
 class Family(NamedTuple):
@@ -28,72 +27,50 @@ class Family(NamedTuple):
 
     Attributes:
       kind: our kind of encoder and decoder.
-      presets: arguments by `--arch`.
-      rules: rules for the arguments.
       config: converts fairseq's arguments to a config.
       args: converts a config to fairseq's arguments.
-      later: converts (config, fairseq's state dict) to the names and shapes of its last version.
       place: (our path of a parameter, its shape, the state dict) -> fairseq's name and shape, and whether the axes are
         reversed.
+      later: converts a state dict of fairseq to the names and shapes of its last version.
       order: sort key for fairseq's order of names.
       unused: (tensors by fairseq's names) -> what fairseq stores beside the parameters.
       output: name of the softmax layer's kernel, which may be present even if it is tied to the table.
       unread: names of tensors that fairseq stores but does not use.
-      momentum_obstacle: the reason that the momentum of a checkpoint cannot be imported, or "".
-      carries_momentum: whether the momentum of fairseq's NAG is carried over.
-      others: prefixes of architecture names that are not encoder-decoders.
     """
 
     kind: str
-    presets: Mapping[str, Any]
-    rules: Mapping[str, Rule]
     config: Callable[[Mapping[str, Any]], ModelConfig]
     args: Callable[[ModelConfig], dict[str, Any]]
-    later: Callable[[ModelConfig, Mapping[str, Any]], dict[str, Any]]
     place: Callable[[str, tuple[int, ...], Mapping[str, Any]], tuple[str, tuple[int, ...], bool]]
+    later: Callable[[Mapping[str, Any]], Mapping[str, Any]]
     order: Callable[[str], Any]
     unused: Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
     output: str
     unread: re.Pattern[str]
-    momentum_obstacle: Callable[[Mapping[str, Any]], str]
-    carries_momentum: bool
-    others: tuple[str, ...]
 
 
-FAMILIES: dict[str, Family] = {
-    "fconv": Family(
-        kind="conv",
-        presets=fconv.PRESETS,
-        rules=fconv.RULES,
-        config=fconv.config_from_args,
-        args=fconv.args_from_config,
-        later=fconv.later,
-        place=fconv.place,
-        order=fconv.order,
-        unused=fconv.unused,
-        output=fconv.OUTPUT,
-        unread=fconv.UNREAD,
-        momentum_obstacle=fconv.momentum_obstacle,
-        carries_momentum=True,
-        others=("fconv_lm", "fconv_self_att"),
-    ),
-    "lightconv": Family(
-        kind="light",
-        presets=lightconv.PRESETS,
-        rules=lightconv.RULES,
-        config=lightconv.config_from_args,
-        args=lightconv.args_from_config,
-        later=lightconv.later,
-        place=lightconv.place,
-        order=lambda _name: 0,
-        unused=lightconv.unused,
-        output=lightconv.OUTPUT,
-        unread=lightconv.UNREAD,
-        momentum_obstacle=lambda _tensors: "only the momentum of fconv models is carried over",
-        carries_momentum=False,
-        others=("lightconv_lm",),
-    ),
-}
+FCONV = Family(
+    "conv",
+    fconv.config_from_args,
+    fconv.args_from_config,
+    fconv.place,
+    later=lambda tensors: tensors,
+    order=fconv.order,
+    unused=fconv.unused,
+    output=fconv.OUTPUT,
+    unread=fconv.UNREAD,
+)
+LIGHTCONV = Family(
+    "light",
+    lightconv.config_from_args,
+    lightconv.args_from_config,
+    lightconv.place,
+    later=lightconv.later,
+    order=lambda _name: 0,
+    unused=lightconv.unused,
+    output=lightconv.OUTPUT,
+    unread=lightconv.UNREAD,
+)
 
 
 def family_of(args: Mapping[str, Any]) -> Family:
@@ -103,14 +80,10 @@ def family_of(args: Mapping[str, Any]) -> Family:
       UserError: an unsupported architecture.
     """
     arch = args.get("arch", "fconv")
-    for name, family in FAMILIES.items():
-        known = isinstance(arch, str) and (arch == name or arch.startswith(f"{name}_"))
-        if known and not arch.startswith(family.others):
-            return family
-    presets = ", ".join(preset for family in FAMILIES.values() for preset in family.presets)
-    raise UserError(
-        f"arch is {shown(arch)}; only fairseq's {' and '.join(FAMILIES)} models can be read, such as {presets}"
-    )
+    found = _ARCH.fullmatch(arch)
+    if found is None:
+        raise UserError(f"arch is {shown(arch)}; only fairseq's fconv and lightconv translation models can be read")
+    return {"fconv": FCONV, "lightconv": LIGHTCONV}[found[1]]
 
 
 def family_of_model(cfg: ModelConfig) -> Family:
@@ -119,7 +92,7 @@ def family_of_model(cfg: ModelConfig) -> Family:
     Raises:
       UserError: a model without a fairseq equivalent.
     """
-    for family in FAMILIES.values():
+    for family in (FCONV, LIGHTCONV):
         if cfg.encoder.kind == cfg.decoder.kind == family.kind:
             return family
     raise UserError(
@@ -151,7 +124,7 @@ def params_from_state_dict(cfg: ModelConfig, tensors: Mapping[str, Any]) -> Para
         tied kernel that differs from the table.
     """
     family = family_of_model(cfg)
-    tensors = family.later(cfg, tensors)
+    tensors = family.later(tensors)
     told, copies = [], _copies(cfg, family)
     used = {*copies, *(name for name in tensors if family.unread.fullmatch(name))}
     source = "decoder" if cfg.share_embeddings else "encoder"
@@ -170,9 +143,6 @@ def params_from_state_dict(cfg: ModelConfig, tensors: Mapping[str, Any]) -> Para
         if value.shape != shape:
             told.append(f"{name} has shape {value.shape}, expected {shape}")
             return leaf
-        if value.dtype.kind != "f":
-            told.append(f"{name} contains integers, expected floating-point numbers")
-            return leaf
         return jax.device_put(value.reshape(leaf.shape[::-1]).T if reverse else value)
 
     params: Params = jax.tree_util.tree_map_with_path(read, abstract)
@@ -188,7 +158,7 @@ def params_from_state_dict(cfg: ModelConfig, tensors: Mapping[str, Any]) -> Para
     return params
 
 
-def state_dict(params: Tree, family: Family = FAMILIES["fconv"]) -> dict[str, np.ndarray]:
+def state_dict(params: Tree, family: Family = FCONV) -> dict[str, np.ndarray]:
     """Convert parameters to arrays by fairseq's names, in the order of its `model.parameters()`.
 
     This is the inverse of `params_from_state_dict`. It also converts gradients and optimiser state.
@@ -229,25 +199,17 @@ def trace(cfg: ModelConfig, params: Params, buffers: Sequence[np.ndarray], rate:
       UserError: the buffers do not match the parameters, or u is not finite.
     """
     expected = state_dict(params)
-    try:
-        if len(expected) != len(buffers):
-            raise UserError(f"{len(buffers)} buffers for {len(expected)} parameters")
-        with np.errstate(over="ignore"):
-            values = {name: -b.astype(np.float32) / np.float32(rate) for name, b in zip(expected, buffers, strict=True)}
-        u = params_from_state_dict(cfg, values | fconv.unused({}))
-    except UserError as error:
-        odd = str(error).rpartition("configuration: ")[2]
+    way_out = "use --nomomentum to start from zero momentum"
+    if [b.shape for b in buffers] != [value.shape for value in expected.values()]:
         raise UserError(
-            f"its momentum buffers do not match its parameters ({odd}), as after training in half precision; use "
-            "--nomomentum to start from zero momentum"
-        ) from error
-    for name, value in values.items():
-        if not np.all(np.isfinite(value)):
-            raise UserError(
-                f"the momentum of {name}, divided by its learning rate of {rate:g}, is not finite; use --nomomentum to "
-                "start from zero momentum"
-            )
-    return u
+            f"its {len(buffers)} momentum buffers do not match its {len(expected)} parameters, as after training in "
+            f"half precision; {way_out}"
+        )
+    with np.errstate(all="ignore"):
+        values = {name: -b.astype(np.float32) / np.float32(rate) for name, b in zip(expected, buffers, strict=True)}
+    if not all(np.all(np.isfinite(value)) for value in values.values()):
+        raise UserError(f"its momentum, divided by the learning rate of {rate:g}, is not finite; {way_out}")
+    return params_from_state_dict(cfg, values | fconv.unused({}))
 
 
 def _copies(cfg: ModelConfig, family: Family) -> list[str]:
@@ -257,6 +219,6 @@ def _copies(cfg: ModelConfig, family: Family) -> list[str]:
 
 
 def _rows(tensors: Mapping[str, Any], side: str) -> int:
-    """Number of rows of a table, at least `FEWEST`. A smaller table is later reported as missing or misshapen."""
+    """Number of rows of a table, at least one for each special symbol. A missing table is reported later."""
     shape: tuple[int, ...] = np.shape(tensors.get(f"{side}.embed_tokens.weight", ()))
-    return max(FEWEST, shape[0] if len(shape) == 2 else 0)
+    return max([len(SPECIAL), *shape[:1]])

@@ -6,13 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from convs2s_jax.core.config import build
+from convs2s_jax.core.config import build, literal
 from convs2s_jax.core.errors import UserError, shown
-from convs2s_jax.interop.fairseq import values
-from convs2s_jax.interop.fairseq.fconv import POSITIONS, RATE, SIZE
-from convs2s_jax.interop.fairseq.values import Rule, checked
+from convs2s_jax.interop.fairseq.fconv import renamed
 from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.models.light import LightConfig, LightDecoderConfig, LightEncoderConfig
+
+
+def _both(**values: Any) -> dict[str, Any]:
+    """The same values for encoder and decoder."""
+    return {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in values.items()}
+
 
 _BASE: dict[str, Any] = {
     "dropout": 0.1,
@@ -32,11 +35,8 @@ _BASE: dict[str, Any] = {
     "decoder_kernel_size_list": [3, 7, 15, 31, 31, 31],
     "no_token_positional_embeddings": False,
     "adaptive_softmax_cutoff": None,
+    **_both(attention_heads=8, conv_type="dynamic", glu=True, normalize_before=False, learned_pos=False),
 }
-for _side in ("encoder", "decoder"):
-    _BASE |= {f"{_side}_attention_heads": 8, f"{_side}_conv_type": "dynamic", f"{_side}_glu": True}
-    _BASE |= {f"{_side}_normalize_before": False, f"{_side}_learned_pos": False}
-
 _ELSE = {
     "decoder_embed_dim": "encoder_embed_dim",
     "decoder_ffn_embed_dim": "encoder_ffn_embed_dim",
@@ -46,13 +46,6 @@ _ELSE = {
     "weight_dropout": "attention_dropout",
 }
 """Arguments that default to another one if neither the checkpoint nor its preset sets them, in this order."""
-
-
-def _both(**values: Any) -> dict[str, Any]:
-    """The same values for encoder and decoder."""
-    return {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in values.items()}
-
-
 _SMALL = _both(embed_dim=512, ffn_embed_dim=1024, attention_heads=4, glu=False)
 _BIG = _both(embed_dim=1024, ffn_embed_dim=4096, attention_heads=16) | {"dropout": 0.3, "attention_dropout": 0.1}
 
@@ -77,24 +70,10 @@ _OF_SIDE = {
     "norm_before": "normalize_before",
 }
 """Our names of values of one side, and fairseq's, which follow "encoder_" or "decoder_"."""
+_POSITIONS = {"encoder": "max_source_positions", "decoder": "max_target_positions"}
+_MOST_LAYERS = 1000
 _RESERVED = 2
 """Unused rows of a position table. fairseq does not count them, max_positions does."""
-
-RULES: dict[str, Rule] = {
-    "arch": values.text,
-    "adaptive_softmax_cutoff": lambda _name, value: shown(value),  # only whether it is there matters
-    **dict.fromkeys(("dropout", "attention_dropout", "relu_dropout", "input_dropout", "weight_dropout"), RATE),
-    **dict.fromkeys(("weight_softmax", "share_decoder_input_output_embed", "share_all_embeddings"), values.flag),
-    **dict.fromkeys(("no_token_positional_embeddings",), values.flag),
-    **dict.fromkeys(("max_source_positions", "max_target_positions"), POSITIONS),
-    "decoder_output_dim": SIZE,
-}
-"""The arguments of `lightconv` that are used."""
-for _side in ("encoder", "decoder"):
-    RULES |= {f"{_side}_{_name}": SIZE for _name in ("embed_dim", "conv_dim", "ffn_embed_dim", "attention_heads")}
-    RULES |= {f"{_side}_{_name}": values.flag for _name in ("glu", "normalize_before", "learned_pos")}
-    RULES |= {f"{_side}_layers": values.whole(1, 1000), f"{_side}_conv_type": values.text}
-    RULES |= {f"{_side}_kernel_size_list": values.items(values.whole(1, 2**16))}
 
 
 def config_from_args(args: Mapping[str, Any]) -> ModelConfig:
@@ -103,35 +82,64 @@ def config_from_args(args: Mapping[str, Any]) -> ModelConfig:
     Missing arguments default to the preset `arch`, or to `lightconv`.
 
     Raises:
-      UserError: a model that is not supported, or an argument of the wrong type.
+      UserError: a model that is not supported.
     """
-    args = _with_defaults(args)
-    _check(args)
-    shared = args["share_all_embeddings"]
-    tied = shared or args["share_decoder_input_output_embed"]
+    given = {name: args[name] for name in (*_BASE, *_ELSE) if args.get(name) is not None}
+    args = PRESETS.get(args.get("arch", ""), _BASE) | given
+    for name, other in _ELSE.items():
+        args.setdefault(name, args[other])
+    dim = args["encoder_embed_dim"]
+    for name, needed in (
+        ("decoder_embed_dim", dim),
+        ("decoder_output_dim", dim),
+        ("weight_softmax", True),
+        ("no_token_positional_embeddings", False),
+        ("adaptive_softmax_cutoff", None),
+    ):
+        if args[name] != needed:
+            raise UserError(f"{name} is {shown(args[name])}, but light models here have {needed}")
     model = {
-        "embedding_dim": args["encoder_embed_dim"],
+        "embedding_dim": dim,
         "dropout": args["dropout"],
-        "share_embeddings": shared,
-        "encoder": _side_values(args, "encoder", "max_source_positions"),
-        "decoder": _side_values(args, "decoder", "max_target_positions")
-        | {"tied_output": tied, "attention_dropout": args["attention_dropout"]},
+        "share_embeddings": args["share_all_embeddings"],
+        "encoder": _side_values(args, "encoder"),
+        "decoder": _side_values(args, "decoder")
+        | {
+            "tied_output": args["share_all_embeddings"] or args["share_decoder_input_output_embed"],
+            "attention_dropout": args["attention_dropout"],
+        },
     }
     return build(ModelConfig, model, "model")
 
 
+def _side_values(args: Mapping[str, Any], side: str) -> dict[str, Any]:
+    """Values of an encoder's or a decoder's config."""
+    widths, count = literal(str(args[f"{side}_kernel_size_list"])), args[f"{side}_layers"]
+    if len(widths) == 1 and 1 <= count <= _MOST_LAYERS:
+        widths = list(widths) * count
+    if len(widths) != count:
+        raise UserError(
+            f"{side}_kernel_size_list is {shown(widths)}; expected one width for each of the {shown(count)} "
+            f"{side}_layers"
+        )
+    return {
+        "kind": "light",
+        "layers": list(widths),
+        "positions": "learned" if args[f"{side}_learned_pos"] else "sinusoidal",
+        "max_positions": args[_POSITIONS[side]] + _RESERVED,
+        **{name: args[name] for name in _OF_BOTH},
+        **{ours: args[f"{side}_{theirs}"] for ours, theirs in _OF_SIDE.items()},
+    }
+
+
 def args_from_config(cfg: ModelConfig) -> dict[str, Any]:
-    """fairseq's arguments for a light model; the inverse of `config_from_args`.
+    """fairseq's arguments for a model whose sides are of kind `light`; the inverse of `config_from_args`.
 
     Raises:
       UserError: fairseq's `lightconv` cannot represent the model.
     """
-    encoder, decoder = cfg.encoder, cfg.decoder
-    if not isinstance(encoder, LightEncoderConfig) or not isinstance(decoder, LightDecoderConfig):
-        raise UserError(
-            f"model.encoder.kind is '{encoder.kind}' and model.decoder.kind is '{decoder.kind}', but in fairseq's "
-            "lightconv both are of kind 'light'"
-        )
+    encoder: Any = cfg.encoder
+    decoder: Any = cfg.decoder
     for name in _OF_BOTH:
         if getattr(encoder, name) != getattr(decoder, name):
             raise UserError(
@@ -151,84 +159,43 @@ def args_from_config(cfg: ModelConfig) -> dict[str, Any]:
         "no_token_positional_embeddings": False,
         "decoder_input_dim": cfg.embedding_dim,
         "decoder_output_dim": cfg.embedding_dim,
-        **_side_args(encoder, "encoder", "max_source_positions", cfg.embedding_dim),
-        **_side_args(decoder, "decoder", "max_target_positions", cfg.embedding_dim),
+        **_both(embed_path=None, embed_dim=cfg.embedding_dim),
+        **_side_args(encoder, "encoder"),
+        **_side_args(decoder, "decoder"),
     }
 
 
-def _side_args(cfg: LightConfig, side: str, positions: str, dim: int) -> dict[str, Any]:
+def _side_args(cfg: Any, side: str) -> dict[str, Any]:
     """The inverse of `_side_values`."""
-    values = {theirs: getattr(cfg, ours) for ours, theirs in _OF_SIDE.items()} | {
-        "embed_path": None,
-        "embed_dim": dim,
-        "layers": len(cfg.layers),
-        "kernel_size_list": list(cfg.layers),
-        "learned_pos": cfg.positions == "learned",
-    }
-    return {f"{side}_{name}": value for name, value in values.items()} | {positions: cfg.max_positions - _RESERVED}
-
-
-def _with_defaults(args: Mapping[str, Any]) -> dict[str, Any]:
-    args = checked(args, RULES)
-    result = PRESETS.get(args.get("arch", ""), _BASE) | {name: args[name] for name in (*_BASE, *_ELSE) if name in args}
-    for name, other in _ELSE.items():
-        result.setdefault(name, result[other])
-    return result
-
-
-def _check(args: Mapping[str, Any]) -> None:
-    """Reject options of fairseq that are not supported here."""
-    for name, other in (("decoder_embed_dim", "encoder_embed_dim"), ("decoder_output_dim", "decoder_embed_dim")):
-        if args[name] != args[other]:
-            raise UserError(f"{name} is {args[name]} and {other} is {args[other]}; models here use one size for both")
-    if not args["weight_softmax"]:
-        raise UserError("weight_softmax is False, but kernels here are always normalised by a softmax")
-    if args["no_token_positional_embeddings"]:
-        raise UserError("no_token_positional_embeddings is True, but models of this kind always use positions here")
-    if args["adaptive_softmax_cutoff"] is not None:
-        raise UserError("adaptive_softmax_cutoff is set, but the softmax here is always over the whole vocabulary")
-
-
-def _side_values(args: Mapping[str, Any], side: str, positions: str) -> dict[str, Any]:
-    """Values of an encoder's or a decoder's config."""
-    widths, count = args[f"{side}_kernel_size_list"], args[f"{side}_layers"]
-    if len(widths) == 1:
-        widths = list(widths) * count
-    if len(widths) != count:
-        raise UserError(
-            f"{side}_kernel_size_list is {shown(widths)}; expected one width for each of the {count} {side}_layers"
-        )
     return {
-        "kind": "light",
-        "layers": list(widths),
-        "positions": "learned" if args[f"{side}_learned_pos"] else "sinusoidal",
-        "max_positions": args[positions] + _RESERVED,
-        **{name: args[name] for name in _OF_BOTH},
-        **{ours: args[f"{side}_{theirs}"] for ours, theirs in _OF_SIDE.items()},
+        _POSITIONS[side]: cfg.max_positions - _RESERVED,
+        f"{side}_layers": len(cfg.layers),
+        f"{side}_kernel_size_list": list(cfg.layers),
+        f"{side}_learned_pos": cfg.positions == "learned",
+        **{f"{side}_{theirs}": getattr(cfg, ours) for ours, theirs in _OF_SIDE.items()},
     }
 
 
-_PLACES = (
-    (r"(\w+)/embedding/table", r"\1.embed_tokens.weight"),
-    (r"(\w+)/embedding/positions", r"\1.embed_positions.weight"),
-    (r"(\w+)/norm/(\w+)", r"\1.layer_norm.\2"),
-    (r"decoder/output_kernel", r"decoder.output_projection.w"),
-    (r"(\w+)/blocks/(\d+)/convolution/map_in/(\w)", r"\1.layers.\2.linear1.\3"),
-    (r"(\w+)/blocks/(\d+)/convolution/map_out/(\w)", r"\1.layers.\2.linear2.\3"),
-    (r"(\w+)/blocks/(\d+)/convolution/taps/scores", r"\1.layers.\2.conv.weight"),
-    (r"(\w+)/blocks/(\d+)/convolution/taps/maker", r"\1.layers.\2.conv.weight_linear.weight"),
-    (r"encoder/blocks/(\d+)/convolution/norm/(\w+)", r"encoder.layers.\1.layer_norm1.\2"),
-    (r"decoder/blocks/(\d+)/convolution/norm/(\w+)", r"decoder.layers.\1.conv_layer_norm.\2"),
-    (r"(\w+)/blocks/(\d+)/feed_forward/map_in/(\w)", r"\1.layers.\2.fc1.\3"),
-    (r"(\w+)/blocks/(\d+)/feed_forward/map_out/(\w)", r"\1.layers.\2.fc2.\3"),
-    (r"encoder/blocks/(\d+)/feed_forward/norm/(\w+)", r"encoder.layers.\1.layer_norm2.\2"),
-    (r"decoder/blocks/(\d+)/feed_forward/norm/(\w+)", r"decoder.layers.\1.final_layer_norm.\2"),
-    (r"decoder/blocks/(\d+)/attention/heads/(query|key|value)/(\w)", r"decoder.layers.\1.encoder_attn.\2_proj.\3"),
-    (r"decoder/blocks/(\d+)/attention/heads/out/(\w)", r"decoder.layers.\1.encoder_attn.out_proj.\2"),
-    (r"decoder/blocks/(\d+)/attention/norm/(\w+)", r"decoder.layers.\1.encoder_attn_layer_norm.\2"),
-)
-_LEAVES = {"w": "weight", "b": "bias", "scale": "weight"}
-_LETTERS = {"query_proj": "q_proj", "key_proj": "k_proj", "value_proj": "v_proj"}
+_NAMES = {
+    r"(\w+)/embedding/table": r"\1.embed_tokens.weight",
+    r"(\w+)/embedding/positions": r"\1.embed_positions.weight",
+    r"(\w+)/norm/(\w+)": r"\1.layer_norm.\2",
+    r"decoder/output_kernel": r"decoder.output_projection.w",
+    r"(\w+)/blocks/(\d+)/convolution/map_in/(\w)": r"\1.layers.\2.linear1.\3",
+    r"(\w+)/blocks/(\d+)/convolution/map_out/(\w)": r"\1.layers.\2.linear2.\3",
+    r"(\w+)/blocks/(\d+)/convolution/taps/scores": r"\1.layers.\2.conv.weight",
+    r"(\w+)/blocks/(\d+)/convolution/taps/maker": r"\1.layers.\2.conv.weight_linear.weight",
+    r"encoder/blocks/(\d+)/convolution/norm/(\w+)": r"encoder.layers.\1.layer_norm1.\2",
+    r"decoder/blocks/(\d+)/convolution/norm/(\w+)": r"decoder.layers.\1.conv_layer_norm.\2",
+    r"(\w+)/blocks/(\d+)/feed_forward/map_in/(\w)": r"\1.layers.\2.fc1.\3",
+    r"(\w+)/blocks/(\d+)/feed_forward/map_out/(\w)": r"\1.layers.\2.fc2.\3",
+    r"encoder/blocks/(\d+)/feed_forward/norm/(\w+)": r"encoder.layers.\1.layer_norm2.\2",
+    r"decoder/blocks/(\d+)/feed_forward/norm/(\w+)": r"decoder.layers.\1.final_layer_norm.\2",
+    r"decoder/blocks/(\d+)/attention/heads/([qkv])[a-z]+/(\w)": r"decoder.layers.\1.encoder_attn.\2_proj.\3",
+    r"decoder/blocks/(\d+)/attention/heads/out/(\w)": r"decoder.layers.\1.encoder_attn.out_proj.\2",
+    r"decoder/blocks/(\d+)/attention/norm/(\w+)": r"decoder.layers.\1.encoder_attn_layer_norm.\2",
+}
+"""Our paths of parameters, and fairseq's names, as in `fconv`."""
 OUTPUT = "decoder.output_projection.weight"
 UNREAD = re.compile(r"(encoder|decoder)\.(version|embed_positions\._float_tensor|layers\.\d+\.conv\.conv_bias)")
 """Tensors that fairseq stores but does not use. Their values are arbitrary."""
@@ -240,14 +207,7 @@ def place(path: str, shape: tuple[int, ...], _tensors: Mapping[str, Any]) -> tup
     fairseq stores linear maps as [D, C], kernels [K, H] as [H, 1, K], and the maps that make kernels, [C, K, H], as
     [H K, C].
     """
-    for pattern, theirs in _PLACES:
-        match = re.fullmatch(pattern, path)
-        if match:
-            *modules, leaf = match.expand(theirs).split(".")
-            name = ".".join([*(_LETTERS.get(module, module) for module in modules), _LEAVES.get(leaf, leaf)])
-            break
-    else:
-        raise ValueError(f"{path}: fairseq has no such parameter")
+    name = renamed(path, _NAMES)
     if path.endswith("/scores"):
         return name, (shape[1], 1, shape[0]), True
     if path.endswith("/maker"):
@@ -266,27 +226,21 @@ def unused(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return biases | {f"{side}.version": np.array([2], np.float32) for side in ("encoder", "decoder")}
 
 
-def later(_cfg: ModelConfig, tensors: Mapping[str, Any]) -> dict[str, Any]:
+def later(tensors: Mapping[str, Any]) -> dict[str, Any]:
     """Rename and reshape the tensors of 2019 as in later checkpoints.
 
     These are layer_norms.0, one matrix for query, key and value, embed_out, and kernels [H, K] of fairseq's CUDA layer.
-    If both the older and the later name are present, the older is kept and later reported as surplus.
     """
     result: dict[str, Any] = {}
     for name, value in tensors.items():
-        renamed = _later(name, value)
-        result |= {name: value} if any(new != name and new in tensors for new in renamed) else renamed
+        module, _, leaf = name.rpartition(".")
+        if leaf in ("in_proj_weight", "in_proj_bias"):
+            parts = np.split(np.asarray(value), 3)
+            result |= {f"{module}.{x}_proj.{leaf[8:]}": part for x, part in zip("qkv", parts, strict=True)}
+        elif name == "decoder.embed_out":
+            result[OUTPUT] = value
+        elif name.endswith(".conv.weight") and np.ndim(value) == 2:
+            result[name] = np.asarray(value)[:, None]
+        else:
+            result[re.sub(r"\.layer_norms\.([01])\.", lambda m: f".layer_norm{int(m[1]) + 1}.", name)] = value
     return result
-
-
-def _later(name: str, value: Any) -> dict[str, Any]:
-    """The later names and values of a tensor of an older checkpoint."""
-    module, _, leaf = name.rpartition(".")
-    if leaf in ("in_proj_weight", "in_proj_bias") and np.ndim(value) and len(value) % 3 == 0:
-        parts = np.split(np.asarray(value), 3)
-        return {f"{module}.{x}_proj.{leaf[8:]}": part for x, part in zip("qkv", parts, strict=True)}
-    if name == "decoder.embed_out":
-        return {OUTPUT: value}
-    if name.endswith(".conv.weight") and np.ndim(value) == 2:
-        return {name: np.asarray(value)[:, None]}
-    return {re.sub(r"\.layer_norms\.([01])\.", lambda m: f".layer_norm{int(m[1]) + 1}.", name): value}

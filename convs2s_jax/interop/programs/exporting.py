@@ -1,10 +1,9 @@
 """Export a trained model as StableHLO programs, with its parameters, vocabularies and a runtime."""
 
-import contextlib
 import hashlib
 import importlib.metadata
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,12 @@ import numpy as np
 from jax import export
 from safetensors.numpy import save
 
-from convs2s_jax.core import local_copies
 from convs2s_jax.core.config import check, to_dict
-from convs2s_jax.core.errors import Tell, UserError
+from convs2s_jax.core.errors import Tell
 from convs2s_jax.core.files import new_folder
-from convs2s_jax.core.places import scheme_of
 from convs2s_jax.interop.orders import ProgramExport
 from convs2s_jax.interop.programs import runtime
 from convs2s_jax.models import conversion
-from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.nn.trees import paths
 from convs2s_jax.search.batching import max_output_length, widths_up_to
 from convs2s_jax.search.config import SearchConfig
@@ -36,7 +32,7 @@ from convs2s_jax.translation.translator import Translator
 ROWS = (1, 8, 64)
 """Batch sizes for which a program is exported."""
 RUNTIME, MANIFEST, PARAMETERS, PRECOMPUTE = "translate.py", "manifest.json", "parameters.safetensors", "precompute.bin"
-NEEDS = ("jax", "numpy", "sentencepiece", "flatbuffers")
+NEEDS = ("jax", "numpy", "sentencepiece", "safetensors", "flatbuffers")
 """Packages that the runtime requires."""
 
 
@@ -51,37 +47,21 @@ def export_programs(order: ProgramExport, changes: Mapping[str, Any], tell: Tell
     Raises:
       UserError: the output already exists, or the model cannot be exported.
     """
-    if not scheme_of(order.output) and Path(order.output).exists():
-        raise UserError(f"--output={order.output} already exists; choose another folder or delete it")
-    check(
-        "," not in order.workdir or scheme_of(order.workdir) != "" or Path(order.workdir).exists(),
-        f"--workdir={order.workdir} lists several folders, but an ensemble cannot be exported; specify one of them",
-    )
-    with local_copies.outgoing_folder("--output", order.output, tell, is_new=MANIFEST, last=MANIFEST) as (
-        output,
-        *_,
-    ):
-        model, search = _loaded(order, changes, tell)
-        with new_folder(output) as folder:
-            manifest = _written(folder, model, search, order)
-            manifest["checksum"] = runtime.checksum(manifest)
-            (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-            size = sum(path.stat().st_size for path in folder.iterdir())
-            folder.rename(output)
-    tell(f"{order.output}: {len(manifest['programs'])} programs, {size / 1e6:.1f} MB in total")
-
-
-def _loaded(order: ProgramExport, changes: Mapping[str, Any], tell: Tell) -> tuple[Translator, SearchConfig]:
-    """Load the model and return it with its search options. Raises UserError if it cannot be exported."""
+    output = Path(order.output)
+    check(not output.exists(), f"--output={output} already exists; choose another folder or delete it")
     model = translator.load(order.workdir, steps=order.checkpoint, tell=tell, given_as="--workdir")
-    return model, plain_search(model, order.workdir, changes, "an export")
+    search = plain_search(model, order.workdir, changes, "an export")
+    with new_folder(output) as folder:
+        manifest = _written(folder, model, search, order)
+        (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+        size = sum(path.stat().st_size for path in folder.iterdir())
+        folder.rename(output)
+    tell(f"{output}: {len(manifest['programs'])} programs, {size / 1e6:.1f} MB in total")
 
 
 def _written(folder: Path, model: Translator, search: SearchConfig, order: ProgramExport) -> dict[str, Any]:
     """Write all files except the manifest, and return the manifest."""
-    cfg = model.models
-    if not isinstance(cfg, ModelConfig):
-        raise UserError(f"--workdir={order.workdir}: only a single model can be exported, not an ensemble")
+    [cfg] = model.members
     names = paths(model.params)
     leaves, tree = jax.tree.flatten(model.params)
     arrays = save({name: np.asarray(leaf) for name, leaf in zip(names, leaves, strict=True)})
@@ -112,8 +92,13 @@ def _written(folder: Path, model: Translator, search: SearchConfig, order: Progr
         return found.tokens, found.scores, found.lengths
 
     def write(name: str, function: Any, *arguments: Any) -> None:
-        with _without_locations():
+        settings: Any = jax.config
+        before = settings.jax_traceback_in_locations_limit
+        settings.update("jax_traceback_in_locations_limit", 0)  # without source locations, all machines export the same
+        try:
             made = export.export(jax.jit(function), platforms=list(order.platforms))(*arguments)
+        finally:
+            settings.update("jax_traceback_in_locations_limit", before)
         (folder / name).write_bytes(made.serialize())
 
     if fast:
@@ -146,15 +131,3 @@ def _written(folder: Path, model: Translator, search: SearchConfig, order: Progr
             if path.name not in (RUNTIME, "requirements.txt")
         },
     }
-
-
-@contextlib.contextmanager
-def _without_locations() -> Iterator[None]:
-    """Lower programs without the paths and lines of source files, so that exports are the same on all machines."""
-    settings: Any = jax.config
-    before = settings.jax_traceback_in_locations_limit
-    settings.update("jax_traceback_in_locations_limit", 0)
-    try:
-        yield
-    finally:
-        settings.update("jax_traceback_in_locations_limit", before)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from convs2s_jax.core.errors import UserError
 from convs2s_jax.interop.fairseq import checkpoint, untrusted
 
 
@@ -9,12 +10,15 @@ from convs2s_jax.interop.fairseq import checkpoint, untrusted
 def within_this_process(request, monkeypatch):
     """Starting torch anew for each file takes seconds. A test with the fixture `isolated` does so."""
 
-    def contained(path, _where):
-        result, arrays = untrusted.result_of(path.read_bytes(), arrays=path.suffix == ".npz")
-        return result, {f"arr_{i}": array for i, array in enumerate(arrays)}
+    def read(path, where):
+        try:
+            text, arrays = untrusted.read(path)
+        except untrusted.RefusedError as error:
+            raise UserError(f"{where} {error}") from error
+        return untrusted.decoded(text, {f"arr_{i}": array for i, array in enumerate(arrays)})
 
     if "isolated" not in request.fixturenames:
-        monkeypatch.setattr(checkpoint, "_contained", contained)
+        monkeypatch.setattr(checkpoint, "read", read)
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Small checkpoints of fairseq made from golden cases, and what a workdir holds."""
 
 import argparse
-import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 
 from convs2s_jax.data import vocabulary
 from convs2s_jax.interop.fairseq.exporting import export_checkpoint
-from convs2s_jax.interop.fairseq.importing import import_checkpoints
+from convs2s_jax.interop.fairseq.importing import import_checkpoint
 from convs2s_jax.interop.orders import FairseqExport, FairseqImport
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.nn import weight_norm
@@ -64,7 +63,7 @@ def buffers(tensors: dict[str, np.ndarray]) -> list[np.ndarray]:
     return [0.01 * random.normal(size=value.shape).astype(np.float32) for value in parameters(tensors).values()]
 
 
-def content(tensors, args, momentum=None, *, rate=RATE, **more) -> dict[str, Any]:
+def content(tensors, args, momentum=None, *, rate=RATE) -> dict[str, Any]:
     """The dictionary that fairseq saves, with arrays in place of tensors."""
     group = {"lr": rate, "lr_old": rate, "momentum": 0.99, "weight_decay": 0.0}
     state = None
@@ -74,14 +73,13 @@ def content(tensors, args, momentum=None, *, rate=RATE, **more) -> dict[str, Any
             "param_groups": [{**group, "params": list(range(len(momentum)))}],
         }
     history = {"criterion_name": "CrossEntropyCriterion", "optimizer_name": "FairseqNAG", "num_updates": UPDATES}
-    values = {
+    return {
         "args": args,
         "model": tensors,
         "optimizer_history": [{**history, "lr_scheduler_state": {"lr": rate}}],
         "extra_state": {"train_iterator": {"version": 2, "epoch": EPOCH, "iterations_in_epoch": 0, "shuffle": True}},
         "last_optimizer_state": state,
     }
-    return {**values, **more}
 
 
 def whole() -> dict[str, Any]:
@@ -110,35 +108,23 @@ def save(folder: Path, values: dict[str, Any], name: str = "checkpoint.pt", **op
     return folder / name
 
 
-def save_arrays(folder: Path, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Path:
-    """An archive that needs no torch, with its arguments and dictionaries."""
-    np.savez(folder / "state_dict.npz", **tensors)
-    (folder / "config.json").write_text(json.dumps(args))
-    for side, language in (("encoder", "de"), ("decoder", "en")):
-        write_dictionary(folder, language, len(tensors[f"{side}.embed_tokens.weight"]))
-    return folder / "state_dict.npz"
-
-
 def write_dictionary(folder: Path, language: str, size: int) -> None:
     (folder / f"dict.{language}.txt").write_text("".join(f"{language}{i} {i + 1}\n" for i in range(size - 4)))
 
 
-def bring_in(file: Path | None, place: Path, **options: Any) -> list[str]:
-    """Import one checkpoint; returns what the user was told."""
+def bring_in(file: Path, place: Path | str, **options: Any) -> list[str]:
+    """Import a checkpoint; returns what the user was told."""
     told: list[str] = []
-    options = {"checkpoint": [file], "workdir": [place], "dicts": file and file.parent, **options}
     overrides = options.pop("overrides", [])
-    for name, value in options.items():
-        if not isinstance(value, bool):
-            options[name] = tuple(map(str, value)) if isinstance(value, list) else str(value)
-    import_checkpoints(FairseqImport(**options), overrides, told.append)
+    given = {"checkpoint": str(file), "workdir": str(place), "dicts": str(file.parent), **options}
+    import_checkpoint(FairseqImport(**given), overrides, told.append)
     return told
 
 
 def take_out(workdir: Path, output: Path, **options: Any) -> list[str]:
+    """Export a checkpoint; returns what the user was told."""
     told: list[str] = []
-    if output.parent.parent.is_dir():
-        output.parent.mkdir(exist_ok=True)
+    output.parent.mkdir(exist_ok=True)
     export_checkpoint(FairseqExport(workdir=str(workdir), output=str(output), **options), told.append)
     return told
 

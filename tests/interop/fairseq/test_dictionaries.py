@@ -1,7 +1,5 @@
 """Dictionaries whose pieces were cut with subword-nmt: text without marks goes in and comes out."""
 
-import re
-
 import pytest
 
 from convs2s_jax.core.errors import UserError
@@ -50,18 +48,12 @@ def test_codes_are_those_of_their_side_and_come_back(codes, folder):
     assert (folder / "out" / "dict.de.txt").read_bytes() == (folder / "dict.de.txt").read_bytes()
     again = dictionaries.read(folder / "out", ("de", "de"), ("", ""), (folder / "out" / "codes.de", codes))
     assert again.src.fingerprint == found.src.fingerprint
-    assert dictionaries.joined(again) is not None
 
 
 def test_codes_that_do_not_fit_are_refused(codes, folder):
     (folder / "none").write_text("x y\n")
-    with pytest.raises(
-        UserError,
-        match="none: the codes produce 0 of the 3 pieces of several letters in the word list; use the codes that",
-    ):
+    with pytest.raises(UserError, match="none: the codes produce 0 of the 3 pieces of several letters in the word"):
         dictionaries.read(folder, ("de", "en"), ("", ""), (codes, folder / "none"))
-    with pytest.raises(UserError, match="missing cannot be read"):
-        dictionaries.read(folder, ("de", "en"), ("", ""), (codes, folder / "missing"))
 
 
 def test_an_import_keeps_the_codes_or_says_that_there_are_none(codes, tmp_path):
@@ -73,24 +65,7 @@ def test_an_import_keeps_the_codes_or_says_that_there_are_none(codes, tmp_path):
         write_pieces(tmp_path, language, len(tensors[f"{side}.embed_tokens.weight"]))
     told = examples.bring_in(file, tmp_path / "marked")
     assert [one for one in told if "import with --bpe_codes=FILE, or join its output with sed -E" in one]
-    told = examples.bring_in(file, tmp_path / "coded", bpe_codes=[codes])
+    told = examples.bring_in(file, tmp_path / "coded", bpe_codes=(str(codes),))
     assert "--bpe_codes" not in " ".join(told)
     found = vocabulary.load(run_folder.vocabulary(tmp_path / "coded"))
     assert found.tgt.decode(found.tgt.encode(["Apfel A"])[0]) == "Apfel A"
-
-
-def test_an_export_names_entries_at_which_fairseq_splits_text(tmp_path):
-    """Its `tokenize_line` splits at white space of all kinds, so it looks up 10 and a.m. instead of 10\\u00a0a.m."""
-    _, args, tensors = examples.case()
-    file = examples.save(tmp_path, examples.content(tensors, args))
-    for language, side in (("de", "encoder"), ("en", "decoder")):
-        write_pieces(tmp_path, language, len(tensors[f"{side}.embed_tokens.weight"]))
-    words = (tmp_path / "dict.en.txt").read_text().replace("A 1\n", "10\u00a0a.m. 1\n").replace("B 1\n", "\u2009 1\n")
-    (tmp_path / "dict.en.txt").write_text(words)
-    examples.bring_in(file, tmp_path / "run")
-    told = examples.take_out(tmp_path / "run", tmp_path / "out" / "model.pt")
-    [said] = [one for one in told if "the en vocabulary has" in one]
-    count = sum(re.search(r"\s", line.removesuffix(" 1")) is not None for line in words.split("\n"))
-    assert count >= 2
-    assert f"{count} entries with white space inside, such as '10\\xa0a.m.'; fairseq splits text there" in said
-    assert (tmp_path / "out" / "dict.en.txt").read_text() == words

@@ -12,7 +12,6 @@ from convs2s_jax.interop.fairseq import families, fconv, lightconv
 from convs2s_jax.models import conversion, encoder_decoder
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.light import LightDecoderConfig, LightEncoderConfig
-from convs2s_jax.nn import weight_norm
 from tests import tiny
 from tests.interop.fairseq import examples
 
@@ -132,27 +131,21 @@ def test_attention_lists_name_layers():
     args = {"arch": "fconv", "decoder_layers": "[(8, 3)] * 3"}
     for text, layers in (("[True, False, True]", (1, 3)), ("[1, 0, 1]", (1, 3)), ("True", None)):
         assert fairseq.config_from_args({**args, "decoder_attention": text}).decoder.attention_layers == layers
-    with pytest.raises(UserError, match="decoder does not read the source, but there is an encoder: let a layer"):
-        fairseq.config_from_args({**args, "decoder_attention": "False"})
 
 
 @pytest.mark.parametrize(
     ("arch", "name", "value", "sentence"),
     [
-        ("fconv", "decoder_layers", 6, "decoder_layers is 6; expected a list of 1 to 1000 layers"),
         ("fconv", "decoder_attention", "[True, True]", "one for each of the 20 decoder layers"),
-        ("fconv", "decoder_attention", "[2] * 20", "expected True, False, or a list of them"),
+        ("fconv", "decoder_attention", "False", "decoder does not read the source, but there is an encoder: let a lay"),
+        ("fconv", "decoder_layers", "[open('x', 'w')]", r"^decoder_attention is True; .* of the \d+ decoder layers"),
+        ("fconv", "encoder_layers", "[open('x', 'w')]", r"^model.encoder.layers is '\[open"),
         ("fconv", "decoder_embed_dim", 7, "attention needs equal sizes"),
-        ("lightconv", "decoder_embed_dim", 256, r"^decoder_embed_dim is 256 and encoder_embed_dim is 512; models here"),
-        ("lightconv", "decoder_output_dim", 256, r"^decoder_output_dim is 256 and decoder_embed_dim is 512; models"),
-        ("lightconv", "weight_softmax", False, r"^weight_softmax is False, but kernels here are always normalised by"),
-        ("lightconv", "no_token_positional_embeddings", True, r"^no_token_positional_embeddings is True, but models"),
-        ("lightconv", "adaptive_softmax_cutoff", "1000", r"^adaptive_softmax_cutoff is set, but the softmax here is"),
+        ("lightconv", "decoder_embed_dim", 256, r"^decoder_embed_dim is 256, but light models here have 512$"),
+        ("lightconv", "weight_softmax", False, r"^weight_softmax is False, but light models here have True$"),
+        ("lightconv", "adaptive_softmax_cutoff", "1000", r"^adaptive_softmax_cutoff is '1000', but .* here have None$"),
         ("lightconv", "encoder_kernel_size_list", [3, 7], r"^encoder_kernel_size_list is \[3, 7\]; expected one width"),
-        ("lightconv", "decoder_kernel_size_list", "x", r"^decoder_kernel_size_list\[0\] is 'x'; expected an integer"),
         ("lightconv", "encoder_conv_type", "wide", r"^model.encoder.convolution is 'wide'"),
-        ("lightconv", "encoder_layers", 2_000_000, r"^encoder_layers is 2000000; expected an integer between 1 and"),
-        ("lightconv", "decoder_glu", 2, r"^decoder_glu is 2; expected True or False$"),
     ],
 )
 def test_models_that_are_not_among_ours_are_refused(arch, name, value, sentence):
@@ -160,22 +153,21 @@ def test_models_that_are_not_among_ours_are_refused(arch, name, value, sentence)
         fairseq.config_from_args({"arch": arch, name: value})
 
 
-@pytest.mark.parametrize("side", ["encoder", "decoder"])
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"{}__positions": False}, "model.{}.positions is False, but fairseq's fconv always adds positions"),
+        ({"encoder__positions": False}, "model.encoder.positions is False, but fairseq's fconv always adds positions"),
         (
-            {"{}__convolution": {"kind": "separable"}},
-            "model.{}.convolution.kind is 'separable', but fairseq's fconv supports dense convolutions only",
+            {"decoder__convolution": {"kind": "separable"}},
+            "model.decoder.convolution.kind is 'separable', but fairseq's fconv supports dense convolutions only",
         ),
-        ({"{}": {"kind": "slicenet"}}, "model.{}.kind is 'slicenet', but only models of kind 'conv' can be exported"),
+        ({"encoder": {"kind": "slicenet"}}, "the model's encoder is of kind 'slicenet' and its decoder of kind 'conv'"),
     ],
 )
-def test_models_that_fairseq_cannot_hold_are_refused(side, change, sentence):
-    cfg = tiny.config(**{f"model__{name.format(side)}": value for name, value in change.items()}).model
-    with pytest.raises(UserError, match=sentence.format(side)):
-        fconv.args_from_config(cfg)
+def test_models_that_fairseq_cannot_hold_are_refused(change, sentence):
+    cfg = tiny.config(**{f"model__{name}": value for name, value in change.items()}).model
+    with pytest.raises(UserError, match=sentence):
+        families.family_of_model(cfg).args(cfg)
 
 
 # Parameters.
@@ -215,94 +207,36 @@ def test_older_names_and_shapes_are_the_same_parameters(name, change):
     jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
-@pytest.mark.parametrize("name", ["fconv_07_even_kernels", "fconv_09_old_version1_checkpoint"])
-def test_an_output_channel_of_zeros_stays_zero_where_weight_norm_was_removed(name):
-    """Its kernel has no direction, so one is chosen: a length of zero times any direction."""
-    _, args, tensors = examples.case(name)
-    cfg = fairseq.config_from_args(args)
-    whole = weight_norm.merge(fairseq.params_from_state_dict(cfg, tensors))
-    removed = {k: v for k, v in tensors.items() if "weight_" not in k}
-    for key, value in fairseq.state_dict(whole).items():
-        removed[key] = np.array(value)
-    removed["encoder.fc1.weight"][3] = 0
-    removed["decoder.convolutions.0.weight"][..., 3] = 0
-    params = fconv.as_version_2(fairseq.params_from_state_dict(cfg, removed))
-    fconv.check_directions(params)
-    found = fairseq.state_dict(weight_norm.merge(params))
-    assert not np.any(found["encoder.fc1.weight"][3])
-    assert not np.any(found["decoder.convolutions.0.weight"][..., 3])
-    for key, value in found.items():
-        np.testing.assert_allclose(value, removed[key], rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.parametrize("value", [0.0, 1e-30, 1e30], ids=["zero", "underflow", "overflow"])
-def test_a_direction_without_norm_is_named(value):
-    """fairseq itself computes NaN with it."""
-    args, tensors = case(CONV[3])
-    name = "decoder.convolutions.0.weight_v"
-    tensors[name] = tensors[name].copy()
-    tensors[name][:, :, 5] = value
-    params = fairseq.params_from_state_dict(fairseq.config_from_args(args), tensors)
-    with pytest.raises(UserError, match=rf"{name} has a norm of (0|inf) in channel 5 \(channels affected: 1\); weight"):
-        fconv.check_directions(params)
-
-
-def without(*names):
-    return lambda tensors: {name: value for name, value in tensors.items() if name not in names}
-
-
-def plus(**more):
-    return lambda tensors: tensors | {name.replace("__", "."): make(tensors) for name, make in more.items()}
-
-
 @pytest.mark.parametrize(
     ("name", "change", "sentence"),
     [
-        (CONV[3], without("encoder.fc1.bias"), "encoder.fc1.bias is missing"),
-        (CONV[3], without("decoder.embed_tokens.weight"), "decoder.embed_tokens.weight is missing"),
-        (CONV[3], plus(decoder__fc2__bias=lambda t: t["decoder.fc2.bias"][:3]), r"fc2.bias has shape \(3,\), expected"),
-        (CONV[3], plus(decoder__fc2__bias=lambda t: t["decoder.fc2.bias"].astype(int)), "fc2.bias contains integers"),
-        (CONV[3], lambda t: {"w": t["decoder.fc2.bias"]}, r"encoder.embed_tokens.weight is missing; .*; and \d+ more"),
-        (DYNAMIC, plus(decoder__embed_out=lambda _: np.zeros(1)), "decoder.embed_out has no counterpart in the model"),
+        (CONV[3], lambda t: t.pop("encoder.fc1.bias"), "encoder.fc1.bias is missing"),
+        (CONV[3], lambda t: t.pop("decoder.embed_tokens.weight"), "decoder.embed_tokens.weight is missing"),
+        (CONV[3], lambda t: t.update({"decoder.fc2.bias": np.ones(3)}), r"fc2.bias has shape \(3,\), expected"),
+        (CONV[3], lambda t: t.clear(), r"encoder.embed_tokens.weight is missing; .*; and \d+ more"),
+        (DYNAMIC, lambda t: t.update(x=np.zeros(1)), "x has no counterpart in the model"),
         (
             DYNAMIC,
-            lambda t: t | {"encoder.layers.0.layer_norms.1.bias": t["encoder.layers.0.layer_norm2.bias"] + 1},
-            "encoder.layers.0.layer_norms.1.bias has no counterpart",
-        ),
-        (
-            DYNAMIC,
-            lambda t: t | {"encoder.layers.0.conv.weight_linear.weight": np.zeros((12, 23), np.float32)},
+            lambda t: t.update({"encoder.layers.0.conv.weight_linear.weight": np.zeros((12, 23), np.float32)}),
             r"encoder.layers.0.conv.weight_linear.weight has shape \(12, 23\), expected \(12, 24\)",
         ),
         (
             LIGHT,
-            lambda t: t | {"decoder.output_projection.weight": t["decoder.embed_tokens.weight"] + 1},
+            lambda t: t.update({"decoder.output_projection.weight": t["decoder.embed_tokens.weight"] + 1}),
             "decoder.output_projection.weight differs from decoder.embed_tokens.weight, but",
         ),
         (
             "shared",
-            lambda t: t | {"encoder.embed_tokens.weight": t["encoder.embed_tokens.weight"] + 1},
+            lambda t: t.update({"encoder.embed_tokens.weight": t["encoder.embed_tokens.weight"] + 1}),
             "encoder.embed_tokens.weight differs from decoder.embed_tokens.weight, but",
         ),
     ],
 )
 def test_tensors_that_do_not_fit_are_named(name, change, sentence):
     args, tensors = case(name)
+    change(tensors)
     with pytest.raises(UserError, match=f"^the checkpoint does not match the configuration: .*{sentence}"):
-        fairseq.params_from_state_dict(fairseq.config_from_args(args), change(tensors))
-
-
-def test_a_model_of_two_kinds_has_no_checkpoint():
-    args, tensors = case(LIGHT)
-    cfg = ModelConfig(encoder=fairseq.config_from_args(args).encoder)
-    with pytest.raises(UserError, match=r"^the model's encoder is of kind 'light' and its decoder of kind 'conv'; no"):
-        fairseq.params_from_state_dict(cfg, tensors)
-
-
-def test_an_unknown_name_is_a_mistake_of_the_developer():
-    with pytest.raises(ValueError, match="fairseq has no such parameter"):
-        fairseq.fairseq_name("decoder/somewhere/w/v")
-    assert fairseq.fairseq_name("decoder/blocks/2/attention/query/w/g") == "decoder.attention.2.in_projection.weight_g"
+        fairseq.params_from_state_dict(fairseq.config_from_args(args), tensors)
 
 
 @pytest.mark.parametrize(
@@ -310,11 +244,10 @@ def test_an_unknown_name_is_a_mistake_of_the_developer():
     [
         (
             lambda b: b[1:],
-            r"buffers do not match its parameters \(51 buffers for 52 parameters\), as after training in",
+            "its 51 momentum buffers do not match its 52 parameters, as after training in half precision",
         ),
-        (lambda b: [b[0][:2], *b[1:]], r".*encoder.embed_tokens.weight has shape \(2, 16\), expected \("),
-        (lambda b: [b[0] + np.inf, *b[1:]], "the momentum of encoder.embed_tokens.weight, .* is not finite; use --nom"),
-        (lambda b: [b[0] + 1e37, *b[1:]], "divided by its learning rate of 0.01, is not finite; use --nomomentum"),
+        (lambda b: [b[0][:2], *b[1:]], "its 52 momentum buffers do not match its 52 parameters, as after training"),
+        (lambda b: [b[0] + 1e37, *b[1:]], "divided by the learning rate of 0.01, is not finite; use --nomomentum"),
     ],
 )
 def test_momentum_that_does_not_fit_is_refused(change, sentence):
