@@ -187,14 +187,13 @@ def test_a_checkpoint_of_fairseq_is_imported_and_plans_are_written(store, variab
     text.mkdir()
     _, args, tensors = examples.case()
     examples.save(text, examples.content(tensors, args))
-    upload(text, store.address("fairseq"))
     config = tiny.config_file(tmp_path, training__max_steps=1)
     stores.write(store.address("plan.py"), config.read_bytes())
-    for folder, given, cfg in ((tmp_path, text, config), (store.address(""), store.address("fairseq"), "")):
+    for folder, cfg in ((tmp_path, config), (store.address(""), "")):
         base = str(folder).rstrip("/")
         cfg = cfg or store.address("plan.py")
         for command in (
-            ["import", f"--checkpoint={given}/checkpoint.pt", f"--dicts={given}", f"--workdir={base}/imported"],
+            ["import", f"--checkpoint={text}/checkpoint.pt", f"--dicts={text}", f"--workdir={base}/imported"],
             ["scale", "plan", f"--config={cfg}", "--topology=cpu:2", "--lengths=8", f"--json={base}/plan.json"],
         ):
             done = run("-c", CONVS2S, *command)
