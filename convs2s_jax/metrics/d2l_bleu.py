@@ -11,8 +11,6 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from convs2s_jax.metrics.record import Metric, Score
-
 
 def sentence(hypothesis: Sequence[str], reference: Sequence[str], k: int = 4) -> float:
     """Return the BLEU of one hypothesis, from 0 to 1.
@@ -33,16 +31,5 @@ def sentence(hypothesis: Sequence[str], reference: Sequence[str], k: int = 4) ->
     return score
 
 
-def corpus(hypotheses: Sequence[str], references: Sequence[Sequence[str]], _tokenize: str) -> list[Score]:
-    """Return the mean over all sentences in percent, with words split at white space, k = 4, and the best reference."""
-    total = 0.0
-    for hypothesis, *given in zip(hypotheses, *references, strict=True):
-        total += max(sentence(hypothesis.split(), reference.split()) for reference in given)
-    return [Score("d2l_bleu", "d2l BLEU", 100 * total / len(hypotheses), "mean of sentences, tok:none, k:4")]
-
-
 def _ngrams(words: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
     return Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
-
-
-METRIC = Metric(("d2l_bleu",), corpus)

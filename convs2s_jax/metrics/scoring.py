@@ -1,21 +1,145 @@
-"""Score translations: the table of metrics, and a function that computes several of them."""
+"""Score translations: the metrics, and a function that computes several of them.
 
-from collections.abc import Mapping, Sequence
+BLEU (Papineni et al. 2002), chrF (Popović 2015) and TER (Snover et al. 2006) are those of sacreBLEU and come with its
+signatures, so they are comparable with published scores. With several references, BLEU clips an n-gram's count at its
+largest count in any of them and uses the closest reference length. chrF uses the best reference of each sentence. TER
+uses the fewest edits to any reference and the mean reference length. ROUGE (Lin 2004) is that of the rouge-score
+package of Google Research. Libraries are imported to compute a score only, so that decoding starts without them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib import metadata
 from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from convs2s_jax.core.config import check
-from convs2s_jax.core.errors import UserError, did_you_mean
-from convs2s_jax.metrics import d2l_bleu, exact, rouge, sacre
-from convs2s_jax.metrics.record import Metric, Score
+from convs2s_jax.core.errors import UserError, counted, did_you_mean
+from convs2s_jax.metrics import d2l_bleu
+
+TOKENIZERS = ("13a", "char", "intl", "none", "zh", "ja-mecab", "ko-mecab")
+"""sacreBLEU's tokenisers that need no download."""
+PACKAGES = {"ja-mecab": "sacrebleu[ja]", "ko-mecab": "sacrebleu[ko]"}
+"""Packages that some tokenisers need."""
+_ROUGE = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
+
+
+class Score(NamedTuple):
+    """One score of a corpus.
+
+    Attributes:
+      key: name in metrics.jsonl.
+      title: name in reports.
+      value: between 0 and 100; an error rate may be higher.
+      note: how it was computed.
+    """
+
+    key: str
+    title: str
+    value: float
+    note: str
+
+
+class Metric(NamedTuple):
+    """A way to compare hypotheses with references.
+
+    Attributes:
+      keys: keys of its scores.
+      score: (hypotheses, references, tokenize) -> scores. `references` contains one or more lists, each with a text for
+        every hypothesis. `tokenize` is BLEU's tokeniser; other metrics ignore it.
+      check: (tokenize) raises UserError if the metric cannot be computed, for example because a package is missing.
+      less_is_better: whether its scores are error rates.
+    """
+
+    keys: tuple[str, ...]
+    score: Callable[[Sequence[str], Sequence[Sequence[str]], str], list[Score]]
+    check: Callable[[str], object] = lambda _: None
+    less_is_better: bool = False
+
+
+def _by_sacrebleu(
+    name: str, title: str, hypotheses: Sequence[str], references: Sequence[Sequence[str]], tokenize: str
+) -> list[Score]:
+    """BLEU over the words of the tokeniser, chrF2 of the text without tokenisation, or TER of words in lower case."""
+    metric = _sacrebleu(name, tokenize)
+    value = metric.corpus_score(hypotheses, references).score
+    return [Score(name.lower(), title, value, str(metric.get_signature()))]
+
+
+def _sacrebleu(name: str, tokenize: str) -> Any:
+    """A metric of sacreBLEU. Raises UserError if the tokeniser's package is missing."""
+    from sacrebleu import metrics
+
+    if name != "BLEU":
+        return getattr(metrics, name)()
+    try:
+        return metrics.BLEU(tokenize=tokenize, force=True)  # no warning of its own about tokenised text: see `hint`
+    except (ImportError, RuntimeError) as error:
+        if tokenize not in PACKAGES:
+            raise
+        raise UserError(
+            f"bleu_tokenize is '{tokenize}', which needs another package: pip install '{PACKAGES[tokenize]}'"
+        ) from error
+
+
+def _check_tokenizer(tokenize: str) -> None:
+    """Raise UserError for an unknown tokeniser, or one whose package is missing. Most need none."""
+    check(tokenize in TOKENIZERS, f"bleu_tokenize is '{tokenize}'{did_you_mean(tokenize, TOKENIZERS)}")
+    if tokenize in PACKAGES:
+        _sacrebleu("BLEU", tokenize)
+
+
+def _exact(hypotheses: Sequence[str], references: Sequence[Sequence[str]], _tokenize: str) -> list[Score]:
+    """The percentage of hypotheses that equal a reference, as in SCAN (Lake and Baroni 2018).
+
+    Leading, trailing and repeated spaces (U+0020) are ignored. No vocabulary keeps them, so no hypothesis could equal a
+    reference that has them.
+    """
+    words = ([[word for word in text.split(" ") if word] for text in texts] for texts in (hypotheses, *references))
+    hits = sum(hypothesis in given for hypothesis, *given in zip(*words, strict=True))
+    count = len(hypotheses)
+    return [Score("exact_match", "exact match", 100 * hits / count, f"% of {counted(count, 'sentence')}")]
+
+
+def _rouge(hypotheses: Sequence[str], references: Sequence[Sequence[str]], _tokenize: str) -> list[Score]:
+    """F1 of ROUGE-1, ROUGE-2 and ROUGE-L, averaged over all sentences.
+
+    Words are lowercased, stemmed with the Porter stemmer and consist of Latin letters and digits, so the metric is for
+    English. With several references, the best F1 counts for each sentence and kind (the package's `score_multi`).
+    """
+    scorer, count = _rouge_scorer(), len(hypotheses)
+    totals = dict.fromkeys(_ROUGE, 0.0)
+    for hypothesis, *given in zip(hypotheses, *references, strict=True):
+        for kind, score in scorer.score_multi(given, hypothesis).items():
+            totals[kind] += score.fmeasure
+    note = f"F1, stemmed, best of {len(references)}|rouge-score {metadata.version('rouge-score')}"
+    return [Score(kind.lower(), title, 100 * totals[kind] / count, note) for kind, title in _ROUGE.items()]
+
+
+def _rouge_scorer(_tokenize: str = "") -> Any:
+    try:
+        from rouge_score import rouge_scorer
+    except ImportError as error:
+        raise UserError("the metric 'rouge' needs another package: pip install rouge-score") from error
+    return rouge_scorer.RougeScorer(list(_ROUGE), use_stemmer=True)
+
+
+def _d2l_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], _tokenize: str) -> list[Score]:
+    """The mean of `d2l_bleu.sentence` in percent, with words split at white space, k = 4, and the best reference."""
+    total = 0.0
+    for hypothesis, *given in zip(hypotheses, *references, strict=True):
+        total += max(d2l_bleu.sentence(hypothesis.split(), reference.split()) for reference in given)
+    return [Score("d2l_bleu", "d2l BLEU", 100 * total / len(hypotheses), "mean of sentences, tok:none, k:4")]
+
 
 METRICS: Mapping[str, Metric] = MappingProxyType(
     {
-        "bleu": sacre.BLEU_METRIC,
-        "chrf": sacre.CHRF_METRIC,
-        "ter": sacre.TER_METRIC,
-        "exact": exact.METRIC,
-        "rouge": rouge.METRIC,
-        "d2l_bleu": d2l_bleu.METRIC,
+        "bleu": Metric(("bleu",), partial(_by_sacrebleu, "BLEU", "BLEU"), _check_tokenizer),
+        "chrf": Metric(("chrf",), partial(_by_sacrebleu, "CHRF", "chrF2")),
+        "ter": Metric(("ter",), partial(_by_sacrebleu, "TER", "TER"), less_is_better=True),
+        "exact": Metric(("exact_match",), _exact),
+        "rouge": Metric(tuple(map(str.lower, _ROUGE)), _rouge, _rouge_scorer),
+        "d2l_bleu": Metric(("d2l_bleu",), _d2l_bleu),
     }
 )
 DEFAULT = ("bleu", "chrf", "exact")
@@ -34,7 +158,7 @@ def score(
       hypotheses: detokenised sentences, without line ends.
       references: one or more lists, each with a text for every hypothesis.
       metrics: names from `METRICS`.
-      bleu_tokenize: BLEU's tokeniser, one of `sacre.TOKENIZERS`.
+      bleu_tokenize: BLEU's tokeniser, one of `TOKENIZERS`.
 
     Returns:
       Scores by key, in the order of `metrics`.
@@ -44,13 +168,15 @@ def score(
         lines.
     """
     check_metrics(metrics, bleu_tokenize)
-    check(len(references) > 0, "there are no references: expected one or more lists with a text for every hypothesis")
+    check(
+        len(hypotheses) > 0 and len(references) > 0,
+        "there are no sentences to score: hypotheses and references need at least one line",
+    )
     for lines in references:
         check(
             len(hypotheses) == len(lines),
             f"there are {len(hypotheses)} hypotheses for {len(lines)} references: their numbers must be equal",
         )
-    check(len(hypotheses) > 0, "there are no sentences to score: hypotheses and references need at least one line")
     found = (s for name in metrics for s in METRICS[name].score(hypotheses, references, bleu_tokenize))
     return {s.key: s for s in found}
 
@@ -75,8 +201,7 @@ def hint(references: Sequence[str], *, metrics: Sequence[str], bleu_tokenize: st
 def check_metrics(metrics: Sequence[str], bleu_tokenize: str) -> None:
     """Raise UserError before training if one of the metrics cannot be computed."""
     for name in metrics:
-        if name not in METRICS:
-            raise UserError(f"metrics contains '{name}'{did_you_mean(name, METRICS)}")
+        check(name in METRICS, f"metrics contains '{name}'{did_you_mean(name, METRICS)}")
         METRICS[name].check(bleu_tokenize)
 
 
