@@ -66,9 +66,9 @@ test: lint floors
 	$(MAKE) --no-print-directory -j 2 types $(WITH_TORCH)
 	$(BIN)/python -m pytest -m "not drill" -n 2 --dist worksteal --durations=25
 
-# Long-running tests: faults at random moments, many processes, whole runs. The table is written to build/drills.md.
+# Long-running tests: faults at random moments, many processes, whole runs.
 drills: $(FOR_DRILLS)
-	$(BIN)/python -m pytest -m drill -n 2 --dist loadfile -p tests.drills --drill-report=build/drills.md
+	$(BIN)/python -m pytest -m drill -n 2 --dist loadfile --durations=25
 
 # Install Debian's Chromium and its driver for tests of web pages, which are skipped otherwise.
 browser: $(FOR_TESTS)

@@ -1,49 +1,95 @@
-"""Blocks of code of the documentation, and how its commands are run as they stand with less of everything."""
+"""Blocks of code of the documentation, and how commands of the tutorials are run with less of everything."""
 
 import os
 import re
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from types import MappingProxyType
 
-from tests import shorter
 from tests.processes import environment, free_port
 from tests.tiny import ROOT
 
 PAGES = tuple(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "launch/README.md"))
 PAGES += (ROOT / "benchmarks" / "peer.md", *sorted((ROOT / "docs").rglob("*.md")))
 FENCE = re.compile(r"^```([\w-]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-CONFIG = re.compile(r"--config=(?:configs/)?(\w+)(?:\.py)?(?=\s)")
-LIMIT = 1200
-"""Seconds that a page's commands may take on a busy machine."""
 COMMANDS = ("", "sh")
 """Languages of blocks that hold commands; what they print is marked as text."""
 OTHERS = ("text", "python", "json", "math")
+LIMIT = 1200
+"""Seconds that a page's commands may take on a busy machine."""
+CLUSTERS = (
+    "launch/xpk.sh",
+    "jobset.sh tpu create",
+    "jobset.sh tpu log",
+    "kubectl",
+    "gcloud",
+    "srun",
+    "sbatch",
+    "ssh node",
+)
+NOT_RUN = (*CLUSTERS, "pip install", "=gs://", "docker", "--topology=v5e")
+"""Parts of commands that need a cluster, a network, a bucket or the compiler of TPUs."""
+
+SMALL = {"[(128, 3)] * 4": "[(16, 3)]", "[(128, 3)] * 3": "[(16, 3)]", '"embedding_dim": 128': '"embedding_dim": 16'}
+BRIEF = {'"training": {': '"search": {"beam_size": 1, "max_length_a": 0.0, "max_length_b": 8},\n        "training": {'}
+"""Models that have learned nothing yet translate without an end."""
+TINY = " --config.model.embedding_dim=16" + "".join(
+    f" --config.model.{side}.layers='[(16, 3)]'" for side in ("encoder", "decoder")
+)
+
+SHORTER: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "docs/tutorial.md": {
+            "train=30_000, valid=500, test=500": "train=2_000, valid=50, test=50",
+            "src_size=1500": "src_size=300",
+            "tgt_size=1500": "tgt_size=300",
+            "max_epochs=2": f"max_epochs=2 --config.data.batch.shapes=2{TINY}",
+            "max_epochs=4": f"max_epochs=3 --config.data.batch.shapes=2{TINY}",
+            "convs2s serve": "convs2s serve --beam_size=1 --max_tokens=16 --batch_size=8",
+            "--max_tokens=32": "--max_tokens=16 --beam_size=1",
+        },
+        "docs/how-to/classifier.md": {
+            "train=6_000": "train=1_000",
+            "max_epochs=5": "max_epochs=2 --config.data.batch.shapes=2",
+        },
+        "docs/how-to/big-corpus.md": {
+            "train=60_000, valid=500, test=500": "train=4_000, valid=20, test=20",
+            **BRIEF,
+            "30_000": "2_000",
+            '"src_size": 2000, "tgt_size": 2000': '"src_size": 300, "tgt_size": 300',
+            '"shapes": 8': '"shapes": 2',
+            '"max_steps": 200': '"max_steps": 6',
+            '"validate_every": 100': '"validate_every": 3',
+            "max_steps=250": "max_steps=8",
+            "max_steps=50": "max_steps=3",
+            **SMALL,
+        },
+        "docs/how-to/back-translation.md": {
+            "train=15_000, valid=500, test=500": "train=600, valid=20, test=20",
+            **BRIEF,
+            "[:3000]": "[:500]",
+            "[3000:]": "[500:]",
+            '"src_size": 1000, "tgt_size": 1000': '"src_size": 200, "tgt_size": 200',
+            '"shapes": 6': '"shapes": 2',
+            '"max_steps": 300': '"max_steps": 5',
+            **SMALL,
+        },
+        "docs/how-to/pod.md": {
+            "--config=cldr_en_de": "--config=cldr_en_de --config.data.vocabulary.src_size=300"
+            f" --config.data.vocabulary.tgt_size=300 --config.data.batch.shapes=2{TINY}",
+            "train=4000": "train=1000 --config.data.cldr.valid=50 --config.data.cldr.test=50",
+            "max_steps=20": "max_steps=4",
+        },
+    }
+)
+"""What is run with less of everything, to take minutes: page -> text of its blocks -> what replaces it."""
 
 
-class Block(NamedTuple):
-    """A block of code.
-
-    Attributes:
-      language: what follows its fence, or "".
-      text: its lines.
-    """
-
-    language: str
-    text: str
-
-
-def blocks(page: Path) -> list[Block]:
-    """All fenced blocks of a page, in order."""
-    return [Block(*found) for found in FENCE.findall(page.read_text(encoding="utf-8"))]
-
-
-def commands(page: Path) -> list[str]:
-    """The commands of a page, in order; each ends with its line end."""
-    return [one for block in blocks(page) if block.language in COMMANDS for one in statements(block.text)]
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """(language, text) of all fenced blocks of a page, in order."""
+    return FENCE.findall(page.read_text(encoding="utf-8"))
 
 
 def statements(text: str) -> Iterator[str]:
@@ -62,91 +108,34 @@ def statements(text: str) -> Iterator[str]:
         raise ValueError(f"a command has no end: {whole}")
 
 
-def reason(command: str) -> str | None:
-    """Why a command is not run; None for one that is."""
-    return next((why for part, why in shorter.NOT_RUN.items() if part in command), None)
-
-
-def script(page: Path) -> str:
-    """The commands of a page that are run, as one shell script."""
-    return "".join(one for one in commands(page) if reason(one) is None)
-
-
-def name_of(page: Path) -> str:
-    """A page as the tables name it."""
-    return str(page.relative_to(ROOT))
-
-
-def with_commands() -> list[str]:
-    """Names of the pages of which something is run."""
-    return [name_of(page) for page in PAGES if script(page).strip()]
-
-
-def shortened(page: Path) -> str:
-    """A page's script with less of everything.
+def shortened(name: str) -> str:
+    """The commands of a page that are run, as one shell script with less of everything.
 
     Raises:
       ValueError: the page has changed, so that something would not be shortened.
     """
-    text = script(page)
-    for long, short in shorter.SHORTER.get(name_of(page), {}).items():
-        if long not in text:
-            raise ValueError(f"{page} has no '{long}' any more: SHORTER of tests/shorter.py makes it '{short}'")
-        text = text.replace(long, short)
-    if name_of(page) in shorter.FROM_NOTHING:
-        return text
-    text = re.sub(r"^(?=python decode\.py)", "< lines.en ", text, flags=re.MULTILINE)  # what is typed into it
-    return with_less(text)
+    commands = [one for language, text in blocks(ROOT / name) if language in COMMANDS for one in statements(text)]
+    script = "".join(one for one in commands if not any(part in one for part in NOT_RUN))
+    for long, short in SHORTER[name].items():
+        if long not in script:
+            raise ValueError(f"{name} has no '{long}' any more, which SHORTER of tests/pages.py makes '{short}'")
+        script = script.replace(long, short)
+    return script
 
 
-def with_less(text: str) -> str:
-    """A script in which each configuration is followed by what makes its run small.
-
-    Raises:
-      ValueError: it is not known how this configuration's run is made small.
-    """
-    for name in CONFIG.findall(text):
-        if name not in shorter.LESS:
-            raise ValueError(f"--config={name}: give it a line in LESS of tests/shorter.py")
-    return CONFIG.sub(lambda found: found[0] + shorter.LESS[found[1]], text)
-
-
-def run(page: Path, folder: Path, prepared: Path) -> subprocess.CompletedProcess:
-    """Run a page's script in an empty folder, with less of everything; what it started ends with it.
-
-    Args:
-      page: whose commands are run, all but those of `shorter.NOT_RUN`.
-      folder: where; gets a copy of `prepared` unless the page is one of `shorter.FROM_NOTHING`.
-      prepared: what `prepare` has made.
-    """
-    text = shortened(page)
+def run(name: str, folder: Path) -> subprocess.CompletedProcess:
+    """Run a page's commands in an empty folder on this checkout's package; what they started ends with them."""
+    text = shortened(name)
     for port in ("8080", "12355"):
         text = text.replace(port, str(free_port()))
-    if name_of(page) not in shorter.FROM_NOTHING:
-        shutil.copytree(prepared, folder, symlinks=True, dirs_exist_ok=True)
-        text = f"{shorter.BEFORE.get(name_of(page), '')}\n{text}"
-    return shell(text, folder, shorter.DEVICES.get(name_of(page)))
-
-
-def prepare(folder: Path) -> None:
-    """What pages of the reference take for granted: a run of `make demo`, small, and files of text."""
-    done = shell(with_less(shorter.PREPARED), folder)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def shell(text: str, folder: Path, devices: int | None = None) -> subprocess.CompletedProcess:
-    """Run a script in a folder on this checkout's package."""
-    for name in ("launch", "configs", "benchmarks", "train.py", "decode.py"):
-        if not (folder / name).is_symlink():
-            (folder / name).symlink_to(ROOT / name)
-    head = "set -eo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT\n"
-    known = environment(devices or 1)
-    if devices is None:  # a command may ask for virtual devices itself
-        known["XLA_FLAGS"] = re.sub(r"--xla_force_host_platform_device_count=\d+", "", known["XLA_FLAGS"])
+    for link in ("launch", "configs", "benchmarks", "train.py", "decode.py"):
+        (folder / link).symlink_to(ROOT / link)
+    known = environment(1)
+    known["XLA_FLAGS"] = re.sub(r"--xla_force_host_platform_device_count=\d+", "", known["XLA_FLAGS"])
     path = f"{Path(sys.executable).parent}{os.pathsep}{known['PATH']}"
     known |= {"PYTHONPATH": str(ROOT), "PATH": path, "JAX_PLATFORMS": "cpu", "XDG_CACHE_HOME": str(folder / "cache")}
     return subprocess.run(
-        ["bash", "-xc", head + text],
+        ["bash", "-xc", f"set -eo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT\n{text}"],
         cwd=folder,
         env=known,
         stdin=subprocess.DEVNULL,
@@ -155,7 +144,3 @@ def shell(text: str, folder: Path, devices: int | None = None) -> subprocess.Com
         timeout=LIMIT,
         check=False,
     )
-
-
-if __name__ == "__main__":
-    print((shortened if "--shortened" in sys.argv else script)(ROOT / sys.argv[1]), end="")  # noqa: T201

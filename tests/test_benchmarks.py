@@ -4,13 +4,10 @@ import argparse
 import gzip
 import hashlib
 import importlib
-import itertools
 import json
 import subprocess
 import sys
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from tests import tiny
@@ -76,26 +73,6 @@ def test_a_seed_that_has_its_scores_is_not_trained_again(script, tmp_path, monke
     assert family.mean(first[:1], "bleu") == "39.00"
 
 
-def other_program(code):
-    return subprocess.Popen(
-        [sys.executable, "-u", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
-    )
-
-
-def test_the_other_programs_messages_are_no_answers(script):
-    code = "import sys; print('warning: 3 {'); print('{\"rate\": 2.5}'); [print('{\"rate\": 3}') for _ in sys.stdin]"
-    with other_program(code) as other:
-        assert script("peer").answer(other) == {"rate": 2.5}
-        print("again", file=other.stdin, flush=True)
-        other.stdin.close()
-        assert script("peer").answer(other) == {"rate": 3}
-
-
-def test_the_other_programs_end_is_told(script):
-    with other_program("print('no module')") as other, pytest.raises(SystemExit, match="ended without an answer"):
-        script("peer").answer(other)
-
-
 @pytest.mark.drill
 def test_the_accelerators_call_measures_every_part(tmp_path):
     command = [sys.executable, str(FOLDER / "accelerator.py"), "--small", "--minutes=1"]
@@ -120,41 +97,3 @@ def test_the_accelerators_call_is_refused_without_one(script, monkeypatch, capsy
         script("accelerator").main()
     assert ended.value.code == 2
     assert "JAX sees no accelerator" in capsys.readouterr().err
-
-
-def test_steps_of_rows_that_shrink_and_that_take_new_sentences(script):
-    """Counted by hand: 4 rows; after 1 step two sentences are done, after 2 a third, after 5 the last."""
-    refill, steps = script("refill"), np.asarray([1, 1, 2, 5, 3])
-    assert refill.shrinking(steps, (4,)) == 4 * 5 + 4 * 3
-    assert refill.shrinking(steps, (4, 2, 1)) == (4 + 2 + 1 + 1 + 1) + (1 + 1 + 1)
-    assert refill.refilled(steps, 2, every=1) == 2 * (1 + 2 + 3)  # 1 and 1; 2 and 5; 3 and what is left of 5, 3
-    assert refill.refilled(steps, 2, every=4) == 2 * (4 + 4 + 3)  # 1 and 1; 2 and 5; 1 and 3
-
-
-def test_products_of_integers_are_exact_and_all_types_get_a_rate(script, monkeypatch, capsys):
-    int8 = script("int8")
-    rng = np.random.default_rng(0)
-    x, w = (rng.integers(-128, 128, shape).astype(np.int8) for shape in ((3, 200), (200, 5)))
-    np.testing.assert_array_equal(int8.integers(x, w), x.astype(np.int64) @ w)
-    monkeypatch.setattr(int8, "SHAPES", ((4, 8, 16),))
-    flops, tick = 2 * 4 * 8 * 16, 2**-30
-    monkeypatch.setattr(int8, "LEAST_FLOPS", 3 * flops)  # so three products are a turn, which takes one tick
-    monkeypatch.setattr(int8, "time", SimpleNamespace(perf_counter=itertools.count(step=tick).__next__))
-    monkeypatch.setattr(sys, "argv", ["int8.py", "--turns=1"])
-    int8.main()
-    cells = capsys.readouterr().out.splitlines()[-1].split("|")
-    assert cells[1].strip() == "4, 8, 16"
-    assert [int(cell) for cell in cells[2:5]] == [round(3 * flops / tick / 1e9)] * 3
-
-
-def test_fairseq_is_adapted_by_factories_and_names(script):
-    adapted = script("peer_adapt").adapted
-    record = "class Whole:\n    part: PartConfig = PartConfig()\n    other: PartConfig = field(default=PartConfig())\n"
-    factories = "class Whole:\n    part: PartConfig = field(default_factory=PartConfig)\n"
-    factories += "    other: PartConfig = field(default_factory=PartConfig)\n"
-    assert adapted(record) == factories == adapted(factories)
-    assert adapted("np.int, np.int64, np.float('inf')") == "int, np.int64, float('inf')"
-    assert adapted("    count: int = len()\n") == "    count: int = len()\n"
-    default = "        v = FairseqConfig.__dataclass_fields__[k].default\n"
-    assert "v.default_factory()" in adapted(default)
-    assert adapted(adapted(default)) == adapted(default)

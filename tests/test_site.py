@@ -1,13 +1,9 @@
 """The site of the documentation: what is laid out for it, and (as a drill) what is built and what its search finds."""
 
-import functools
-import http.server
 import importlib
 import itertools
-import shutil
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -50,12 +46,6 @@ def test_links_of_a_code_host_become_links_of_the_site(module, page, link, place
     assert files == ({link.removeprefix("../")} if link.endswith(".py") else set())
 
 
-def test_a_page_that_prose_only_names_becomes_a_link(module):
-    stage = pytest.importorskip("griffe") and module("stage")
-    text, _ = stage.turned("* `f`: see (docs/data.md), [docs/x](y.md).\n", "docs/how-to/pod.md")
-    assert text == "* `f`: see ([docs/data.md](../data.md)), [docs/x](y.md).\n"
-
-
 def test_each_equation_names_code_that_exists(module):
     equations = module("equations")
     text = (ROOT / "docs" / "paper-map.md").read_text(encoding="utf-8")
@@ -92,15 +82,6 @@ def test_links_that_lead_nowhere_and_what_is_loaded_from_elsewhere_are_found(mod
     ]
 
 
-def test_addresses_of_other_sites_are_well_formed(module):
-    external = module("external")
-    found = external.addresses()
-    assert "https://arxiv.org/abs/1705.03122" in found
-    assert [address for address in found if external.malformed(address)] == []
-    assert external.malformed("https://arxiv")
-    assert external.malformed("ftp://arxiv.org")
-
-
 @pytest.fixture(scope="session")
 def built(tmp_path_factory):
     """The site, built as `make docs` does."""
@@ -120,23 +101,6 @@ def built(tmp_path_factory):
     return folder / "site"
 
 
-@pytest.fixture
-def served(built):
-    """The address of the built site."""
-    handler = functools.partial(Quiet, directory=str(built))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-
-
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    """Serves files and logs nothing."""
-
-    def log_message(self, *_):
-        """Nothing."""
-
-
 @pytest.mark.drill
 def test_the_site_builds_without_a_warning_and_every_link_in_it_leads_somewhere(built):
     front = (built / "index.html").read_text()
@@ -147,32 +111,3 @@ def test_the_site_builds_without_a_warning_and_every_link_in_it_leads_somewhere(
     assert page.count('<math xmlns="http://www.w3.org/1998/Math/MathML" display="block"') >= code
     assert page.count("equation-and-code") == code
     assert 'href="reference/functions-of-the-paper-map.html#convs2s_jax.nn.convolution.glu"' in page
-
-
-@pytest.mark.drill
-def test_the_built_site_shows_without_a_network_and_its_search_finds_a_flag(built, served, tmp_path):
-    """In a real browser, from the disk: light, dark and as wide as a phone. The search is tried from a server."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="`make browser` installs what this needs")
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("`make browser` installs Chromium, which this needs")
-    told, asked = [], []
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        for scheme, width in (("light", 1440), ("dark", 1440), ("light", 390)):
-            page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 900})
-            page.on("console", lambda message: told.append(message.text))
-            page.on("request", lambda request: asked.append(request.url))
-            for name in ("index", "tutorial", "paper-map", "configuration", "reference/the-model"):
-                page.goto((built / f"{name}.html").as_uri())
-                wider = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
-                assert wider <= 0, f"{name}.html is wider than a window of {width}"
-                page.screenshot(path=tmp_path / f"{name.replace('/', '-')}-{scheme}-{width}.png")
-        page.goto(f"{served}/search.html?q=coverage_penalty")  # a page from the disk cannot read what surrounds a word
-        page.wait_for_selector("#search-results li a")
-        assert "decoding.html" in " ".join(
-            a.get_attribute("href") for a in page.query_selector_all("#search-results a")
-        )
-        browser.close()
-    assert told == []
-    assert [url for url in asked if not url.startswith(("file:", "data:", served))] == []

@@ -82,13 +82,6 @@ def test_gcloud_requests_a_slice_waits_and_gives_it_back(programs):
     ]
 
 
-@pytest.mark.parametrize("state", ["FAILED", "SUSPENDED"])
-def test_a_request_that_gcloud_gives_up_is_told(programs, state):
-    programs.add("gcloud", f"[[ $* != *describe* ]] || echo {state}")
-    found = programs.call("gcloud_tpu.sh", "create", ZONE="z")
-    assert (found.returncode, found.stderr) == (1, f"the request is {state}; delete it and create it again\n")
-
-
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="this is no checkout")
 def test_gcloud_installs_the_checkout_on_all_workers(programs, tmp_path):
     """What is sent has the training and its script; what runs there unpacks and installs it."""
@@ -103,40 +96,6 @@ def test_gcloud_installs_the_checkout_on_all_workers(programs, tmp_path):
     assert ".venv/bin/python -m pip install --quiet '.[tpu]'" in command
     assert not Path(copied[5]).exists()
     assert {"train.py", "setup.cfg", "convs2s_jax/commands/train.py"} <= set((tmp_path / "sent").read_text().split())
-
-
-@pytest.mark.parametrize(("version", "made"), [("3.10", "uv"), ("3.12", "python3")])
-def test_gcloud_installs_a_newer_python_where_that_of_the_workers_is_too_old(programs, tmp_path, version, made):
-    """The stand-in runs the command on a worker whose `python3` has this version."""
-    home = tmp_path / "home"
-    worker = home / "convs2s_jax"
-    worker.mkdir(parents=True)
-    log = tmp_path / "made"
-    known = f"sys.version_info = tuple(map(int, '{version}'.split('.')))"
-    programs.add(
-        "python3",
-        f"""
-case "$*" in
-  -c*) exec {sys.executable} -c "import sys; {known}; $2" ;;
-  "-m uv venv"* | "-m venv"*)
-    echo "$*" >>{log}
-    [ ! -e .venv ] || exit 2
-    mkdir -p .venv/bin
-    printf '#!/bin/sh\necho "$*" >>{log}\n' >.venv/bin/python
-    chmod +x .venv/bin/python ;;
-  *) echo "$*" >>{log} ;;
-esac""",
-    )
-    programs.add("tar")
-    programs.add("gcloud", f'[[ $4 != ssh ]] || {{ cd {home} && bash -c "${{7#--command=}}"; }}')
-    found = programs.call("gcloud_tpu.sh", "install", ZONE="z")
-    assert found.returncode == 0, found.stderr
-    by_uv = ["-m pip install --quiet --user uv", "-m uv venv --quiet --seed --python 3.12 .venv"]
-    steps = by_uv if made == "uv" else ["-m venv .venv"]
-    assert log.read_text().splitlines() == [*steps, "-m pip install --quiet .[tpu]"]
-    again = programs.call("gcloud_tpu.sh", "install", ZONE="z")  # after a further commit
-    assert again.returncode == 0, again.stderr
-    assert log.read_text().splitlines()[len(steps) + 1 :] == ["-m pip install --quiet .[tpu]"]
 
 
 def test_gcloud_runs_logs_and_stops_on_the_workers(programs, tmp_path):
@@ -242,17 +201,6 @@ def test_a_jobset_has_the_fields_of_its_api(programs, kind, chips, tmp_path):
         assert job["completionMode"] == "Indexed"
 
 
-@pytest.mark.parametrize("kind", ["tpu", "gpu"])
-def test_names_in_a_jobset_are_quoted(programs, kind):
-    config, workdir = "it's a: b.py", "/shared/w #1: 'x'"
-    found = programs.call("jobset.sh", kind, "show", config, workdir, IMAGE="i")
-    pod = yaml.safe_load(found.stdout)["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
-    [train] = pod["containers"]
-    assert train["args"][2:4] == [f"--config={config}", f"--workdir={workdir}"]
-    known = {variable["name"]: variable.get("value") for variable in train["env"]}
-    assert known["JAX_COMPILATION_CACHE_DIR"] == f"{workdir}/cache/compiled"
-
-
 @pytest.mark.parametrize(
     ("status", "restarts", "again"), [(0, "", False), (75, "", True), (75, "100", False), (2, "", False)]
 )
@@ -273,14 +221,6 @@ def test_slurm_puts_a_job_into_the_queue_again_after_75_alone(programs, tmp_path
     told = (tmp_path / "known").read_text().splitlines()
     assert "PASS_SIGNALS=no" in told
     assert f"JAX_COMPILATION_CACHE_DIR={WORKDIR}/cache/compiled" in told
-
-
-def test_slurms_options_are_above_the_first_command_and_ask_for_a_signal_and_a_requeue():
-    lines = (LAUNCH / "slurm.sbatch").read_text().splitlines()
-    options = [line for line in lines if line.startswith("#SBATCH ")]
-    first = next(i for i, line in enumerate(lines) if line and not line.startswith("#"))
-    assert {"#SBATCH --requeue", "#SBATCH --signal=TERM@300"} <= set(options)
-    assert all(lines.index(option) < first for option in options)
 
 
 def test_the_image_has_what_it_names_and_runs_as_a_user():

@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -83,27 +82,6 @@ def test_a_signal_is_passed_on_once_and_the_end_says_that_there_is_more_to_do(pr
     process.send_signal(signal.SIGTERM)  # a training that got it twice would end without a save
     assert process.wait(30) == 75
     assert programs.calls() == [["training", "--a=b c"], ["ready"], ["signalled"]]
-
-
-def test_ctrl_c_reaches_a_training_that_handles_no_signal_yet(programs):
-    """bash would have its background commands ignore it; here it goes to the whole group, as from a terminal."""
-    programs.add("training", f'exec {sys.executable} -c "import os, time; print(os.getpid()); time.sleep(60)"')
-    known = programs.environment({"LOG": str(programs.log)})
-    command = [LAUNCH / "run.sh", "training"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(command, env=known, process_group=0, **pipes) as process:
-        assert process.stdout.readline()
-        os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(30) == 130
-
-
-def test_a_signal_within_the_start_is_passed_on_too(programs, tmp_path):
-    """It comes when the training runs, and before bash has noted its number: bash is slowed down there."""
-    slow = tmp_path / "slow"
-    slow.write_text("trap 'if [[ $BASH_COMMAND == child=*! ]]; then sleep 0.5; fi' DEBUG\n")
-    programs.add("training", WAITS.replace("echo ready", "kill -TERM $PPID; echo ready"))
-    found = programs.call("run.sh", "training", LOG=str(programs.log), BASH_ENV=str(slow))
-    assert (found.returncode, programs.calls()[-1]) == (75, ["signalled"])
 
 
 def test_where_the_scheduler_signals_the_training_nothing_is_passed_on(programs):
