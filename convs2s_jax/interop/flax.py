@@ -5,8 +5,6 @@ Parameters are the records of the pure functions, with kernels split into direct
 is the same model as an NNX module (examples/inside_flax.py).
 """
 
-from typing import Any
-
 import jax
 from flax import linen
 

@@ -31,19 +31,6 @@ _SECTIONS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Momentum:
-    """The state of fairseq's NAG.
-
-    Attributes:
-      buffers: one for each parameter, in the order of fairseq's parameters.
-      rate: the learning rate by which the buffers are scaled.
-    """
-
-    buffers: list[np.ndarray]
-    rate: float
-
-
-@dataclasses.dataclass(frozen=True)
 class Checkpoint:
     """The parts of a checkpoint file that are used.
 
@@ -55,7 +42,8 @@ class Checkpoint:
       epoch: the current epoch, from 1.
       rate: learning rate of the last update; None if unknown.
       best: best validation loss that its schedule has seen, in bits per token; infinite if there is none.
-      momentum: momentum of the optimiser; None if the file has none of NAG.
+      momentum: NAG's buffers in the order of fairseq's parameters; empty if the file has none.
+      momentum_rate: the learning rate by which they are scaled.
     """
 
     where: str
@@ -65,7 +53,8 @@ class Checkpoint:
     epoch: int
     rate: float | None
     best: float
-    momentum: Momentum | None
+    momentum: list[np.ndarray]
+    momentum_rate: float
 
 
 @contextlib.contextmanager
@@ -129,17 +118,20 @@ def parsed(content: Mapping[str, Any], where: str) -> Checkpoint:
                 raise UserError(f"model['{shown(name)[1:-1]}'] is not finite; use an earlier checkpoint")
         state, history = content.get("last_optimizer_state") or {}, (content.get("optimizer_history") or [{}])[-1]
         scheduler = history.get("lr_scheduler_state") or {}
-        groups = state.get("param_groups") or [scheduler]
-        best = scheduler.get("best")
+        group = (state.get("param_groups") or [scheduler])[0]
+        rate, best, buffers = group.get("lr"), scheduler.get("best"), state.get("state") or {}
+        order = group["params"] if history.get("optimizer_name", "FairseqNAG") == "FairseqNAG" and buffers else []
+        used = [buffers[str(i)]["momentum_buffer"] for i in order if str(i) in buffers]
         return Checkpoint(
             where=where,
             args=args,
             tensors=dict(tensors),
             updates=int(history.get("num_updates", 0)),
             epoch=_epoch(content.get("extra_state") or {}),
-            rate=float(groups[0].get("lr") or 0) or None,
+            rate=float(rate or 0) or None,
             best=float(best) if isinstance(best, int | float) and math.isfinite(best) else math.inf,
-            momentum=_momentum(state, history),
+            momentum=[np.asarray(buffer, np.float32) for buffer in used],
+            momentum_rate=float(rate or 0 if group.get("lr_old") is None else group["lr_old"]),
         )
 
 
@@ -156,16 +148,6 @@ def _args(content: Mapping[str, Any]) -> Mapping[str, Any]:
             values.setdefault(kind, name)
         result |= values
     return result
-
-
-def _momentum(state: Mapping[str, Any], history: Mapping[str, Any]) -> Momentum | None:
-    states = state.get("state")
-    if not states or history.get("optimizer_name", "FairseqNAG") != "FairseqNAG":
-        return None
-    [group] = state["param_groups"]
-    rate = group["lr"] if group.get("lr_old") is None else group["lr_old"]
-    buffers = [states[str(i)]["momentum_buffer"] for i in group["params"] if str(i) in states]
-    return Momentum([np.asarray(buffer, np.float32) for buffer in buffers], float(rate))
 
 
 def _epoch(extra: Mapping[str, Any]) -> int:

@@ -103,13 +103,13 @@ def _trace(found: Checkpoint, cfg: Config, params: Params, tell: Tell) -> Tree |
     why = ""
     if cfg.training.optimizer.kind != "nesterov" or families.family_of_model(cfg.translator) is not families.FCONV:
         why = "only the momentum of fconv models trained with NAG is carried over"
-    elif found.momentum is None:
+    elif not found.momentum:
         why = "it contains no momentum of NAG"
     elif fconv.version(found.tensors) < 2:
         why = "its weight normalisation has a different form from the one trained here"
     else:
         with located(found.where):
-            return families.trace(cfg.translator, params, found.momentum.buffers, found.momentum.rate)
+            return families.trace(cfg.translator, params, found.momentum, found.momentum_rate)
     tell(f"{found.where}: momentum starts from zero ({why})")
     return None
 

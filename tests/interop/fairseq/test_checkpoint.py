@@ -194,8 +194,7 @@ def test_one_flipped_bit_or_a_cut_is_refused_or_changes_nothing(torch, good, tmp
         except UserError:
             count += 1
         else:
-            np.testing.assert_equal(vars(found), vars(expected) | {"momentum": found.momentum})
-            np.testing.assert_equal(found.momentum.buffers, expected.momentum.buffers)
+            np.testing.assert_equal(vars(found), vars(expected))
     assert count > 0.8 * tries, "most bits of a checkpoint are of its numbers"
 
 
