@@ -52,13 +52,12 @@ def address_in_errors(copy: Path | str, address: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def incoming(flag: str, place: str, *, beside: str = "", most: int | None = None) -> Iterator[Path]:
+def incoming(flag: str, place: str, *, most: int | None = None) -> Iterator[Path]:
     """Yield the path of a file to read: the place itself, or a temporary copy of an object.
 
     Args:
       flag: the flag that specifies it, for messages.
       place: path or address.
-      beside: name of another object of the same folder, which is copied too if it exists.
       most: maximum size in bytes of an object. The caller checks the size of a local file.
 
     Raises:
@@ -68,12 +67,9 @@ def incoming(flag: str, place: str, *, beside: str = "", most: int | None = None
         yield Path(place)
         return
     address = place.rpartition("/")[0]
-    with _copies(place, address) as (folder, copy):
+    with _copies(place, address) as (_, copy):
         try:
             download(place, copy, most=most)
-            with contextlib.suppress(FileNotFoundError):
-                if beside:
-                    fetch(address, folder, beside)
         except FileNotFoundError as error:
             raise UserError(f"{flag}={place}: there is no such object") from error
         except OSError as error:
@@ -84,14 +80,13 @@ def incoming(flag: str, place: str, *, beside: str = "", most: int | None = None
 
 
 @contextlib.contextmanager
-def incoming_folder(flag: str, place: str, wanted: Callable[[str], bool], *, beginning: str = "") -> Iterator[Path]:
+def incoming_folder(flag: str, place: str, wanted: Callable[[str], bool]) -> Iterator[Path]:
     """Yield the path of a folder to read: the place itself, or a temporary copy of some of its objects.
 
     Args:
       flag: the flag that specifies it, for messages.
       place: path or address.
       wanted: whether to copy an object, by its name in the folder.
-      beginning: prefix of all names that are wanted; only such objects are listed.
 
     Raises:
       UserError: the store cannot be used.
@@ -102,7 +97,7 @@ def incoming_folder(flag: str, place: str, wanted: Callable[[str], bool], *, beg
     address = place.rstrip("/")
     with _copies(address, address) as (folder, _):
         try:
-            names = filter(wanted, stores.names(address, beginning))
+            names = filter(wanted, stores.names(address))
             stores.in_parallel(lambda name: fetch(address, folder, name), names)
         except OSError as error:
             raise unusable(flag, address, error) from error
