@@ -102,7 +102,8 @@ def _content(
         buffers = [-value for value in families.state_dict(found["optimizer"].trace).values()]
         states = {i: {"momentum_buffer": buffer} for i, buffer in enumerate(buffers)}
     history = {
-        **recipe.names(cfg.training),
+        "criterion_name": f"{'LabelSmoothed' if cfg.training.label_smoothing else ''}CrossEntropyCriterion",
+        "optimizer_name": "FairseqNAG" if args["optimizer"] == "nag" else "FairseqAdam",
         "lr_scheduler_state": {"lr": rate, "best": at.schedule.best / math.log(2) if comparable else math.inf},
         "num_updates": at.step,
     }

@@ -8,7 +8,7 @@ from typing import Any
 from convs2s_jax.core.config import literal
 from convs2s_jax.core.errors import shown
 from convs2s_jax.training.optimizer import AdamConfig, AdamWConfig
-from convs2s_jax.training.run.config import Config, TrainingConfig
+from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.selection import LOSS
 from convs2s_jax.training.schedule import CosineConfig, FixedConfig, InverseSqrtConfig, PlateauConfig
 
@@ -88,8 +88,12 @@ def recipe(args: Mapping[str, Any], rate: float | None, epoch: int) -> Recipe:
 
 def args_of_training(cfg: Config) -> dict[str, Any]:
     """Convert a configuration to fairseq's training arguments, with which `fairseq-train` continues."""
-    training, batch = cfg.training, cfg.data.batch
+    training, batch, optimizer = cfg.training, cfg.data.batch, cfg.training.optimizer
     smoothed = training.label_smoothing > 0
+    if isinstance(optimizer, AdamConfig | AdamWConfig):
+        own = {"optimizer": "adam", "adam_betas": str((optimizer.b1, optimizer.b2)), "adam_eps": optimizer.eps}
+    else:
+        own = {"optimizer": "nag", "momentum": optimizer.momentum}
     return {
         "task": "translation",
         "left_pad_source": True,
@@ -103,18 +107,10 @@ def args_of_training(cfg: Config) -> dict[str, Any]:
         "max_epoch": training.max_epochs or 0,
         "max_update": training.max_steps or 0,
         "patience": (training.patience if training.best_metric == LOSS else None) or -1,
-        "weight_decay": training.optimizer.weight_decay,
+        "weight_decay": optimizer.weight_decay,
         **({"label_smoothing": training.label_smoothing} if smoothed else {}),
-        **_optimizer_args(training),
+        **own,
         **_schedule_args(training.schedule),
-    }
-
-
-def names(training: TrainingConfig) -> dict[str, str]:
-    """The classes of criterion and optimiser by which fairseq recognises a state that it can resume."""
-    return {
-        "criterion_name": f"{'LabelSmoothed' if training.label_smoothing else ''}CrossEntropyCriterion",
-        "optimizer_name": "FairseqAdam" if isinstance(training.optimizer, AdamConfig | AdamWConfig) else "FairseqNAG",
     }
 
 
@@ -203,13 +199,6 @@ def _batch(args: Mapping[str, Any], epoch: int, lost: list[str]) -> dict[str, An
         if len(set(later)) > 1:
             lost.append(f"update_freq {shown(every)} changes after epoch {epoch}; here it would stay at {later[0]}")
     return batch
-
-
-def _optimizer_args(training: TrainingConfig) -> dict[str, Any]:
-    cfg = training.optimizer
-    if isinstance(cfg, AdamConfig | AdamWConfig):
-        return {"optimizer": "adam", "adam_betas": str((cfg.b1, cfg.b2)), "adam_eps": cfg.eps}
-    return {"optimizer": "nag", "momentum": cfg.momentum}
 
 
 def _schedule_args(cfg: Any) -> dict[str, Any]:
