@@ -209,7 +209,7 @@ def test_an_output_that_is_there_is_not_overwritten(convs2s, tmp_path):
 
 def test_a_search_with_what_is_not_exported_is_refused(convs2s, tmp_path):
     """tests/serving/test_engine.py has the other refusals of `plain_search`."""
-    with pytest.raises(UserError, match=r"^--lm_weight is 0\.2, but an export has no language model; use"):
+    with pytest.raises(UserError, match=r"^--lm_weight is 0\.2, but an export has no language model; use 0"):
         exported(convs2s[0], tmp_path / "model", search={"lm_weight": 0.2})
     assert not (tmp_path / "model").exists()
 
