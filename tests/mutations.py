@@ -230,12 +230,12 @@ training/run/loop.py  training/run/test_resume.py -k halves
 + pending = pending[-1:]
 resume: an epoch begins again
 training/run/loop.py  training/run/test_resume.py -k 'halves or continues'
-- start=position.batch)
-+ start=0)
+- position.epoch, position.batch
++ position.epoch, 0
 resume: a batch is used twice
 training/run/loop.py  training/run/test_resume.py -k halves
-- batch=prepared.index + 1)
-+ batch=prepared.index)
+- yield _Input(pending, epoch, used)
++ yield _Input(pending, epoch, used - 1)
 digests: another formula
 training/run/checkpoints/digest.py  training/run/checkpoints/test_digest.py -k formula
 - h ^= h >> np.uint32(13)

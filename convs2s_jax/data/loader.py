@@ -3,10 +3,8 @@
 The next epoch is also prepared in the background.
 """
 
-import dataclasses
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any, Generic, Protocol, TypeVar
@@ -20,21 +18,6 @@ E = TypeVar("E")
 
 AHEAD = 4
 """Number of batches prepared in advance."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Prepared:
-    """A batch that is ready.
-
-    Attributes:
-      batch: the batch, on the device.
-      index: its index in the plan.
-      waited: seconds for which the caller waited.
-    """
-
-    batch: Any
-    index: int
-    waited: float
 
 
 class Sentences(Protocol):
@@ -54,7 +37,7 @@ def fill(sentences: Sentences, rows: np.ndarray, shape: tuple[int, int]) -> np.n
     return pad_rows((sentences[row][: shape[1] - 1] for row in rows), shape)
 
 
-def load(plan: Plan, make: Callable[[PlannedBatch], Any], *, start: int = 0) -> Iterator[Prepared]:
+def load(plan: Plan, make: Callable[[PlannedBatch], Any], *, start: int = 0) -> Iterator[Any]:
     """Yield the plan's batches from `start` on, built by a background thread.
 
     An error in `make` is raised here. Closing the iterator early stops the thread.
@@ -79,7 +62,7 @@ def load(plan: Plan, make: Callable[[PlannedBatch], Any], *, start: int = 0) -> 
             for index in range(start, len(plan.batches)):
                 if stop.is_set():
                     return
-                put((index, make(plan.batches[index])))
+                put((make(plan.batches[index]),))
             put(None)
         except BaseException as error:  # raised again in the caller's thread
             put(error)
@@ -88,14 +71,12 @@ def load(plan: Plan, make: Callable[[PlannedBatch], Any], *, start: int = 0) -> 
     thread.start()
     try:
         while True:
-            before = time.perf_counter()
             item = ready.get()
-            waited = time.perf_counter() - before
             if item is None:
                 return
             if isinstance(item, BaseException):
                 raise item
-            yield Prepared(batch=item[1], index=item[0], waited=waited)
+            yield item[0]
     finally:
         stop.set()
         thread.join()

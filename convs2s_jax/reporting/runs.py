@@ -14,8 +14,8 @@ from convs2s_jax.core.places import scheme_of
 from convs2s_jax.training.run import lock, run_folder
 from convs2s_jax.training.run.checkpoints import derived_workdir, position_file
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.reports import facts, metrics_file
-from convs2s_jax.training.run.reports.facts import Facts
+from convs2s_jax.training.run.reports import records
+from convs2s_jax.training.run.reports.records import Facts
 
 
 class Sample(NamedTuple):
@@ -123,21 +123,20 @@ def _derived(workdir: Path) -> str:
         if origin := position.get(derived_workdir.AVERAGED):
             return f"the average of steps {', '.join(map(str, origin['steps']))} of {origin['workdir']}"
         files = position.get(derived_workdir.IMPORTED)
-        if files and not (workdir / metrics_file.NAME).exists():
+        if files and not (workdir / records.METRICS).exists():
             return f"an import of {', '.join(files)}"
     return ""
 
 
 def _records(workdir: Path, problems: list[str]) -> list[dict[str, Any]]:
     """Read intact reports. A last line that is still being written is skipped silently."""
-    path = workdir / metrics_file.NAME
+    path = workdir / records.METRICS
     try:
-        data = metrics_file.content_of(workdir)
+        intact, damaged = records.read_metrics(workdir)
     except OSError as error:
         problems.append(f"{path} cannot be read ({error.strerror}), so there are no curves")
         return []
-    intact, damaged = metrics_file.parse(data)
-    if damaged[-1:] == [data.rpartition(b"\n")[2]]:
+    if damaged and not damaged[-1].endswith(b"\n"):
         damaged.pop()
     if damaged:
         problems.append(f"{path}: {counted(len(damaged), 'damaged line')} skipped")
@@ -161,7 +160,7 @@ def _samples(folder: Path, problems: list[str]) -> dict[int, tuple[Sample, ...]]
 
 def _facts(workdir: Path, problems: list[str]) -> Facts:
     try:
-        return facts.read(workdir)
+        return records.read_facts(workdir)
     except (OSError, DamagedError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         problems.append(f"{workdir / run_folder.FACTS} cannot be read ({why}), so devices and reasons are unknown")

@@ -35,7 +35,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
         ("Devices and versions", known.devices),
         ("Optimiser", f"{optimizer}, clip {cfg.training.clip:g}, seed {cfg.seed}"),
         ("Schedule", *schedule),
-        ("Learning rate", "; ".join(change.sentence for change in known.rates)),
+        ("Learning rate", "; ".join(known.rates)),
         ("Started from", known.origin or cfg.training.finetune_from or ""),
         ("First start", f"{known.begun}, of {counted(known.starts, 'start')}" if known.starts else ""),
         ("Time since the last start", known.time),

@@ -2,7 +2,7 @@
 
 A rate is an upper bound that no program reaches. Links are counted in one direction. A ring sends to one neighbour
 while it receives from the other, and uses both directions of a torus axis with half of the data each. Peaks of products
-are the ones that training uses for MFU (`training.run.reports.utilisation.PEAKS`).
+are the ones that training uses for MFU (`training.run.reports.measures.PEAKS`).
 
 To add a chip, add an entry to `CHIPS` with the page that its numbers are from, and its device kinds to `KINDS`. A GPU
 also needs an entry in `CORES`.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from convs2s_jax.core.errors import UserError, did_you_mean
-from convs2s_jax.training.run.reports.measures import PEAKS, known_kind
+from convs2s_jax.training.run.reports.measures import PEAKS
 
 GB = 1e9
 GIB = 2.0**30
@@ -164,8 +164,7 @@ def named(name: str) -> Chip:
 
 def of_device(kind: str) -> Chip | None:
     """Return the chip of a JAX device kind, such as "TPU v5 lite"; None if it is not in the table."""
-    known = known_kind(kind)
-    return None if known is None or known not in KINDS else CHIPS[KINDS[known]]
+    return CHIPS[KINDS[kind]] if kind in KINDS else None
 
 
 PLUGIN = "jax_cuda13_plugin"

@@ -11,7 +11,7 @@ from convs2s_jax.core.errors import Tell
 from convs2s_jax.core.places import resolved
 from convs2s_jax.training.run import store_copy
 from convs2s_jax.training.run.checkpoints import derived_workdir
-from convs2s_jax.training.run.outputs import check_not_of_run
+from convs2s_jax.training.run.outputs import check_outside_runs
 from convs2s_jax.training.run.programs import state_of
 from convs2s_jax.translation import trained
 from convs2s_jax.translation.trained import Steps
@@ -37,7 +37,7 @@ def write_average(workdir: str, output: str, steps: Steps, tell: Tell) -> None:
         resolved(workdir) != resolved(output),
         f"--output={output} is the folder of --workdir; choose a new folder; nothing was written",
     )
-    check_not_of_run(output, workdir, "--workdir")
+    check_outside_runs(output, "--output")
     with (
         store_copy.reading(workdir, tell) as (folder, told),
         derived_workdir.new("--output", output, tell) as made,

@@ -2,7 +2,6 @@
 
 import threading
 import time
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -35,9 +34,7 @@ def _no_thread_is_left():
 
 @pytest.mark.parametrize("start", [0, 1, 19, 20])
 def test_batches_come_in_the_plans_order_from_any_start(start):
-    found = list(load(plan_of(20), row, start=start))
-    assert [prepared.batch for prepared in found] == list(range(start, 20))
-    assert [prepared.index for prepared in found] == list(range(start, 20))
+    assert list(load(plan_of(20), row, start=start)) == list(range(start, 20))
 
 
 def test_batches_are_made_ahead_but_not_without_bound():
@@ -64,7 +61,7 @@ def test_error_of_make_is_raised_where_batches_are_used():
         return row(planned)
 
     batches = load(plan_of(9), make)
-    assert [next(batches).batch for _ in range(3)] == [0, 1, 2]
+    assert [next(batches) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(Broken, match="row 3"):
         next(batches)
 
@@ -76,32 +73,10 @@ def test_leaving_early_or_with_an_error_ends_the_thread():
     batches.close()
     assert not threads()
     with pytest.raises(Broken, match="of the caller"):  # noqa: PT012
-        for prepared in load(plan_of(1000), row):
-            if prepared.index == 2:
+        for batch in load(plan_of(1000), row):
+            if batch == 2:
                 raise Broken("of the caller")
     assert not threads()
-
-
-def test_wait_for_a_batch_is_measured(monkeypatch):
-    """By a clock that only moves here: the first batch is made in a second after it is asked for; each use takes 5."""
-    clock, asked, waited = [0.0], threading.Event(), []
-
-    def now():
-        found = clock[0]
-        asked.set()
-        return found
-
-    def make(planned):
-        if row(planned) == 0:
-            assert asked.wait(60)
-            clock[0] += 1.0
-        return row(planned)
-
-    monkeypatch.setattr(loader, "time", SimpleNamespace(perf_counter=now))
-    for prepared in load(plan_of(3), make):
-        waited.append(prepared.waited)
-        clock[0] += 5.0
-    assert waited == [1.0, 0.0, 0.0]
 
 
 SENTENCES = [np.array([5, 6, 7], np.uint16), np.array([], np.uint16), np.array([8, 9, 10, 11, 12], np.uint16)]

@@ -11,8 +11,7 @@ from convs2s_jax.reporting import charts, runs, summary
 from convs2s_jax.training.run import run_folder, validation
 from convs2s_jax.training.run.lock import locked
 from convs2s_jax.training.run.loop import train
-from convs2s_jax.training.run.reports import facts, metrics_file
-from convs2s_jax.training.run.reports.facts import Facts, RateChange
+from convs2s_jax.training.run.reports.records import Facts, metrics_line, read_facts, write_facts
 from convs2s_jax.training.run.reports.reports import Reports
 from tests import tiny
 
@@ -22,7 +21,7 @@ FACTS = Facts(
     devices="4 x TPU v5 lite; jit over data 4 (jax 0.10.2)",
     parameters=1234,
     vocabularies=(150, 149),
-    rates=(RateChange("epoch 2: learning rate 0.25 -> 0.025", 0.25, 0.025),),
+    rates=("epoch 2: learning rate 0.25 -> 0.025",),
     stopped="step 8, epoch 2",
     why="the learning rate fell below 0.01",
 )
@@ -36,8 +35,8 @@ RECORDS = [
 def workdir_at(path, **overrides):
     path.mkdir()
     run_folder.write_config(path, tiny.config(**overrides))
-    (path / "metrics.jsonl").write_text("".join(map(metrics_file.line, RECORDS)))
-    facts.write(path, FACTS)
+    (path / "metrics.jsonl").write_text("".join(map(metrics_line, RECORDS)))
+    write_facts(path, FACTS)
     return path
 
 
@@ -105,7 +104,7 @@ def test_every_fact_of_a_run_is_there_also_of_earlier_starts(tmp_path):
     rates = {"training__schedule": {"kind": "fixed", "rates": [0.1, 0.05]}, "data__cldr": {"train": 60, "valid": 4}}
     for epochs in (1, 2):
         train(tiny.config(**rates, training__max_epochs=epochs), tmp_path / "run")
-    found = facts.read(tmp_path / "run")
+    found = read_facts(tmp_path / "run")
     known = dataclasses.asdict(found)
     assert known.pop("origin") == ""  # that of a run that is fine-tuned
     assert all(known.values()), found
@@ -116,14 +115,14 @@ def test_every_fact_of_a_run_is_there_also_of_earlier_starts(tmp_path):
 def test_an_error_is_the_reason_of_the_end(tmp_path):
     def fails():
         with Reports(tmp_path, step=0, found=Facts(devices="a")) as reports:
-            assert facts.read(tmp_path).why == ""
+            assert read_facts(tmp_path).why == ""
             reports.advance(51, 3)
             raise UserError("the disk is full.")
 
     for starts in (1, 2):
         with pytest.raises(UserError):
             fails()
-        found = facts.read(tmp_path)
+        found = read_facts(tmp_path)
         assert (found.starts, found.stopped, found.why) == (starts, "step 51, epoch 3", "the disk is full")
 
 

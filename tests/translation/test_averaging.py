@@ -135,7 +135,7 @@ def test_workdirs_may_lie_in_a_store(trained, mean, bucket, requests, tmp_path):
             ["--workdir=RUN", "--output=there"],
             "--output=there already exists: choose a new folder; nothing was written",
         ),
-        (["--workdir=RUN", "--output=RUN/checkpoints/9"], "/checkpoints/9 belongs to the run --workdir="),
+        (["--workdir=RUN", "--output=RUN/checkpoints/9"], "/checkpoints/9 belongs to the run in "),
         (["--workdir=RUN", "--output=there/file/new"], "--output=there/file/new cannot be written: Not a directory"),
         (["--workdir=RUN", "--output=a/new", "--checkpoint=last:4"], "--checkpoint contains 'last:4', but "),
         (["--workdir=RUN", "--output=a/new", "--checkpoint=2,9"], "has no checkpoint of step 9; it has 1, 2, 3"),

@@ -26,7 +26,7 @@ from convs2s_jax.training.run import run_folder, store_copy
 from convs2s_jax.training.run.checkpoints import derived_workdir, restoring
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.programs import fresh_state
-from convs2s_jax.training.run.session import Position
+from convs2s_jax.training.run.saving import Position
 
 
 def export_checkpoint(order: FairseqExport, tell: Tell) -> None:

@@ -25,7 +25,7 @@ from convs2s_jax.nn.types import Tree
 from convs2s_jax.training import optimizer, schedule
 from convs2s_jax.training.run.checkpoints import derived_workdir
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.session import Position
+from convs2s_jax.training.run.saving import Position
 from convs2s_jax.training.step import TrainState
 
 

@@ -8,18 +8,15 @@ import jax
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-KEPT = 4
-"""Number of results that are kept for each function: the latest ones."""
-
 _FUNCTIONS: list[Any] = []
 
 
 def shared(make: F) -> F:
-    """Decorate a function that builds programs: calls with equal, hashable arguments share one result.
+    """Decorate a function that builds programs: calls with equal, hashable arguments share one of the last 4 results.
 
     Anything else that the function and the program read must not change within a process; see `forget`.
     """
-    kept: Any = functools.lru_cache(maxsize=KEPT)(make)
+    kept: Any = functools.lru_cache(maxsize=4)(make)
     _FUNCTIONS.append(kept)
     found: F = kept
     return found

@@ -1,7 +1,6 @@
 """The whole configuration of a run."""
 
 import re
-from typing import NamedTuple
 
 from convs2s_jax.core.config import check, record
 from convs2s_jax.core.errors import UserError, did_you_mean
@@ -21,18 +20,6 @@ from convs2s_jax.training.schedule import AnySchedule, PlateauConfig
 
 AnyModel = ModelConfig | ClassifierConfig
 """The config of any kind of model, identified by `kind`, which also determines its task (`run.tasks.task_table`)."""
-
-
-class Traced(NamedTuple):
-    """Updates that are traced.
-
-    Attributes:
-      first: number of the first one, from 1.
-      steps: how many.
-    """
-
-    first: int
-    steps: int
 
 
 @record
@@ -103,17 +90,18 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         check_place("finetune_from", self.finetune_from, stores=True)
-        check(self.clip >= 0, f"clip is {self.clip}: a norm cannot be negative; use 0 to disable clipping")
         check(
             0 <= self.label_smoothing < 1, f"label_smoothing is {self.label_smoothing}: use 0 or more and less than 1"
         )
-        for name in ("max_steps", "max_epochs", "report_every", "validate_every", "patience", "save_every", "keep"):
+        counts = ("max_steps", "max_epochs", "report_every", "validate_every", "patience", "save_every", "keep")
+        for name, least, rule in (
+            ("clip", 0, "0 (no clipping) or more"),
+            ("save_every_minutes", 0, "0 (never by the clock) or more"),
+            ("skip_bad_steps", 0, "0 (none) or more"),
+            *((name, 1, "1 or more") for name in counts),
+        ):
             value = getattr(self, name)
-            check(value is None or value >= 1, f"{name} is {value}: use 1 or more")
-        check(
-            self.save_every_minutes >= 0,
-            f"save_every_minutes is {self.save_every_minutes}: use 0 (never by the clock) or more",
-        )
+            check(value is None or value >= least, f"{name} is {value}: use {rule}")
         check(len(self.metrics) > 0, f"metrics is empty: use one or more of {', '.join(METRICS)}")
         for metric in self.metrics:
             check(metric in METRICS, f"metrics contains '{metric}'{did_you_mean(metric, METRICS)}")
@@ -125,7 +113,6 @@ class TrainingConfig:
             self.peak_flops is None or self.peak_flops > 0,
             f"peak_flops is {self.peak_flops}: use a positive number of operations per second, such as 1.97e14",
         )
-        check(self.skip_bad_steps >= 0, f"skip_bad_steps is {self.skip_bad_steps}: use 0 (none) or more")
         check(
             re.fullmatch("(0*[1-9][0-9]{0,8}:0*[1-9][0-9]{0,8})?", self.profile, re.ASCII) is not None,
             f"profile is '{self.profile}': use STEP:STEPS, two integers of at least 1, such as 100:5",
@@ -134,9 +121,10 @@ class TrainingConfig:
             check(tracker in TRACKERS, f"trackers contains '{tracker}'{did_you_mean(tracker, TRACKERS)}")
 
     @property
-    def traced(self) -> Traced | None:
-        """The updates that `profile` selects."""
-        return Traced(*map(int, self.profile.split(":"))) if self.profile else None
+    def traced(self) -> tuple[int, int] | None:
+        """Number of the first update that `profile` selects, from 1, and how many."""
+        first, _, steps = self.profile.partition(":")
+        return (int(first), int(steps)) if steps else None
 
 
 @record

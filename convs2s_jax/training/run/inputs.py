@@ -95,36 +95,21 @@ def batch_on(mesh: Mesh, split: Split, plan: Plan, planned: PlannedBatch) -> Bat
 
     Padding rows add nothing to sums. So the last batch of an epoch or a validation set need not be dropped.
     """
-    shape, shards = plan.shapes[planned.shape], row_shards(mesh)
-    rows = round_up(shape.rows, shards)
-    return Batch(
-        src=_side(mesh, split.src, planned.rows, (rows, shape.src)),
-        tgt=_side(mesh, split.tgt, planned.rows, (rows, shape.tgt)),
-    )
+    shape = plan.shapes[planned.shape]
+    rows, where = round_up(shape.rows, row_shards(mesh)), sharding.batch_sharding(mesh)
 
+    def side(sentences: Sentences, length: int) -> jax.Array:
+        read: dict[int, np.ndarray] = {}
 
-def padding_on(mesh: Mesh, plan: Plan) -> float:
-    """Share of padding in the batches of a plan as `batch_on` builds them, padding rows included, in [0, 1]."""
-    shards = row_shards(mesh)
-    if not any(shape.rows % shards for shape in plan.shapes):
-        return plan.padding
-    shapes = [plan.shapes[batch.shape] for batch in plan.batches]
-    planned = sum(shape.rows * (shape.src + shape.tgt) for shape in shapes)
-    whole = sum(round_up(shape.rows, shards) * (shape.src + shape.tgt) for shape in shapes)
-    return 1.0 - (1.0 - plan.padding) * planned / whole
+        def part(index: tuple[slice, ...] | None) -> np.ndarray:
+            begin, end, _ = (index[0] if index else slice(None)).indices(rows)
+            if begin not in read:  # several devices may hold the same shard
+                read[begin] = fill(sentences, planned.rows[begin:end], (end - begin, length))
+            return read[begin]
 
+        return jax.make_array_from_callback((rows, length), where, part)
 
-def _side(mesh: Mesh, sentences: Sentences, rows: np.ndarray, shape: tuple[int, int]) -> jax.Array:
-    """[B, T]; each shard is read once, though several devices may hold it."""
-    read: dict[int, np.ndarray] = {}
-
-    def part(index: tuple[slice, ...] | None) -> np.ndarray:
-        begin, end, _ = (index[0] if index else slice(None)).indices(shape[0])
-        if begin not in read:
-            read[begin] = fill(sentences, rows[begin:end], (end - begin, shape[1]))
-        return read[begin]
-
-    return jax.make_array_from_callback(shape, sharding.batch_sharding(mesh), part)
+    return Batch(src=side(split.src, shape.src), tgt=side(split.tgt, shape.tgt))
 
 
 HELD_OUT_SHAPES = 3

@@ -1,32 +1,31 @@
 """The training loop: epochs of updates, reports, validations and checkpoints, from any position."""
 
 import dataclasses
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import jax
-import numpy as np
 
 from convs2s_jax.data import loader, plan
-from convs2s_jax.nn.trees import paths
 from convs2s_jax.training import schedule
-from convs2s_jax.training.run import selection
-from convs2s_jax.training.run.background_compiler import CompileRequest
-from convs2s_jax.training.run.checkpoints import checkpoint
+from convs2s_jax.training.run import run_folder, selection
+from convs2s_jax.training.run.checkpoints import restoring
 from convs2s_jax.training.run.compilations import forget
 from convs2s_jax.training.run.config import Config, TrainingConfig
-from convs2s_jax.training.run.inputs import Split, batch_on, fingerprint, padding_on
-from convs2s_jax.training.run.mirror import opened
-from convs2s_jax.training.run.opening import open_run
+from convs2s_jax.training.run.inputs import Split, batch_on, fingerprint
+from convs2s_jax.training.run.mirror import Workdir, opened
+from convs2s_jax.training.run.opening import Session, open_run
 from convs2s_jax.training.run.prepare import segmented
 from convs2s_jax.training.run.processes import distributed
-from convs2s_jax.training.run.processes.interrupts import Interrupts, StoppedBeforeUpdateError
-from convs2s_jax.training.run.reports.measures import Window, device_memory
-from convs2s_jax.training.run.session import Position, Session
-from convs2s_jax.training.run.validation import divergence_advice, save, score_test, validate
-from convs2s_jax.training.step import Batch, TrainState, fold_in, update
+from convs2s_jax.training.run.processes.interrupts import InterruptedWorkError, Interrupts, StoppedBeforeUpdateError
+from convs2s_jax.training.run.reports.measures import device_memory
+from convs2s_jax.training.run.saving import Position
+from convs2s_jax.training.run.selection import LOSS
+from convs2s_jax.training.run.validation import measure, write_samples
+from convs2s_jax.training.step import Batch, TrainState, fold_in
 
 
 def train(cfg: Config, workdir: Path | str, interrupts: Interrupts | None = None) -> None:
@@ -46,24 +45,23 @@ def train(cfg: Config, workdir: Path | str, interrupts: Interrupts | None = None
     if distributed.is_multi_process():
         forget()  # processes must compile together, but an earlier run may have left them with different programs
     with suppress(StoppedBeforeUpdateError), interrupts, ExitStack() as stack:
-        session, state, position = open_run(cfg, stack.enter_context(opened(workdir)), interrupts, stack)
-        window, epochs = _window(session, state, position), _epochs(session)
+        place = stack.enter_context(opened(workdir))
+        session, state, position = open_run(cfg, place, interrupts, stack)
         session.profile.done(position.step, state)
-        training = cfg.training
-        if _due(training, position) and position.validated < position.step:  # a signal had prevented it
+        if _due(cfg.training, position) and position.validated < position.step:  # a signal had prevented it
             interrupts.begin()
-            position = validate(session, state, position, scheduled=True)
-        while not (why := _ended(training, position)) and not interrupts.received:
+            position = _validate(session, state, position, scheduled=True)
+        if not _ended(cfg.training, position) and not interrupts.received:
             with session.clock.during("compute"):
-                state, position = _epoch(session, window, epochs, state, position)
+                state, position = _updates(session, state, position)
         interrupts.begin()  # also if an earlier start has done all updates
+        why = _ended(cfg.training, position)
         if why and position.validated < position.step:
-            position = validate(session, state, position, scheduled=False)
-        save(session, state, position)
-        with session.clock.during("checkpoint"):
-            checkpoint.wait(session.checkpoints)
+            position = _validate(session, state, position, scheduled=False)
+        session.saves.save(state, position)
+        session.saves.wait()
         if why and not interrupts.received:
-            score_test(session, state)
+            _score_test(session, place, state)
         session.reports.end(position.where, why or interrupts.received, time=session.clock.account())
 
 
@@ -83,120 +81,157 @@ def _ended(cfg: TrainingConfig, position: Position) -> str:
     return position.schedule.stopped or selection.ended(position.best, cfg.best_metric, cfg.patience)
 
 
-def _window(session: Session, state: TrainState, position: Position) -> Window:
-    """The window of the whole run, which counts consecutive skipped updates across epochs and restarts."""
-    return Window(
-        names=paths(state.params),
-        skip=session.run.cfg.training.skip_bad_steps,
-        remedy=partial(divergence_advice, session),
-        tell=session.reports.tell,
-        clock=session.clock,
-        peak=session.peak,
-        skipped=position.skipped,
-    )
+class _Input(NamedTuple):
+    """The input of an update: one or more batches on the devices, and the position in the data after it."""
+
+    batches: list[Batch]
+    epoch: int
+    batch: int
 
 
-class _Epoch(NamedTuple):
-    """The training data in the segmentation of an epoch, and the plan of its batches."""
-
-    split: Split
-    plan: plan.Plan
-
-
-def _epochs(session: Session) -> loader.Epochs[_Epoch]:
-    """The data and the batch plan of each epoch."""
-    run = session.run
+def _inputs(session: Session, position: Position) -> Iterator[_Input]:
+    """The inputs of all updates from a position on. A thread prepares the next epoch."""
+    run, mesh = session.run, session.programs.mesh
     longest = max(shape.src for shape in run.shapes), max(shape.tgt for shape in run.shapes)
 
-    def of(epoch: int) -> _Epoch:
+    def data(epoch: int) -> tuple[Split, plan.Plan]:
         split = segmented(run.cfg.data, run.train, run.vocabularies, seed=run.cfg.seed, epoch=epoch, longest=longest)
-        planned = plan.plan_epoch(*split.lengths(), run.rows, run.shapes, seed=run.cfg.seed, epoch=epoch)
-        return _Epoch(split, planned)
+        return split, plan.plan_epoch(*split.lengths(), run.rows, run.shapes, seed=run.cfg.seed, epoch=epoch)
 
-    return loader.Epochs(of, last=run.cfg.training.max_epochs)
+    epochs, epoch, start = loader.Epochs(data, last=run.cfg.training.max_epochs), position.epoch, position.batch
+    while True:
+        with session.clock.during("input"):
+            split, planned = epochs.get(epoch)
+            if run.cfg.data.subword_sampling:
+                distributed.agree(f"segmentation in epoch {epoch}", fingerprint(split.src, split.tgt))
+        session.programs.request_updates(planned.first_uses(start))
+        session.programs.request_predictions(run.valid)
+        pending: list[Batch] = []
+        prepared = loader.load(planned, lambda one: batch_on(mesh, split, planned, one), start=start)  # noqa: B023
+        for used in range(start + 1, len(planned.batches) + 1):
+            with session.clock.during("input"):
+                pending.append(next(prepared))
+            if used == len(planned.batches):
+                yield _Input(pending, epoch + 1, 0)
+            elif len(pending) == run.cfg.data.batch.accumulate:
+                yield _Input(pending, epoch, used)
+                pending = []
+        epoch, start = epoch + 1, 0
 
 
-def _epoch(
-    session: Session, window: Window, epochs: loader.Epochs[_Epoch], state: TrainState, position: Position
-) -> tuple[TrainState, Position]:
-    """Run the updates up to the end of the epoch or of training."""
-    run, cfg = session.run, session.run.cfg.training
-    with session.clock.during("input"):
-        split, epoch = epochs.get(position.epoch)
-        if run.cfg.data.subword_sampling:
-            distributed.agree(f"segmentation in epoch {position.epoch}", fingerprint(split.src, split.tgt))
-
-    def make(planned: plan.PlannedBatch) -> Batch:
-        return batch_on(session.mesh, split, epoch, planned)
-
-    session.ahead.updates(epoch.first_uses(position.batch))
-    session.ahead.predictions(run.valid)
-    _tell_rate(session, position)
-    padding = padding_on(session.mesh, epoch)
-    pending, root = [], jax.random.fold_in(jax.random.key(run.cfg.seed), 1)
-    for prepared in loader.load(epoch, make, start=position.batch):
-        session.clock.reassign("input", prepared.waited)
-        pending.append(prepared.batch)
-        last = prepared.index + 1 == len(epoch.batches)
-        if len(pending) < run.cfg.data.batch.accumulate and not last:
-            continue
+def _updates(session: Session, state: TrainState, position: Position) -> tuple[TrainState, Position]:
+    """Update until training ends, or a signal stops it, with reports, validations and checkpoints."""
+    run, cfg, window = session.run, session.run.cfg.training, session.window
+    root = jax.random.fold_in(jax.random.key(run.cfg.seed), 1)
+    for given in _inputs(session, position):
         rate = schedule.rate(cfg.schedule, position.schedule, step=position.step + 1, epoch=position.epoch)
-        shapes = [batch.src.shape + batch.tgt.shape for batch in pending]
-        with window.update_of(shapes):
-            for shape in shapes:
-                session.ahead.wait_for(CompileRequest("gradients", shape))
+        if position.batch == 0:
+            _tell_rate(session, position, rate)
+        with window.update_of([batch.src.shape + batch.tgt.shape for batch in given.batches]):
             key = fold_in(root, position.step)  # a separate program, compiled at the first update
-            state, sums = update(session.step, state, pending, np.float32(rate), key)
-            flops = sum(map(session.flops, pending))
-        pending = []
-        position = dataclasses.replace(position, step=position.step + 1, batch=prepared.index + 1)
+            state, sums = session.programs.update(state, given.batches, rate, key)
+            flops = sum(map(session.programs.flops, given.batches)) if window.peak else 0.0
+        position = dataclasses.replace(position, step=position.step + 1, epoch=given.epoch, batch=given.batch)
         window.add(position.step, rate, sums, flops)
         session.profile.done(position.step, sums)
         session.interrupts.begin()
-        session.reports.advance(position.step, position.epoch)
+        session.reports.advance(position.step, position.last_epoch)
         session.interrupts.ask()
-        if last:
-            position = dataclasses.replace(position, epoch=position.epoch + 1, batch=0)
-        due = _due(cfg, position)
-        ended = bool(_ended(cfg, position))
+        due, ended, over = _due(cfg, position), bool(_ended(cfg, position)), bool(session.interrupts.received)
         keep = cfg.save_every is not None and position.step % cfg.save_every == 0
-        over = bool(session.interrupts.received)
-        if due or ended or keep or over or last or position.step % cfg.report_every == 0:
-            _report(session, window, position, padding)
+        if due or ended or keep or over or position.batch == 0 or position.step % cfg.report_every == 0:
+            _report(session, position)
             position = dataclasses.replace(position, skipped=window.skipped)
-            keep = session.save_clock.due() or keep
+            keep = session.saves.due() or keep
         if (due or ended) and not over:
-            position = validate(session, state, position, scheduled=due)
+            position = _validate(session, state, position, scheduled=due)
             if not ended and not session.interrupts.received:
-                session.ahead.predictions(run.test)
+                session.programs.request_predictions(run.test)
         elif keep:
-            save(session, state, position)
+            session.saves.save(state, position)
         if session.interrupts.received or _ended(cfg, position):
             break
     return state, position
 
 
-def _tell_rate(session: Session, position: Position) -> None:
+def _tell_rate(session: Session, position: Position, rate: float) -> None:
     """Log when the schedule changes the rate from one epoch to the next."""
-    cfg, step = session.run.cfg.training.schedule, position.step + 1
-    now = schedule.rate(cfg, position.schedule, step=step, epoch=position.epoch)
-    before = schedule.rate(cfg, position.schedule, step=step, epoch=max(1, position.epoch - 1))
-    if now != before and position.batch == 0:
-        why = f"learning rate {before:g} -> {now:g}, as the schedule says"
-        session.reports.rate(f"epoch {position.epoch}: {why}", before, now)
+    step, epoch = position.step + 1, max(1, position.epoch - 1)
+    before = schedule.rate(session.run.cfg.training.schedule, position.schedule, step=step, epoch=epoch)
+    if rate != before:
+        session.reports.rate(f"epoch {position.epoch}: learning rate {before:g} -> {rate:g}, as the schedule says")
 
 
-def _report(session: Session, window: Window, position: Position, padding: float) -> None:
+def _report(session: Session, position: Position) -> None:
     """Write the metrics since the last report. Raises UserError for a non-finite loss or a failed save."""
-    summary = window.close()
-    checkpoint.check(session.checkpoints)
+    summary = session.window.close()
+    session.saves.check()
     with session.clock.during("other"):
         session.reports.metrics(
             step=position.step,
             epoch=position.last_epoch,
             split="train",
-            padding=padding,
             compilations=session.compiled.count - session.compiled.kept,
             **summary,
-            **device_memory(session.mesh.local_devices),
+            **device_memory(session.programs.mesh.local_devices),
         )
+
+
+def _validate(session: Session, state: TrainState, position: Position, *, scheduled: bool) -> Position:
+    """Score the validation set, update the schedule and save a checkpoint. A signal abandons the validation.
+
+    Without a validation set, only the checkpoint is saved. An unscheduled validation at the end of a run affects
+    neither the learning rate nor the patience. It counts for the best checkpoint only while the run ends there, so a
+    continued run is the same as one that never ended.
+    """
+    run, cfg, reports = session.run, session.run.cfg.training, session.reports
+    validated = dataclasses.replace(position, validated=position.step)
+    if run.valid is None:
+        session.saves.save(state, validated)
+        return validated
+    name = f"valid {position.step}"
+    try:
+        with session.clock.during("validation"):
+            found = measure(run, session.programs, state.params, run.valid, name=name, interrupts=session.interrupts)
+    except InterruptedWorkError:
+        return position
+    scores = {LOSS: found.loss, **found.scores}
+    with session.clock.during("other"):
+        if found.outputs and distributed.is_primary():
+            write_samples(session.reports.samples, position.step, run.valid, found.outputs)
+        mark = {} if scheduled else {"scheduled": 0}
+        reports.metrics(step=position.step, epoch=position.last_epoch, split="valid", **scores, **mark)
+    if scheduled:
+        after, why = schedule.validated(cfg.schedule, position.schedule, found.loss)
+        best = selection.validated(position.best, cfg.best_metric, scores, step=position.step)
+        validated = dataclasses.replace(validated, schedule=after, best=best)
+        if why:
+            reports.rate(f"step {position.step}: {why}")
+    session.saves.save(state, validated, scores=scores, scheduled=scheduled)
+    return validated
+
+
+def _score_test(session: Session, place: Workdir, state: TrainState) -> None:
+    """Score the best parameters on the test set, if the corpus has one and they were not scored before."""
+    run, reports = session.run, session.reports
+    if run.test is None:
+        return
+    place.refresh()
+    params, saved = restoring.restore_params(
+        run_folder.checkpoints(place.folder),
+        jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state.params),
+        step=None,
+        metric=run.cfg.training.best_metric,
+        check=partial(run.check_unchanged, place.folder),
+        tell=reports.tell,
+    )
+    at = Position.of(saved)
+    if distributed.from_primary(reports.has(split="test", step=at.step)):
+        reports.tell(
+            f"step {at.step} was already scored on the test set; for other metrics, run convs2s decode --split=test"
+        )
+        return
+    name, interrupts = f"test {at.step}", session.interrupts
+    with suppress(InterruptedWorkError), session.clock.during("validation"):
+        found = measure(run, session.programs, params, run.test, name=name, interrupts=interrupts, details=True)
+        reports.metrics(step=at.step, epoch=at.last_epoch, split="test", loss=found.loss, **found.scores)

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import shutil
-import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -16,12 +16,12 @@ from convs2s_jax.core import platforms
 from convs2s_jax.core.config import to_dict
 from convs2s_jax.core.errors import Tell
 from convs2s_jax.core.packages import versions
-from convs2s_jax.data import vocabulary
 from convs2s_jax.nn import weight_norm
+from convs2s_jax.nn.trees import paths
+from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training import schedule, sharding
-from convs2s_jax.training.mesh import make
 from convs2s_jax.training.run import finetuning, run_folder
-from convs2s_jax.training.run.background_compiler import ProgramsAhead
+from convs2s_jax.training.run.background_compiler import Programs
 from convs2s_jax.training.run.checkpoints import checkpoint, derived_workdir, position_file, restoring
 from convs2s_jax.training.run.checkpoints.checkpoint import Checkpoints
 from convs2s_jax.training.run.checkpoints.digest import digest_of_record
@@ -29,28 +29,43 @@ from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.lock import locked
 from convs2s_jax.training.run.mirror import Workdir
-from convs2s_jax.training.run.prepare import Run, learned_folder, prepare
+from convs2s_jax.training.run.prepare import Run, prepare
 from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.processes.interrupts import Interrupts
-from convs2s_jax.training.run.programs import (
-    ProgramKey,
-    begin_program,
-    check_rules,
-    compile_run,
-    evaluator,
-    executed_loss,
-    placed_state,
-    program_key,
-    state_program,
-)
+from convs2s_jax.training.run.programs import check_rules, program_key
 from convs2s_jax.training.run.reports import trackers
-from convs2s_jax.training.run.reports.facts import Facts
-from convs2s_jax.training.run.reports.measures import PROFILE, Profile, WallClock, counter, peak_flops
-from convs2s_jax.training.run.reports.reports import Reports, Silence, show
-from convs2s_jax.training.run.selection import LOSS
-from convs2s_jax.training.run.session import Position, SaveClock, Session, check_data
+from convs2s_jax.training.run.reports.measures import PROFILE, Profile, WallClock, Window, peak_flops
+from convs2s_jax.training.run.reports.records import Facts
+from convs2s_jax.training.run.reports.reports import Reports, show, silence
+from convs2s_jax.training.run.saving import Position, Saves
 from convs2s_jax.training.run.tasks.task_table import task_of
 from convs2s_jax.training.step import TrainState
+
+
+class Session(NamedTuple):
+    """The resources of the training loop.
+
+    Attributes:
+      run: configuration, data and vocabularies.
+      programs: the update and the loss.
+      saves: saves checkpoints.
+      reports: where metrics and messages go.
+      window: the updates since the last report.
+      clock: where the time goes.
+      profile: the trace of a few updates.
+      compiled: counter of compilations.
+      interrupts: signals received.
+    """
+
+    run: Run
+    programs: Programs
+    saves: Saves
+    reports: Reports
+    window: Window
+    clock: WallClock
+    profile: Profile
+    compiled: CompileCounter
+    interrupts: Interrupts
 
 
 def open_run(
@@ -77,38 +92,33 @@ def open_run(
             told.append(show(sentence))
 
     trackers.check_installed(cfg.training.trackers)
-    mesh, key = make(cfg.mesh, parallel=cfg.parallel), program_key(cfg)
+    mesh, key = meshes.make(cfg.mesh, parallel=cfg.parallel), program_key(cfg)
     check_rules(cfg)
-    step = compile_run(key, mesh)
     _take(cfg, place, stack)
     compiled = stack.enter_context(CompileCounter())
-    run = _prepared(cfg, place, _devices(mesh, cfg.parallel), tell)
-    evaluate = evaluator(key.model, mesh, key.rules, key.parallel)
-    layout = placed_state(key, mesh, **run.sizes)
-    task_of(cfg.model).check_search(jax.eval_shape(weight_norm.merge, layout.params), cfg, run.vocabularies)
-    ahead = stack.enter_context(ProgramsAhead(run, mesh, step, evaluate, layout.params))
-    begun = _begin(run, place.folder, key, mesh, layout, ahead, tell)
-    reports, checkpoints = _commit(run, begun, _devices(mesh, cfg.parallel), place, told, stack)
+    devices = _devices(mesh, cfg.parallel)
+    run = _prepared(cfg, place, devices, tell)
+    programs = stack.enter_context(Programs(run, key, mesh))
+    merged = jax.eval_shape(weight_norm.merge, programs.layout.params)
+    task_of(cfg.model).check_search(merged, cfg, run.vocabularies)
+    begun = _begin(run, place.folder, programs, tell)
+    # all checks have passed
+    written = distributed.primary_only("begun", lambda: _write(run, begun, devices, place, told))
+    reports = stack.enter_context(written or silence())
+    saves = Saves(_checkpoints(cfg, place, reports, stack), place, mesh, cfg.training, data=run.record, clock=clock)
     traced = cfg.training.traced if distributed.is_primary() else None
-    profile = Profile(traced, run.workdir / PROFILE, step=begun.position.step, tell=reports.tell, clock=clock)
-    peak = peak_flops(mesh, cfg.training.peak_flops)
-    session = Session(
-        run=run,
-        mesh=mesh,
-        step=step,
-        evaluate=evaluate,
-        reports=reports,
-        checkpoints=checkpoints,
-        interrupts=interrupts,
-        save_clock=SaveClock(cfg.training.save_every_minutes),
-        compiled=compiled,
+    profile = Profile(traced, place.folder / PROFILE, tell=reports.tell, clock=clock)
+    stack.callback(profile.close)
+    window = Window(
+        names=paths(begun.state.params),
+        skip=cfg.training.skip_bad_steps,
+        remedy=saves.advice,
+        tell=reports.tell,
         clock=clock,
-        ahead=ahead,
-        profile=stack.enter_context(profile),
-        peak=peak,
-        flops=counter(step, executed_loss(key, mesh), begun.state.params) if peak else lambda _: 0.0,
-        place=place,
+        peak=peak_flops(mesh, cfg.training.peak_flops),
+        skipped=begun.position.skipped,
     )
+    session = Session(run, programs, saves, reports, window, clock, profile, compiled, interrupts)
     return session, begun.state, begun.position
 
 
@@ -148,45 +158,36 @@ class _Begun(NamedTuple):
 
     state: TrainState
     position: Position
-    damaged: list[Path]
+    damaged: Sequence[Path] = ()
     origin: str = ""
 
+    @property
+    def parameters(self) -> int:
+        """Number of parameters."""
+        return sum(leaf.size for leaf in jax.tree.leaves(self.state.params))
 
-def _begin(
-    run: Run, workdir: Path, key: ProgramKey, mesh: Mesh, layout: TrainState, ahead: ProgramsAhead, tell: Tell
-) -> _Begun:
-    """Restore the newest intact checkpoint, or initialise a new state."""
+
+def _begin(run: Run, workdir: Path, programs: Programs, tell: Tell) -> _Begun:
+    """Restore the newest intact checkpoint, or initialise a new state, with random parameters or another run's."""
     folder = run_folder.checkpoints(workdir)
-    found = restoring.restore(folder, layout, check=lambda position: check_data(run, position), tell=tell)
-    if found is None:
-        begun = _begin_anew(run, key, mesh, layout, ahead, tell)
-    else:
+    cfg, layout = run.cfg, programs.layout
+    found = restoring.restore(folder, layout, check=partial(run.check_unchanged, workdir), tell=tell)
+    if found is not None:
         position = _without_repeated_validation(Position.of(found.position), folder)
         begun = _Begun(found.state, position, found.damaged)
         tell(f"continuing at {position.where}")
-        if _measured_otherwise(run.cfg, workdir):
-            tell(
-                f"{run.cfg.training.best_metric} is computed differently from here on (search, "
-                "training.bleu_tokenize), but is compared directly with that of earlier checkpoints"
-            )
-    tell(f"{_count(begun.state):,} parameters; vocabularies of {run.sizes['source']} and {run.sizes['target']}")
-    if mesh.devices.size > 1:
-        tell(sharding.summary(sharding.table(layout.params, mesh, key.parallel, key.rules)))
-    return begun
-
-
-def _begin_anew(run: Run, key: ProgramKey, mesh: Mesh, layout: TrainState, ahead: ProgramsAhead, tell: Tell) -> _Begun:
-    """A state with random parameters, or with those of the run that is fine-tuned."""
-    origin = ""
-    if run.cfg.training.finetune_from:
-        params, origin = finetuning.parameters(run.cfg, run.vocabularies, layout.params, tell)
-        begin = partial(begin_program(key, mesh, **run.sizes), params)
     else:
-        random = jax.random.fold_in(jax.random.key(run.cfg.seed), 0)
-        begin = partial(state_program(key, mesh, **run.sizes), random)
-    if not distributed.is_multi_process():  # several GPU processes must compile in the same order
-        ahead.updates(run.first_uses)
-    return _Begun(begin(), Position(schedule=schedule.start(run.cfg.training.schedule)), [], origin)
+        if not distributed.is_multi_process():  # several GPU processes must compile in the same order
+            programs.request_updates(run.first_uses)
+        random, origin = jax.random.fold_in(jax.random.key(cfg.seed), 0), ""
+        if cfg.training.finetune_from:
+            params, origin = finetuning.parameters(cfg, run.vocabularies, layout.params, tell)
+        state = programs.new_state(params if origin else random)
+        begun = _Begun(state, Position(schedule=schedule.start(cfg.training.schedule)), origin=origin)
+    tell(f"{begun.parameters:,} parameters; vocabularies of {run.sizes['source']} and {run.sizes['target']}")
+    if programs.mesh.devices.size > 1:
+        tell(sharding.summary(sharding.table(layout.params, programs.mesh, cfg.parallel, cfg.mesh.rules)))
+    return begun
 
 
 def _without_repeated_validation(position: Position, folder: Path) -> Position:
@@ -197,40 +198,45 @@ def _without_repeated_validation(position: Position, folder: Path) -> Position:
     return position
 
 
-def _count(state: TrainState) -> int:
-    return sum(leaf.size for leaf in jax.tree.leaves(state.params))
+def _write(run: Run, begun: _Begun, devices: str, place: Workdir, told: list[str]) -> Reports:
+    """Write what has passed the checks: configuration, new vocabularies, reports. Rename damaged checkpoints.
 
-
-def _commit(
-    run: Run, begun: _Begun, devices: str, place: Workdir, told: list[str], stack: ExitStack
-) -> tuple[Reports, Checkpoints]:
-    """Write what has passed the checks, and open what the loop writes to."""
-    cfg, position = run.cfg.training, begun.position
+    Learned vocabularies stay in the cache until there is a checkpoint, so a run that ends before it need not learn them
+    again.
+    """
+    workdir = place.folder
+    position = begun.position
+    run_folder.write_inputs(workdir, run_folder.with_origin(workdir, run.cfg), run.vocabularies)
+    if run_folder.has_checkpoint(workdir):
+        shutil.rmtree(run_folder.learned_vocabularies(workdir), ignore_errors=True)
+    for damaged in begun.damaged:
+        checkpoint.put_aside(damaged, f"{damaged.name}{run_folder.DAMAGED}")
     facts = Facts(
         devices=devices,
         examples=run.used,
         batches=run.batching,
-        parameters=_count(begun.state),
+        parameters=begun.parameters,
         vocabularies=tuple(run.sizes.values()),
         origin=begun.origin,
     )
+    return Reports(
+        workdir,
+        step=position.step,
+        validated=position.validated == position.step,
+        told=told,
+        found=facts,
+        trackers=run.cfg.training.trackers,
+        address=place.address,
+        config=to_dict(run.cfg),
+        total=run.cfg.training.max_steps,
+    )
 
-    def commit() -> Reports:
-        _write(run, place.folder, begun.damaged)
-        return Reports(
-            place.folder,
-            step=position.step,
-            validated=position.validated == position.step,
-            told=told,
-            found=facts,
-            trackers=cfg.trackers,
-            address=place.address,
-            config=to_dict(run.cfg),
-        )
 
-    reports = stack.enter_context(distributed.primary_only("begun", commit) or Silence())
+def _checkpoints(cfg: Config, place: Workdir, reports: Reports, stack: ExitStack) -> Checkpoints:
+    """Open the manager of the run's checkpoints, and begin to write the workdir back into its store."""
     folder = run_folder.checkpoints(place.folder)
-    checkpoints = checkpoint.manager(folder, keep=cfg.keep, metric=cfg.best_metric, shared=place.shared)
+    keep, metric = cfg.training.keep, cfg.training.best_metric
+    checkpoints = checkpoint.manager(folder, keep=keep, metric=metric, shared=place.shared)
     stack.enter_context(checkpoints)
     if checkpoints.known.damage:
         reports.tell(
@@ -239,8 +245,7 @@ def _commit(
         )
     if place.mirror is not None:
         place.mirror.start()
-    reports.expect(_updates(run))
-    return reports, checkpoints
+    return checkpoints
 
 
 def prepare_only(cfg: Config, workdir: Path, tell: Tell) -> None:
@@ -259,40 +264,13 @@ def prepare_only(cfg: Config, workdir: Path, tell: Tell) -> None:
         _check_workdir(workdir, cfg)
         run = prepare(cfg, workdir, tell)
         if saved := position_file.newest(workdir):
-            check_data(run, saved)
-        if found := learned_folder(workdir, run.vocabularies):
-            tell(
-                f"vocabularies: {found} (until this run trains, others can use them with --config.data.vocabulary.dir)"
-            )
+            run.check_unchanged(workdir, saved)
 
 
 def _check_workdir(workdir: Path, cfg: Config) -> None:
     """Raise UserError if no run of this configuration can start or continue in the workdir."""
     derived_workdir.check_continues(workdir)
     run_folder.check_config(workdir, cfg)
-
-
-def _measured_otherwise(cfg: Config, workdir: Path) -> bool:
-    """Whether the score that selects the best checkpoint is computed differently than before this start."""
-    if cfg.training.best_metric == LOSS or cfg.classifies:
-        return False
-    before = run_folder.load_config(workdir)
-    return (before.search, before.training.bleu_tokenize) != (cfg.search, cfg.training.bleu_tokenize)
-
-
-def _write(run: Run, workdir: Path, damaged: list[Path]) -> None:
-    """Write what has passed the checks: the configuration and new vocabularies. Rename damaged checkpoints.
-
-    Learned vocabularies stay in the cache until there is a checkpoint, so a run that ends before it need not learn them
-    again.
-    """
-    run_folder.write_config(workdir, run_folder.with_origin(workdir, run.cfg))
-    if run_folder.has_checkpoint(workdir):
-        shutil.rmtree(run_folder.learned_vocabularies(workdir), ignore_errors=True)
-    else:
-        vocabulary.save(run.vocabularies, run_folder.vocabulary(workdir))
-    for place in damaged:
-        checkpoint.put_aside(place, f"{place.name}{run_folder.DAMAGED}")
 
 
 def _devices(mesh: Mesh, parallel: str) -> str:
@@ -302,12 +280,3 @@ def _devices(mesh: Mesh, parallel: str) -> str:
     where = f" in {jax.process_count()} processes" if distributed.is_multi_process() else ""
     over = f"; {parallel} over {axes}" if axes else ""
     return f"{count} x {kind}{where}{over} ({versions('jax', 'jaxlib', 'flax')})"
-
-
-def _updates(run: Run) -> int | None:
-    """Number of updates in the whole run, according to its limits; None if unknown."""
-    cfg = run.cfg.training
-    if cfg.max_epochs is None:
-        return cfg.max_steps
-    epoch = -(-run.batches // run.cfg.data.batch.accumulate)
-    return min(cfg.max_epochs * epoch, cfg.max_steps or sys.maxsize)

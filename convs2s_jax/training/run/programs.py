@@ -77,12 +77,7 @@ def vocabulary_sizes(cfg: Config, size: int | None = None, labels: int | None = 
 
 
 def loss_of(model: AnyModel, *, smoothing: float = 0.0) -> Loss[Batch, LossSums]:
-    """The loss of a model's task.
-
-    Args:
-      model: its configuration.
-      smoothing: of labels.
-    """
+    """The loss of a model's task, with label smoothing."""
     task = task_of(model)
 
     def loss(params: Tree, batch: Batch, key: Key | None) -> LossSums:
@@ -112,7 +107,10 @@ def compile_configured(
       rules: how parameters are sharded, before those of `training.sharding`.
       platform: of the devices that the mesh stands in for (`ExecutionConfig.for_gradients`); None for its own.
     """
-    model = _for_gradients(model, mesh, platform)
+    platform = platform or (jax.default_backend() if mesh is None else mesh.devices.flat[0].platform)
+    # if kernels are sharded in use, plain sums over taps send less; if a precision is requested, they round less
+    plain = (mesh is not None and mesh.shape["tensor"] > 1) or model.matmul_precision != "default"
+    model = dataclasses.replace(model, execution=model.execution.for_gradients(platform, model.dtype, plain=plain))
     return compile_steps(
         loss_of(model, smoothing=training.label_smoothing),
         optimizer.transformation(training.optimizer),
@@ -125,20 +123,6 @@ def compile_configured(
         accumulates=accumulates,
         rules=rules,
     )
-
-
-def _for_gradients(model: AnyModel, mesh: Mesh | None, platform: str | None) -> AnyModel:
-    """The model as it is executed for gradients.
-
-    If kernels are sharded in use, plain sums over taps send less; if a precision is requested, they round less.
-    """
-    tensor = mesh is not None and mesh.shape["tensor"] > 1
-    execution = model.execution.for_gradients(
-        platform or (jax.default_backend() if mesh is None else mesh.devices.flat[0].platform),
-        model.dtype,
-        plain=tensor or model.matmul_precision != "default",
-    )
-    return dataclasses.replace(model, execution=execution)
 
 
 class ProgramKey(NamedTuple):
@@ -184,7 +168,8 @@ def abstract_state(cfg: Config) -> TrainState:
 
 @shared
 def _abstract_state(key: ProgramKey, *, source: int, target: int) -> TrainState:
-    state: TrainState = jax.eval_shape(_fresh(key, source=source, target=target), jax.random.key(0))
+    fresh = partial(fresh_state, model=key.model, training=key.training, source=source, target=target)
+    state: TrainState = jax.eval_shape(fresh, jax.random.key(0))
     return state
 
 
@@ -197,36 +182,22 @@ def placed_state(key: ProgramKey, mesh: Mesh, *, source: int, target: int) -> Tr
 
 @shared
 def state_program(key: ProgramKey, mesh: Mesh, *, source: int, target: int) -> Callable[[Key], TrainState]:
-    """The program of the state before the first update. Each device initialises only its own shards.
+    """The program of the state before the first update, with vocabularies of these sizes.
 
-    Samples are bitwise equal on all meshes. Lengths of sharded weight-normalised kernels are sums over the sums of
-    shards, so these differ by rounding (docs/decisions.md).
-
-    Args:
-      key: what programs depend on.
-      mesh: devices.
-      source, target: sizes of the vocabularies.
+    Each device initialises only its own shards. Samples are bitwise equal on all meshes. Lengths of sharded
+    weight-normalised kernels are sums over the sums of shards, so these differ by rounding (docs/decisions.md).
     """
-    layout = places(placed_state(key, mesh, source=source, target=target))
-    return dispatch.jit_once(_fresh(key, source=source, target=target), mesh, out_shardings=layout)
+    fresh = partial(fresh_state, model=key.model, training=key.training, source=source, target=target)
+    layout = placed_state(key, mesh, source=source, target=target)
+    return dispatch.jit_once(fresh, mesh, out_shardings=places(layout))
 
 
 @shared
 def begin_program(key: ProgramKey, mesh: Mesh, *, source: int, target: int) -> Callable[[Tree], TrainState]:
-    """The program of the state before the first update that starts from given parameters: those of another run.
-
-    Args:
-      key: what programs depend on.
-      mesh: devices.
-      source, target: sizes of the vocabularies.
-    """
+    """The program of the state before the first update that starts from given parameters: those of another run."""
     begin = partial(init_state, optimizer=optimizer.transformation(key.training.optimizer))
-    layout = places(placed_state(key, mesh, source=source, target=target))
-    return dispatch.jit_once(begin, mesh, out_shardings=layout)
-
-
-def _fresh(key: ProgramKey, *, source: int, target: int) -> Callable[[Key], TrainState]:
-    return partial(fresh_state, model=key.model, training=key.training, source=source, target=target)
+    layout = placed_state(key, mesh, source=source, target=target)
+    return dispatch.jit_once(begin, mesh, out_shardings=places(layout))
 
 
 def check_rules(cfg: Config) -> None:
@@ -249,12 +220,6 @@ def compile_run(key: ProgramKey, mesh: Mesh, platform: str | None = None) -> Ste
         rules=key.rules,
         platform=platform,
     )
-
-
-def executed_loss(key: ProgramKey, mesh: Mesh) -> Loss[Batch, LossSums]:
-    """The loss of a whole batch, with the forms of convolutions that updates on this mesh compute."""
-    model = _for_gradients(key.model, mesh, None)
-    return loss_of(model, smoothing=key.training.label_smoothing)
 
 
 @shared

@@ -1,54 +1,31 @@
 """A workdir: the files of a run, enough to continue it and to decode.
 
-config.json  vocab/  checkpoints/<step>/  metrics.jsonl  train.log  tensorboard/  samples/  cache/  tracker_id  lock
+config.json  vocab/  checkpoints/<step>/  metrics.jsonl  train.log  tensorboard/  samples/  cache/  lock
 """
 
 import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from convs2s_jax.core.checksums import FIELD, DamagedError, seal, unseal
-from convs2s_jax.core.config import LAST_BEFORE, build, check, to_dict
+from convs2s_jax.core.config import LAST_BEFORE, build, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import read_json, replace_file
 from convs2s_jax.core.guard import writing_remedy
-from convs2s_jax.data.vocabulary import Vocabularies
+from convs2s_jax.data.vocabulary import Vocabularies, save
 from convs2s_jax.training.run.config import Config
 
 FREE = (
-    "search",
-    "model.execution",
-    "model.matmul_precision",
-    "data.dir",
-    "data.files",
-    "data.tfds_dir",
-    "data.cache_dir",
-    "training.max_steps",
-    "training.max_epochs",
-    "training.report_every",
-    "training.validate_every",
-    "training.validate_bleu",
-    "training.best_metric",
-    "training.patience",
-    "training.metrics",
-    "training.bleu_tokenize",
-    "training.save_every",
-    "training.save_every_minutes",
-    "training.keep",
-    "training.skip_bad_steps",
-    "training.peak_flops",
-    "training.compile_ahead",
-    "training.profile",
-    "training.trackers",
-    "mesh",
-    "parallel",
+    *("search", "mesh", "parallel", "training", "model.execution", "model.matmul_precision"),
+    *("data.dir", "data.files", "data.tfds_dir", "data.cache_dir"),
 )
 """Fields that may change when a run is continued: limits, reports, execution of layers, precision of products, devices,
-and the paths of the data (the content is compared)."""
+and the paths of the data (the content is compared); but those of training that are `FIXED` may not."""
+FIXED = ("training.optimizer", "training.schedule", "training.clip", "training.sum_dtype", "training.label_smoothing")
 
 ORIGIN = ("data.vocabulary.dir", "training.finetune_from")
 """Fields that are only read when a run starts. It may continue without them; another value requires another run."""
@@ -61,7 +38,7 @@ FACTS = "facts.json"
 """File in a workdir with what its training began with and how it ended."""
 FILES = (
     *("config.json", "vocab", "checkpoints", SCORES, "metrics.jsonl", "metrics.jsonl.damaged", LOG, FACTS, "cache"),
-    *("tensorboard", "samples", "profile", "tracker_id", "mlflow.db", "wandb", "lock"),
+    *("tensorboard", "samples", "profile", "mlflow.db", "wandb", "lock"),
 )
 """Names of the files and folders that a run writes into its workdir."""
 
@@ -123,27 +100,18 @@ def load_config(workdir: Path, *, given_as: str = "--workdir") -> Config:
     if not os.path.lexists(path):
         raise UserError(f"{given_as}={workdir} contains no config.json: no training was started there")
     values = read_json(path, remedy="restore it, or train again in another workdir")
-    values = _verified(values, path)
     try:
+        if isinstance(values, dict) and FIELD in values:  # whoever edits the file deletes its checksum
+            values = unseal(values)
         return build(Config, values, "config")
-    except UserError as error:
-        way_out = (
-            "" if LAST_BEFORE in str(error) else f"; if an earlier version wrote {path}, commit {LAST_BEFORE} reads it"
-        )
-        raise UserError(f"{error}{way_out}") from None
-
-
-def _verified(values: Any, path: Path) -> Any:
-    """The content of config.json without its checksum. Earlier versions wrote none, and whoever edits it deletes it."""
-    if not isinstance(values, dict) or FIELD not in values:
-        return values
-    try:
-        return unseal(values)
     except DamagedError as error:
         raise UserError(
             f"{path} is damaged or was edited ({error}): restore it, and change fields with the flags of convs2s train "
             f"and decode; to keep an intentional edit, delete its field '{FIELD}'"
         ) from error
+    except UserError as error:
+        earlier = f"; if an earlier version wrote {path}, commit {LAST_BEFORE} reads it"
+        raise UserError(f"{error}{'' if LAST_BEFORE in str(error) else earlier}") from None
 
 
 def fingerprints(vocabularies: Vocabularies) -> list[str]:
@@ -182,22 +150,22 @@ def check_config(workdir: Path, cfg: Config) -> None:
     Raises:
       UserError: a field differs that may not change; the message names the first five.
     """
-    if has_checkpoint(workdir):
-        path = workdir / "config.json"
-        if not os.path.lexists(path):
-            raise UserError(f"{path} is missing, but checkpoints here need it: restore it, or use another workdir")
-        there, here = to_dict(load_config(workdir)), to_dict(cfg)
-        odd = differences(there, here, free=_free)
-        check(
-            not odd,
+    if not has_checkpoint(workdir):
+        return
+    path = workdir / "config.json"
+    if not os.path.lexists(path):
+        raise UserError(f"{path} is missing, but checkpoints here need it: restore it, or use another workdir")
+    there, here = to_dict(load_config(workdir)), to_dict(cfg)
+    if odd := differences(there, here, free=_free):
+        raise UserError(
             f"--workdir={workdir} contains a run with another configuration: {odd}. Use another workdir, or the "
-            "settings of that run",
+            "settings of that run"
         )
-        for name, before, now in _differences(there, here, ""):
-            check(
-                name not in ORIGIN or now == "",
+    for name, before, now in _differences(there, here, ""):
+        if name in ORIGIN and now != "":
+            raise UserError(
                 f"{name}={now}: the run in --workdir={workdir} was started {f'with {before}' if before else 'without'}"
-                ", and only a new run reads this field; leave it out, or use another workdir",
+                ", and only a new run reads this field; leave it out, or use another workdir"
             )
 
 
@@ -212,6 +180,17 @@ def with_origin(workdir: Path, cfg: Config) -> Config:
         data=dataclasses.replace(cfg.data, vocabulary=words),
         training=dataclasses.replace(cfg.training, finetune_from=there.training.finetune_from),
     )
+
+
+def write_inputs(workdir: Path, cfg: Config, vocabularies: Vocabularies) -> None:
+    """Write config.json, and the vocabularies unless a checkpoint needs those that are there.
+
+    Raises:
+      UserError: they cannot be written.
+    """
+    write_config(workdir, cfg)
+    if not has_checkpoint(workdir):
+        save(vocabularies, vocabulary(workdir))
 
 
 def write_config(workdir: Path, cfg: Config) -> None:
@@ -256,7 +235,10 @@ def _remove_if_empty(folder: Path) -> None:
 
 
 def _free(name: str) -> bool:
-    return any(name == free or name.startswith(f"{free}.") for free in (*FREE, *ORIGIN))
+    def under(fields: Iterable[str]) -> bool:
+        return any(name == field or name.startswith(f"{field}.") for field in fields)
+
+    return under((*FREE, *ORIGIN)) and not under(FIXED)
 
 
 def differences(there: Any, here: Any, *, free: Callable[[str], bool], path: str = "") -> str:

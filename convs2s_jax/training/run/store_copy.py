@@ -14,7 +14,7 @@ from pathlib import Path
 from convs2s_jax.core import files, local_copies, stores
 from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.core.places import joined, scheme_of
-from convs2s_jax.training.run.reports import metrics_file
+from convs2s_jax.training.run.reports import records
 from convs2s_jax.training.run.run_folder import DAMAGED, FACTS, LOG, SCORES
 
 CHECKPOINTS, MARK = "checkpoints", "position/metadata"
@@ -39,7 +39,7 @@ def opened(workdir: Path | str, *, flag: str = "--workdir", reports: bool = Fals
         return
     address = str(workdir).rstrip("/")
     beginnings = ("vocab/", "samples/") if reports else ("vocab/",)
-    files_read = ("config.json", SCORES, *((metrics_file.NAME, LOG, FACTS) if reports else ()))
+    files_read = ("config.json", SCORES, *((records.METRICS, LOG, FACTS) if reports else ()))
 
     def wanted(name: str) -> bool:
         return name in files_read or name.startswith(beginnings)

@@ -36,8 +36,7 @@ def decode(options: Options, *, tell: Tell) -> None:
       KeyboardInterrupt: the user interrupted decoding; only complete lines have been written.
     """
     scoring.check_metrics(options.metrics or scoring.DEFAULT, options.bleu_tokenize or "13a")
-    for flag, workdir in options.runs:
-        outputs.check_not_of_run(options.output, workdir, flag)
+    outputs.check_outside_runs(options.output, "--output")
     with remote.localised(options, tell) as (local, say, save):
         output.check_writable(local.output)
         configs = [run_folder.load_config(Path(workdir), given_as=flag) for flag, workdir in local.runs]

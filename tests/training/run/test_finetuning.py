@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.data.config import DataConfig
-from convs2s_jax.training.run import finetuning, run_folder
+from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.loop import train
-from convs2s_jax.training.run.reports import facts
+from convs2s_jax.training.run.reports import records
 from convs2s_jax.translation.translator import load
 from tests import stores, tiny
 from tests.checkpoints import without_updates
@@ -52,7 +51,7 @@ def test_a_run_begins_with_the_best_parameters_of_another(mesh, source, tmp_path
     log = (tmp_path / "run" / "train.log").read_text()
     [[step]] = best(source).steps
     assert f"fine-tuning: parameters of step {step} of {source}" in log
-    assert facts.read(tmp_path / "run").origin == f"step {step} of {source}"  # as reports say
+    assert records.read_facts(tmp_path / "run").origin == f"step {step} of {source}"  # as reports say
     assert "learning the vocabularies" not in log
 
 
@@ -73,21 +72,10 @@ def test_a_run_begins_with_the_best_parameters_of_another(mesh, source, tmp_path
             {"data__src": "de", "data__tgt": "en"},
             "^training.finetune_from=.*run belongs to a run from 'en' to 'de', but this one is from 'de' to 'en': each",
         ),
-        (
-            {
-                "data__src": "de",
-                "data__tgt": "en",
-                "training__finetune_from": "",
-                "data__vocabulary__dir": "{run}/vocab",
-            },
-            "^data.vocabulary.dir=.*run/vocab belongs to a run from 'en' to 'de', but this one is from 'de' to 'en'",
-        ),
         ({"data__vocabulary__dir": "x"}, "training.finetune_from uses the vocabularies of that run"),
     ],
 )
 def test_what_cannot_be_fine_tuned_is_refused_and_nothing_is_written(values, message, source, tmp_path):
-    if "data__vocabulary__dir" in values:
-        values = values | {"data__vocabulary__dir": values["data__vocabulary__dir"].format(run=source)}
     with pytest.raises(UserError, match=message):
         train(tiny.config(**{**OTHER, "training__finetune_from": str(source), **values}), tmp_path / "run")
     assert not (tmp_path / "run" / "config.json").exists()
@@ -109,45 +97,3 @@ def test_random_parameters_are_refused(source, tmp_path):
     other = without_updates(source, tmp_path / "other", data=7)
     with pytest.raises(UserError, match=f"^training.finetune_from={other} contains random parameters"):
         train(tiny.config(**OTHER, training__finetune_from=str(other)), tmp_path / "run")
-
-
-CASES = {
-    "the same": (("de", "en"), ("de", "en"), False, None),
-    "one other": (("de", "en"), ("nl", "en"), False, "'de' there and 'nl' here"),
-    "both others": (("de", "en"), ("en", "fr"), False, "'de' there and 'en' here and 'en' there and 'fr' here"),
-    "reversed with one vocabulary": (("de", "en"), ("en", "de"), True, "'de' there and 'en' here and 'en' there and"),
-    "the target alone": (("de", "en"), ("", "en"), False, None),
-    "the source alone": (("de", "en"), ("", "de"), False, "'en' there and 'de' here"),
-}
-
-
-@pytest.mark.parametrize(("there", "here", "joint", "said"), CASES.values(), ids=CASES.keys())
-def test_other_names_are_told(there, here, joint, said):
-    told = []
-    configs = (DataConfig(src=src, tgt=tgt) for src, tgt in (there, here))
-    finetuning.compare_sides(*configs, "training.finetune_from=run", joint=joint, tell=told.append)
-    assert len(told) == (said is not None)
-    assert all(
-        line.startswith(f"training.finetune_from=run: that run names its sides differently, {said}") for line in told
-    )
-
-
-def test_reversed_sides_are_refused_unless_one_vocabulary_serves_both():
-    there, here = DataConfig(src="de", tgt="en"), DataConfig(src="en", tgt="de")
-    with pytest.raises(
-        UserError,
-        match=r"^x=y belongs to a run from 'de' to 'en', but this one is from 'en' to 'de': each side would use the "
-        r"vocabulary of the other; swap data.src and data.tgt, or leave the field out$",
-    ):
-        finetuning.compare_sides(there, here, "x=y", joint=False, tell=pytest.fail)
-    finetuning.compare_sides(there, here, "data.vocabulary.dir=y", joint=True, tell=pytest.fail)
-
-
-def test_a_folder_of_vocabularies_need_not_be_that_of_a_run(tmp_path):
-    assert finetuning.corpus_beside(str(tmp_path / "vocab")) is None
-    assert finetuning.corpus_beside("gs://bucket/run/vocab") is None
-    cfg = tiny.config()
-    run_folder.write_config(tmp_path, cfg)
-    assert finetuning.corpus_beside(str(tmp_path / "vocab")) == cfg.data
-    (tmp_path / "config.json").write_text("{}")
-    assert finetuning.corpus_beside(str(tmp_path / "vocab")) is None

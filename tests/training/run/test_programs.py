@@ -9,7 +9,7 @@ import pytest
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.training import sharding
 from convs2s_jax.training.mesh import MeshConfig, make
-from convs2s_jax.training.run.compilations import KEPT, CompileCounter, forget, shared
+from convs2s_jax.training.run.compilations import CompileCounter, forget
 from convs2s_jax.training.run.config import TrainingConfig
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.programs import program_key, state_program
@@ -112,53 +112,26 @@ def test_every_field_of_training_is_known_to_be_of_programs_or_not():
     assert {field.name for field in dataclasses.fields(TrainingConfig)} == set(OF_PROGRAMS) | set(NOT_OF_PROGRAMS)
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        *((f"training__{field}", value) for field, value in OF_PROGRAMS.items()),
-        ("model__dropout", 0.2),
-        ("model__execution__remat", "block"),
-        ("parallel", "shard_map"),
-        ("data__batch__accumulate", 2),
-        ("mesh__rules", (("decoder/output", (None, "fsdp")),)),
-    ],
-    ids=str,
-)
-def test_what_programs_depend_on_gives_other_programs(field, value):
-    assert program_key(tiny.config(**{field: value})) != program_key(tiny.config())
+OTHERS_OF_PROGRAMS = {
+    "model__dropout": 0.2,
+    "model__execution__remat": "block",
+    "parallel": "shard_map",
+    "data__batch__accumulate": 2,
+    "mesh__rules": (("decoder/output", (None, "fsdp")),),
+}
+OTHERS_NOT_OF_PROGRAMS = {"seed": 3, "data__batch__shapes": 3, "search__beam_size": 4}
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        *((f"training__{field}", value) for field, value in NOT_OF_PROGRAMS.items()),
-        ("seed", 3),
-        ("data__batch__shapes", 3),
-        ("search__beam_size", 4),
-    ],
-    ids=str,
-)
-def test_what_programs_do_not_depend_on_gives_the_same_ones(field, value):
+def test_programs_are_shared_by_all_configurations_that_differ_in_nothing_they_depend_on():
     base = {"training__validate_bleu": True}
-    other, usual = tiny.config(**{**base, field: value}), tiny.config(**base)
-    assert other != usual
-    assert program_key(other) == program_key(usual)
-    assert hash(program_key(other)) == hash(program_key(usual))
-
-
-def test_how_many_updates_may_be_skipped_is_not_in_the_programs():
+    usual = tiny.config(**base)
+    for others, known, same in (
+        (OTHERS_OF_PROGRAMS, OF_PROGRAMS, False),
+        (OTHERS_NOT_OF_PROGRAMS, NOT_OF_PROGRAMS, True),
+    ):
+        for field, value in (others | {f"training__{field}": value for field, value in known.items()}).items():
+            other = tiny.config(**{**base, field: value})
+            assert other != usual, field
+            assert (program_key(other) == program_key(usual)) == same, field
     one, two = (tiny.config(training__skip_bad_steps=n) for n in (1, 2))
     assert program_key(one) == program_key(two)
-
-
-def test_the_latest_results_are_kept():
-    made = []
-
-    @shared
-    def number(n: int) -> int:
-        made.append(n)
-        return n
-
-    for n in [*range(KEPT), 0, KEPT, 0, 1]:
-        assert number(n) == n
-    assert made == [*range(KEPT), KEPT, 1]

@@ -3,16 +3,18 @@
 import os
 import re
 import signal
+from functools import partial
 
 import jax
 import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training import schedule
-from convs2s_jax.training.run import inputs, loop, opening, run_folder, validation
+from convs2s_jax.training.run import loop, prepare, run_folder, validation
+from convs2s_jax.training.run.background_compiler import Programs
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.processes.interrupts import InterruptedWorkError
-from convs2s_jax.training.run.reports import metrics_file
+from convs2s_jax.training.run.reports import records
 from convs2s_jax.training.run.tasks import translation_task as translating
 from tests import tiny
 
@@ -44,13 +46,13 @@ def test_the_last_update_of_an_epoch_takes_the_batches_that_are_left(tmp_path):
 
 
 def test_each_update_has_a_dropout_key_of_its_own(tmp_path, monkeypatch):
-    keys, update = [], loop.update
+    keys, update = [], Programs.update
 
-    def recorded(step, state, batches, rate, key):
+    def recorded(programs, state, batches, rate, key):
         keys.append(jax.random.key_data(key).tolist())
-        return update(step, state, batches, rate, key)
+        return update(programs, state, batches, rate, key)
 
-    monkeypatch.setattr(loop, "update", recorded)
+    monkeypatch.setattr(Programs, "update", recorded)
     train(tiny.config(training__max_steps=5), tmp_path)
     assert len(keys) == len({*map(tuple, keys)}) == 5
 
@@ -70,8 +72,8 @@ def test_a_signal_within_a_validation_leaves_it_for_later(tmp_path, undisturbed,
     assert lines[-1]["split"] == "train"
     assert lines[-1]["step"] < STEPS
     monkeypatch.undo()
-    with (tmp_path / metrics_file.NAME).open("a") as file:  # as by a start that is killed before it saves the loss
-        file.write(metrics_file.line({**lines[-1], "split": "valid"}))
+    with (tmp_path / records.METRICS).open("a") as file:  # as by a start that is killed before it saves the loss
+        file.write(records.metrics_line({**lines[-1], "split": "valid"}))
     train(tiny.config(**options), tmp_path)
     valid = [line["step"] for line in tiny.metrics(tmp_path) if line["split"] == "valid"]
     assert valid.count(lines[-1]["step"]) == 1  # made up for
@@ -82,26 +84,17 @@ def test_a_signal_within_a_validation_leaves_it_for_later(tmp_path, undisturbed,
 @pytest.mark.drill
 def test_a_signal_within_a_validation_loss_leaves_it_for_later(tmp_path, undisturbed, monkeypatch):
     """The signal arrives in the first of several batches: no second one is evaluated."""
-    evaluator, evaluate_all, calls = opening.evaluator, validation.evaluate, []
+    calls, evaluate = [], Programs.evaluate
 
-    def signalled(*args):
-        evaluate = evaluator(*args)
+    def signalled(programs, params, batch, check):
+        if not calls:
+            os.kill(os.getpid(), signal.SIGTERM)
+        calls.append(batch)
+        return evaluate(programs, params, batch, check)
 
-        def call(*args):
-            if not calls:
-                os.kill(os.getpid(), signal.SIGTERM)
-            calls.append(args)
-            return evaluate(*args)
-
-        return call
-
-    monkeypatch.setattr(opening, "evaluator", signalled)
-
-    def in_small_batches(step, params, cfg, mesh, split, *, check, **_):
-        shapes = inputs.held_out_shapes(cfg, [split], tokens=40)
-        return evaluate_all(step, params, cfg, mesh, split, shapes=shapes, check=check)
-
-    monkeypatch.setattr(validation, "evaluate", in_small_batches)
+    monkeypatch.setattr(Programs, "evaluate", signalled)
+    small = partial(prepare.held_out_shapes, tokens=40)
+    monkeypatch.setattr(prepare, "held_out_shapes", lambda cfg, splits, **_: small(cfg, splits))
     train(tiny.config(**OPTIONS), tmp_path)
     last = tiny.metrics(tmp_path)[-1]
     stopped = last["step"]
@@ -122,7 +115,7 @@ def test_a_validation_that_came_after_its_checkpoint_is_not_repeated(tmp_path, m
         raise InterruptedWorkError
 
     with monkeypatch.context() as patch:
-        patch.setattr(validation, "measure", interrupted)
+        patch.setattr(loop, "measure", interrupted)
         train(tiny.config(**options), tmp_path)
     before = tiny.digests(tmp_path, 5)
     for _ in range(2):
@@ -167,16 +160,3 @@ def test_skipped_steps_follow_each_other_from_one_epoch_and_one_start_to_the_nex
         train(tiny.config(**options, training__max_steps=20), tmp_path)
     skipped = [line["skipped"] for line in tiny.metrics(tmp_path) if line["split"] == "train"]
     assert sum(skipped) >= 10
-
-
-@pytest.mark.drill
-@pytest.mark.usefixtures("own_programs")
-def test_each_shape_compiles_once(tmp_path):
-    """The second and third epoch compile nothing: all shapes are known from the first."""
-    options = {"data__batch__shapes": 3, "data__batch__tokens": 800, "training__report_every": 1}
-    options |= {"training__validate_every": 8, "training__validate_bleu": True}
-    train(tiny.config(**options, training__max_steps=24), tmp_path)
-    lines = [line for line in tiny.metrics(tmp_path) if line["split"] == "train"]
-    assert lines[-1]["epoch"] >= 2
-    last_of_first = max(line["compilations"] for line in lines if line["epoch"] == 1)
-    assert lines[-1]["compilations"] == last_of_first

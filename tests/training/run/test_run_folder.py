@@ -1,17 +1,14 @@
 """A workdir belongs to one configuration, and says so when another comes."""
 
 import dataclasses
-import errno
 import json
 
 import pytest
 
-from convs2s_jax.core import stores
 from convs2s_jax.core.config import build, override
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run import outputs, run_folder
 from convs2s_jax.training.run.config import Config
-from tests.stores import bucket  # noqa: F401  (a fixture)
 
 
 def config(**changes):
@@ -83,22 +80,10 @@ def test_of_another_kind_the_fields_are_not_listed(tmp_path):
         claim(tmp_path, adam)
 
 
-FREE = {
-    "model__execution__remat": "block",
-    "model__matmul_precision": "highest",
-    "training__max_steps": "9",
-    "training__bleu_tokenize": "none",
-    "training__keep": "9",
-    "search__beam_size": "9",
-    "data__dir": "elsewhere",
-}
-
-
-@pytest.mark.parametrize("field", FREE)
-def test_bounds_reports_and_places_may_change_and_are_stored(tmp_path, field):
+def test_bounds_reports_and_places_may_change_and_are_stored(tmp_path):
     claim(tmp_path, config())
-    changed = config(**{field: FREE[field]})
-    assert changed != config()
+    free = {"model__execution__remat": "block", "model__matmul_precision": "highest", "data__dir": "elsewhere"}
+    changed = config(**free, training__max_steps="9", training__bleu_tokenize="none", search__beam_size="9")
     claim(tmp_path, changed)
     assert run_folder.load_config(tmp_path) == changed
 
@@ -122,15 +107,15 @@ def test_what_a_run_began_with_is_kept_and_nothing_else_begins_it(tmp_path, fiel
         run_folder.check_config(other, config(**{field: "y"}))
 
 
-@pytest.mark.parametrize("name", run_folder.FREE)
-def test_every_free_field_exists(name):
+@pytest.mark.parametrize("name", [*run_folder.FREE, *run_folder.FIXED])
+def test_every_listed_field_exists(name):
     record = config()
     for part in name.split("."):
         assert part in {field.name for field in dataclasses.fields(record)}
         record = getattr(record, part)
 
 
-@pytest.mark.parametrize("text", ["{", "", '{"seed": 1'])
+@pytest.mark.parametrize("text", ["{", ""])
 def test_what_is_not_json_is_refused_and_kept(tmp_path, text):
     path = tmp_path / "config.json"
     path.write_text(text, encoding="utf-8")
@@ -151,30 +136,6 @@ def test_a_field_of_another_version_is_named(tmp_path):
         run_folder.load_config(tmp_path)
 
 
-def test_no_object_of_any_run_is_written_over(bucket):  # noqa: F811
-    for name in ("r/config.json", "r/checkpoints/3/done", "export/config.json"):
-        stores.write(f"gs://bucket/{name}", b"{}")
-    for name in ("config.json", "checkpoints/3", "checkpoints/new/x", "vocab", "vocab/"):
-        sentence = rf"^--output=gs://bucket/r/{name} belongs to the run in gs://bucket/r: choose another path$"
-        with pytest.raises(UserError, match=sentence):
-            outputs.check_outside_runs(f"gs://bucket/r/{name}", "--output")
-    for free in ("config.json", "r/shortlist.npz", "export/config.json"):
-        outputs.check_outside_runs(f"gs://bucket/{free}", "--output")
-
-
-@pytest.mark.parametrize("question", ["exists", "names"])
-def test_a_store_that_cannot_be_used_is_reported(bucket, monkeypatch, question):  # noqa: F811
-    def refuses(*_):
-        raise PermissionError(errno.EACCES, "it is denied", "gs://bucket")
-
-    stores.write("gs://bucket/config.json", b"{}")
-    monkeypatch.setattr(stores, question, refuses)
-    with pytest.raises(
-        UserError, match=r"^--output=gs://bucket/vocab cannot be used: it is denied; docs/object-stores"
-    ):
-        outputs.check_outside_runs("gs://bucket/vocab", "--output")
-
-
 def test_checkpoints_on_another_disk_are_of_the_run(tmp_path):
     run, disk = tmp_path / "run", tmp_path / "disk"
     disk.mkdir()
@@ -183,5 +144,3 @@ def test_checkpoints_on_another_disk_are_of_the_run(tmp_path):
     (run / "checkpoints").symlink_to(disk)
     with pytest.raises(UserError, match=f"belongs to the run in {run}: choose another path$"):
         outputs.check_outside_runs(f"{run}/checkpoints/3", "--output")
-    with pytest.raises(UserError, match=f"belongs to the run --workdir={run}: choose another path$"):
-        outputs.check_not_of_run(f"{run}/checkpoints/3", str(run), "--workdir")

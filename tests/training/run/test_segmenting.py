@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run import loop
 from convs2s_jax.training.run import prepare as prepare_module
 from convs2s_jax.training.run.loop import train
@@ -57,18 +56,6 @@ def test_all_epochs_fit_the_shapes_where_sources_are_cut(tmp_path):
     lengths = [segmented(cut, epoch, longest=largest(cut)).lengths()[0].max() for epoch in range(1, 12)]
     free = [segmented(cut, epoch).lengths()[0].max() for epoch in range(1, 12)]
     assert max(lengths) <= largest(cut)[0] < max(free)
-
-
-def test_without_sampling_nothing_is_drawn(run):
-    assert segmented(run, 1, data__subword_sampling=0.0) is run.train
-
-
-def test_whole_words_are_refused(tmp_path):
-    words = {"data__vocabulary": {"kind": "words", "min_count": 1}}
-    with pytest.raises(
-        UserError, match=r"data\.subword_sampling is 0.2, but the vocabularies consist of whole words: set it"
-    ):
-        prepare(tiny.config(**SAMPLED, **words), tmp_path, lambda _: None)
 
 
 @pytest.mark.drill

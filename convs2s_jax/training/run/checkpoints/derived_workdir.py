@@ -11,7 +11,6 @@ from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.core.files import new_folder
 from convs2s_jax.core.guard import writing_remedy
 from convs2s_jax.core.places import scheme_of
-from convs2s_jax.data import vocabulary
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.training.run import run_folder, store_copy
 from convs2s_jax.training.run.checkpoints import checkpoint, position_file
@@ -71,8 +70,7 @@ def write(
       state: parameters, split for training, state of the optimiser, and the step that names the checkpoint.
       position: the progress of training, as JSON, with the fingerprint of the training data.
     """
-    run_folder.write_config(folder, cfg)
-    vocabulary.save(vocabularies, run_folder.vocabulary(folder))
+    run_folder.write_inputs(folder, cfg, vocabularies)
     record = {**position, "vocabularies": run_folder.fingerprints(vocabularies)}
     with checkpoint.manager(run_folder.checkpoints(folder), keep=1) as checkpoints:
         checkpoint.save(checkpoints, state, record)

@@ -2,12 +2,11 @@
 
 import contextlib
 import math
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import jax
 import numpy as np
@@ -15,10 +14,7 @@ from jax.sharding import Mesh
 
 from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.nn.types import Tree
-from convs2s_jax.training import flops
-from convs2s_jax.training.run.config import Traced
-from convs2s_jax.training.run.programs import abstract_key, placed, places
-from convs2s_jax.training.step import Batch, Loss, LossSums, Step, StepSums, gradients
+from convs2s_jax.training.step import StepSums
 
 Activity = Literal["compute", "input", "validation", "checkpoint", "compile", "other"]
 """What the host does, or waits for.
@@ -41,7 +37,7 @@ class WallClock:
         self._now: Activity = "other"
         self._since = time.perf_counter()
         self._spent = dict.fromkeys(ACTIVITIES, 0.0)
-        self._before = dict.fromkeys(ACTIVITIES, 0.0)
+        self._taken = dict.fromkeys(ACTIVITIES, 0.0)
 
     @contextlib.contextmanager
     def during(self, activity: Activity) -> Iterator[None]:
@@ -52,23 +48,18 @@ class WallClock:
         finally:
             self._switch(outer)
 
-    def reassign(self, activity: Activity, seconds: float) -> None:
-        """Move the last seconds from the current activity to another one."""
-        self._spent[activity] += seconds
-        self._spent[self._now] -= seconds
-
     def take(self) -> dict[Activity, float]:
         """Seconds since the last call, or since the beginning."""
         self._switch(self._now)
-        taken, self._spent = self._spent, dict.fromkeys(ACTIVITIES, 0.0)
-        self._before = {name: self._before[name] + taken[name] for name in ACTIVITIES}
-        return taken
+        spent = {name: self._spent[name] - self._taken[name] for name in ACTIVITIES}
+        self._taken = dict(self._spent)
+        return spent
 
     def account(self) -> str:
         """A sentence for the user: the time since the beginning, and the share of each activity."""
-        self.take()
-        total = sum(self._before.values())
-        parts = ", ".join(f"{name} {100 * part / total:.1f} %" for name, part in self._before.items())
+        self._switch(self._now)
+        total = sum(self._spent.values())
+        parts = ", ".join(f"{name} {100 * part / total:.1f} %" for name, part in self._spent.items())
         return f"{total:.1f} s, of which {parts}"
 
     def _switch(self, activity: Activity) -> Activity:
@@ -83,26 +74,13 @@ BEHIND = 2
 """Updates the host may run ahead of the device. A loss that is not finite is noticed this many updates late."""
 
 
-class Update(NamedTuple):
-    """One update.
+class Window:
+    """Collects the sums of updates on the device and fetches them later, several at once.
 
     Attributes:
-      step: its number, from 1.
-      rate: its learning rate.
-      sums: its loss and gradient norm, on the device.
-      flops: floating-point operations of its products.
-      compiled: whether a program was compiled for it; its tokens and time are then excluded from speeds.
+      peak: floating-point operations per second that the devices can do; None if unknown.
+      skipped: number of updates in a row, up to the last report, that were skipped.
     """
-
-    step: int
-    rate: float
-    sums: StepSums
-    flops: float
-    compiled: bool
-
-
-class Window:
-    """Collects the sums of updates on the device and fetches them later, several at once."""
 
     def __init__(
         self,
@@ -128,18 +106,16 @@ class Window:
           skipped: updates in a row that were skipped just before, when the run is continued.
         """
         self._names, self._skip, self._remedy, self._tell = names, skip, remedy, tell
-        self._clock, self._peak = clock, peak
-        self._pending: list[Update] = []
-        self._known: set[tuple[bool, tuple[int, ...]]] = set()
+        self._clock, self.peak, self.skipped = clock, peak, skipped
+        self._pending: list[tuple[int, float, StepSums, bool]] = []
+        self._seen: set[tuple[bool, tuple[int, ...]]] = set()
         self._compiles = False
-        self._good: list[Update] = []
-        self._done: list[Update] = []
-        self._bad, self._in_a_row = 0, skipped
+        self._empty()
 
-    @property
-    def skipped(self) -> int:
-        """Number of updates in a row, up to the last report, that were skipped."""
-        return self._in_a_row
+    def _empty(self) -> None:
+        self._nll = self._norms = self._flops = 0.0
+        self._rate = math.nan
+        self._tokens = self._timed_tokens = self._good = self._timed = self._bad = 0
 
     @contextlib.contextmanager
     def update_of(self, shapes: Iterable[tuple[int, ...]]) -> Iterator[None]:
@@ -148,88 +124,89 @@ class Window:
         Earlier updates are awaited first, so that the device does not work on them meanwhile. The first batch of an
         update has another program than the following ones.
         """
-        new = {(i > 0, shape) for i, shape in enumerate(shapes)} - self._known
-        self._known |= new
+        new = {(i > 0, shape) for i, shape in enumerate(shapes)} - self._seen
+        self._seen |= new
         self._compiles = bool(new)
-        if not new:
-            yield
-            return
-        self._look(keep=0)
-        with self._clock.during("compile"):
+        if new:
+            self._fetch(keep=0)
+        with self._clock.during("compile") if new else contextlib.nullcontext():
             yield
 
     def add(self, step: int, rate: float, sums: StepSums, flops: float = 0.0) -> None:
         """Add one update, and check the one that is `BEHIND` updates older.
 
+        Args:
+          step: its number, from 1.
+          rate: its learning rate.
+          sums: its loss and gradient norm, on the device.
+          flops: floating-point operations of its products.
+
         Raises:
           UserError: the loss or the gradient of that one was not finite, and no more updates may be skipped.
         """
-        self._pending.append(Update(step, rate, sums, flops, self._compiles))
-        if not self._compiles:
-            return self._look(keep=BEHIND)
+        self._pending.append((step, rate, sums, not self._compiles))
+        if self._compiles:
+            with self._clock.during("compile"):
+                self._fetch(keep=0)
+        else:
+            self._flops += flops
+            self._fetch(keep=BEHIND)
         self._compiles = False
-        with self._clock.during("compile"):
-            self._look(keep=0)
 
     def close(self) -> dict[str, float]:
-        """Return the metrics since the last report and start over. Means are over updates that were not skipped.
+        """Return the metrics since the last report and start over.
 
-        Raises:
-          UserError: as `add`.
+        Means are over updates that were not skipped, and speeds over those that did not compile. Raises as `add`.
         """
-        self._look(keep=0)
-        sums = [update.sums for update in self._good]
-        tokens = sum(int(s.loss.tokens) for s in sums)
+        self._fetch(keep=0)
+        spent = self._clock.take()
+        seconds = spent["compute"] + spent["input"]
         metrics = {
-            "loss": sum(float(s.loss.nll) for s in sums) / tokens if tokens else math.nan,
-            "learning_rate": self._good[-1].rate if self._good else math.nan,
-            "grad_norm": sum(float(s.grad_norm) for s in sums) / len(sums) if sums else math.nan,
+            "loss": self._nll / self._tokens if self._tokens else math.nan,
+            "learning_rate": self._rate,
+            "grad_norm": self._norms / self._good if self._good else math.nan,
         }
-        metrics |= self._speed()
+        if self._timed and seconds > 0:
+            metrics |= {"tokens_per_second": self._timed_tokens / seconds, "step_seconds": seconds / self._timed}
+            if self.peak and self._flops:
+                metrics["mfu"] = self._flops / seconds / self.peak
+        total = sum(spent.values()) or 1.0
+        metrics |= {f"{name}_share": part / total for name, part in spent.items()}
         if self._skip:
             metrics["skipped"] = self._bad
-        self._good, self._done, self._bad = [], [], 0
+        self._empty()
         return metrics
 
-    def _speed(self) -> dict[str, float]:
-        """Metrics of time since the last report."""
-        spent = self._clock.take()
-        seconds, timed = spent["compute"] + spent["input"], [update for update in self._done if not update.compiled]
-        metrics = {}
-        if timed and seconds > 0:
-            tokens = sum(int(update.sums.loss.tokens) for update in self._good if not update.compiled)
-            metrics["tokens_per_second"] = tokens / seconds
-            metrics["step_seconds"] = seconds / len(timed)
-            if self._peak:
-                metrics["mfu"] = sum(update.flops for update in timed) / seconds / self._peak
-        metrics["input_wait"] = spent["input"]
-        total = sum(spent.values()) or 1.0
-        return metrics | {f"{name}_share": part / total for name, part in spent.items()}
-
-    def _look(self, keep: int) -> None:
+    def _fetch(self, keep: int) -> None:
         """Fetch all updates but the last `keep`, and check that they are finite."""
-        seen, self._pending = self._pending[: len(self._pending) - keep], self._pending[len(self._pending) - keep :]
-        for update in seen:
-            fetched = update._replace(sums=jax.device_get(update.sums))
-            self._done.append(fetched)
-            if math.isfinite(fetched.sums.loss.loss) and math.isfinite(fetched.sums.grad_norm):
-                self._good.append(fetched)
-                self._in_a_row = 0
-            else:
-                self._judge(fetched)
+        count = max(0, len(self._pending) - keep)
+        seen, self._pending = self._pending[:count], self._pending[count:]
+        for step, rate, on_device, timed in seen:
+            sums = jax.device_get(on_device)
+            self._timed += timed
+            if not (math.isfinite(sums.loss.loss) and math.isfinite(sums.grad_norm)):
+                self._judge(step, rate, sums)
+                continue
+            self._nll += float(sums.loss.nll)
+            self._norms += float(sums.grad_norm)
+            self._tokens += int(sums.loss.tokens)
+            self._timed_tokens += timed * int(sums.loss.tokens)
+            self._rate = rate
+            self._good += 1
+            self.skipped = 0
 
-    def _judge(self, bad: Update) -> None:
+    def _judge(self, step: int, rate: float, sums: StepSums) -> None:
+        """Skip an update that is not finite, or raise UserError."""
         self._bad += 1
-        self._in_a_row += 1
-        finite = np.asarray(bad.sums.finite)
-        names = [name for name, good in zip(self._names, finite, strict=True) if not good]
-        where = f"; the gradient of {names[0]} is the first that is not finite" if names else ""
+        self.skipped += 1
+        bad = [name for name, good in zip(self._names, np.asarray(sums.finite), strict=True) if not good]
+        where = f"; the gradient of {bad[0]} is the first that is not finite" if bad else ""
         what = (
-            f"step {bad.step}: the loss is {bad.sums.loss.loss} and the gradient norm {bad.sums.grad_norm} "
-            f"at learning rate {bad.rate:g}{where}"
+            f"step {step}: the loss is {sums.loss.loss} and the gradient norm {sums.grad_norm} at learning rate "
+            f"{rate:g}{where}"
         )
-        if self._in_a_row <= self._skip:
-            return self._tell(f"{what}; skipped, {self._in_a_row} in a row of at most {self._skip}")
+        if self.skipped <= self._skip:
+            return self._tell(f"{what}; skipped, {self.skipped} in a row of at most {self._skip}")
         before = f" after {self._skip} skipped updates" if self._skip else ""
         raise UserError(f"{what}{before}. {self._remedy()}")
 
@@ -264,11 +241,10 @@ PEAKS: Mapping[str, float] = MappingProxyType(
         "TPU v6 lite": 918 * TERA,
         "TPU7x": 1153.5 * TERA,  # a device is one of the two halves of a chip
         "Tesla T4": 65 * TERA,
-        "Tesla V100": 125 * TERA,
-        "Tesla V100-PCIE": 112 * TERA,
+        "Tesla V100-SXM2-16GB": 125 * TERA,
+        "Tesla V100-SXM2-32GB": 125 * TERA,
         "NVIDIA A100-SXM4-40GB": 312 * TERA,
         "NVIDIA A100-SXM4-80GB": 312 * TERA,
-        "NVIDIA A100-PCIE-40GB": 312 * TERA,
         "NVIDIA A100 80GB PCIe": 312 * TERA,
         "NVIDIA L4": 121 * TERA,
         "NVIDIA H100 80GB HBM3": 989.4 * TERA,
@@ -277,31 +253,13 @@ PEAKS: Mapping[str, float] = MappingProxyType(
         "NVIDIA B200": 2250 * TERA,
     }
 )
-"""Operations per second of a device by the prefix of its kind, in bfloat16 (T4, V100: float16), without sparsity.
+"""Operations per second of a device by its kind in JAX, in bfloat16 (T4, V100: float16), without sparsity.
 
 `scaling.chips` has the other rates of some of them.
 
 Sources: the pages of Google Cloud's documentation on each TPU version ("Peak compute per chip"), and NVIDIA's data
 sheets, where numbers with sparsity are halved.
 """
-
-
-FORMS = frozenset({"PCIE", "NVL", "MIG"})
-"""Words in the kind of a GPU that is slower than the one without them: a card, or a part of a GPU."""
-
-
-def known_kind(device_kind: str) -> str | None:
-    """The entry of `PEAKS` for a JAX device of this kind, such as "NVIDIA H200 141GB HBM3e"; None if there is none.
-
-    A kind with a word of `FORMS` has an entry only if that has the word as well.
-    """
-    known = [name for name in PEAKS if device_kind == name or device_kind.startswith((f"{name} ", f"{name}-"))]
-    nearest = max(known, key=len, default="")
-    return nearest if nearest and _forms(device_kind) == _forms(nearest) else None
-
-
-def _forms(kind: str) -> frozenset[str]:
-    return FORMS & set(re.split("[ -]", kind.upper()))
 
 
 def peak_flops(mesh: Mesh, given: float | None) -> float | None:
@@ -314,39 +272,8 @@ def peak_flops(mesh: Mesh, given: float | None) -> float | None:
     Returns:
       The rate; None if it is not given and the kind of device is not known, as for CPUs.
     """
-    known = known_kind(mesh.devices.flat[0].device_kind)
-    rate = PEAKS[known] if given is None and known else given
-    return None if rate is None else rate * mesh.devices.size
-
-
-def counter(step: Step[Batch, LossSums], loss: Loss[Batch, LossSums], params: Tree) -> Callable[[Batch], float]:
-    """Return a function that counts the operations of the products in the gradient of a batch, over all devices.
-
-    They are counted in the program that `step.first` is traced to, once for each shape (`training.flops`), with the
-    forms of convolutions that it computes. Recomputation (`model.execution.remat`) is not counted.
-
-    Args:
-      step: the update. With `parallel="pmap"` its program is not available, and that of the loss is traced.
-      loss: of a batch, as the update computes it.
-      params: trained parameters; they may be deleted afterwards.
-    """
-    params = placed(params, places(params))
-    first: Any = step.first
-    found: dict[Any, float] = {}
-
-    def of_program(batch: Batch) -> flops.Flops:
-        if hasattr(first, "trace"):
-            return flops.of_jaxpr(first.trace(params, batch, abstract_key()).jaxpr.jaxpr)
-        plain = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (params, batch))
-        return flops.count(lambda *given: gradients(loss, *given[:2], key=given[2]), *plain, abstract_key())
-
-    def counted(batch: Batch) -> float:
-        shape = (batch.src.shape, batch.tgt.shape)
-        if shape not in found:
-            found[shape] = float(of_program(batch).model)
-        return found[shape]
-
-    return counted
+    rate = given or PEAKS.get(mesh.devices.flat[0].device_kind)
+    return rate and rate * mesh.devices.size
 
 
 PROFILE = "profile"
@@ -354,46 +281,40 @@ PROFILE = "profile"
 
 
 class Profile:
-    """Context manager that traces the requested updates on the devices of this process."""
+    """Traces the requested updates on the devices of this process."""
 
-    def __init__(self, asked: Traced | None, folder: Path, *, step: int, tell: Tell, clock: WallClock) -> None:
-        """Begin after `step` updates.
+    def __init__(self, asked: tuple[int, int] | None, folder: Path, *, tell: Tell, clock: WallClock) -> None:
+        """Trace nothing yet.
 
         Args:
-          asked: the updates; None for none.
+          asked: number of the first update, from 1, and how many; None for none.
           folder: where the trace goes.
-          step: updates done before.
           tell: is called with sentences for the user.
           clock: of the run; starting and ending a trace does not count as "compute".
         """
-        self._asked, self._folder, self._tell, self._active, self._step = asked, folder, tell, False, step
-        self._clock = clock
-        if asked and step >= asked.first:
-            tell(f"training.profile begins at step {asked.first}, which has already passed: nothing is traced")
-
-    def __enter__(self) -> "Profile":
-        return self
+        self._first, self._steps = asked or (0, 0)
+        self._folder, self._tell, self._clock, self._active, self._done = folder, tell, clock, False, False
 
     def done(self, step: int, results: Tree) -> None:
         """Note that `step` updates are done. The last one's results are awaited if the trace begins or ends here."""
-        self._step = step
-        if self._asked and not self._active and step == self._asked.first - 1:
+        if self._first and step == self._first - 1:
             jax.block_until_ready(results)
             with self._clock.during("other"):
                 jax.profiler.start_trace(self._folder)
             self._active = True
-        elif self._asked and self._active and step == self._asked.first + self._asked.steps - 1:
+        elif self._active and step == self._first + self._steps - 1:
             jax.block_until_ready(results)
             self._stop()
 
-    def __exit__(self, *_: Any) -> None:
-        if self._active:  # the run ends within the trace
+    def close(self) -> None:
+        """End a trace that is not complete. Report updates that this start did not do."""
+        if self._active:
             self._stop()
-        elif self._asked and self._step < self._asked.first - 1:
-            self._tell(f"training.profile begins at step {self._asked.first}, which was not reached: nothing is traced")
+        elif self._first and not self._done:
+            self._tell(f"training.profile begins at step {self._first}, which this start did not do: nothing is traced")
 
     def _stop(self) -> None:
-        self._active = False
+        self._active, self._done = False, True
         with self._clock.during("other"):
             jax.profiler.stop_trace()
         self._tell(f"the trace of training.profile is in {self._folder}")

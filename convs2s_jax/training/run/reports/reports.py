@@ -8,19 +8,20 @@ import math
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import Any, TextIO
+from typing import Any, cast
 
 from tqdm import tqdm
 
+from convs2s_jax.core.checksums import checksum
 from convs2s_jax.core.errors import UserError, first_line, one_line
 from convs2s_jax.core.files import open_to_append
-from convs2s_jax.core.guard import Expendable, located
-from convs2s_jax.training.run.reports import facts, metrics_file
-from convs2s_jax.training.run.reports.facts import Facts, RateChange
-from convs2s_jax.training.run.reports.trackers import Trackers
+from convs2s_jax.core.guard import located
+from convs2s_jax.training.run.reports import records
+from convs2s_jax.training.run.reports.records import Facts, now
+from convs2s_jax.training.run.reports.trackers import TrackedRun, Trackers, flat
 from convs2s_jax.training.run.run_folder import LOG
 
 
@@ -70,27 +71,14 @@ class Events:
         self._file.close()
 
 
-def perplexity(loss: float) -> float:
-    """Return exp(loss), or infinity if that would overflow; NaN for NaN."""
-    return math.inf if loss >= 700 else math.exp(loss)
-
-
 def show(sentence: str) -> str:
     """Show a sentence to the user on standard error; return its line for the log."""
     tqdm.write(sentence, file=sys.stderr)
     return _stamped(sentence)
 
 
-def _has_width(stream: TextIO) -> bool:
-    """Whether a stream is a terminal with columns, which a bar needs; some in continuous integration have none."""
-    try:
-        return stream.isatty() and os.get_terminal_size(stream.fileno()).columns > 0
-    except OSError:
-        return False
-
-
 def _stamped(sentence: str) -> str:
-    return f"{facts.now()} {sentence}\n"
+    return f"{now()} {sentence}\n"
 
 
 class Reports:
@@ -98,6 +86,9 @@ class Reports:
 
     metrics.jsonl has one line per report. When a run resumes from a step, the lines of later steps are dropped, and
     damaged ones are put aside.
+
+    Attributes:
+      samples: folder of outputs of the validation set.
     """
 
     def __init__(
@@ -111,34 +102,41 @@ class Reports:
         trackers: Sequence[str] = (),
         address: str = "",
         config: Mapping[str, Any] = MappingProxyType({}),
+        total: int | None = None,
     ) -> None:
         """Begin after `step` updates.
 
         Args:
           workdir: of the run.
           step: updates done.
-          validated: whether the validation of this step is done; see `metrics_file.keep_up_to`.
+          validated: whether the validation of this step is done; see `records.keep_up_to`.
           told: lines for the log that the user has already been shown.
           found: the facts of this start.
           trackers: names of trackers that also receive the metrics.
           address: of a workdir in an object store, for the trackers; "" for a folder.
           config: the configuration as nested dictionaries, for the trackers.
+          total: number of updates in the whole run, for the progress bar; None if unknown.
         """
-        self._workdir = workdir
-        self._told_of_loss = False
-        damaged = metrics_file.keep_up_to(workdir, step, validated=validated)
-        self._metrics = open_to_append(workdir / metrics_file.NAME)
+        self._workdir, self.samples = workdir, workdir / "samples"
+        damaged = records.keep_up_to(workdir, step, validated=validated)
+        self._metrics = open_to_append(workdir / records.METRICS)
         self._log = open_to_append(workdir / LOG)
         self._log.writelines(told)
         self._log.flush()
         self._events = Events(workdir / "tensorboard", step=step)
-        self._bar = tqdm(initial=step, unit="step", dynamic_ncols=True, disable=not _has_width(sys.stderr))
+        self._bar = tqdm(total=total, initial=step, unit="step", dynamic_ncols=True, disable=None)
         self._at = f"step {step}"
         for sentence in damaged:
             self.tell(sentence)
-        self._facts = facts.after_earlier_starts(workdir, found or Facts())
-        self._record()
-        self._trackers = Trackers(trackers, workdir, address or str(workdir.absolute()), config, self.tell, step=step)
+        self._facts = records.write_start(workdir, found or Facts())
+        place = address or str(workdir.absolute())
+        tracked = TrackedRun(
+            id=checksum(f"{place} {self._facts.begun}".encode())[:12],
+            name=place.rpartition("/")[2],
+            workdir=workdir,
+            fields=dict(flat(config)),
+        )
+        self._trackers = Trackers(trackers, tracked, self.tell)
 
     def __enter__(self) -> "Reports":
         return self
@@ -155,48 +153,36 @@ class Reports:
             if isinstance(error, Exception):  # whoever catches it tells the user
                 why = one_line(str(error)) if isinstance(error, UserError) else first_line(error)
                 files.callback(self._logged, _stamped(f"stopped at {self._at}: {why}"))
-                files.callback(self._record, ended=facts.now(), stopped=self._at, why=why.rstrip("."))
+                files.callback(self._record, ended=now(), stopped=self._at, why=why.rstrip("."))
 
     def tell(self, sentence: str) -> None:
         """Show a sentence to the user and write it to the log."""
         self._logged(show(sentence))
 
-    def rate(self, sentence: str, before: float, after: float) -> None:
+    def rate(self, sentence: str) -> None:
         """Tell of a change of the learning rate. A continued run may repeat one."""
         self.tell(sentence)
-        changes = dict.fromkeys([*self._facts.rates, RateChange(sentence, before, after)])
-        self._record(rates=tuple(changes))
+        self._record(rates=tuple(dict.fromkeys([*self._facts.rates, sentence])))
 
     def end(self, where: str, why: str, *, time: str) -> None:
         """Tell where and why training ended, and how its time was spent."""
         self.tell(f"time: {time}")
         self.tell(f"stopped at {where}: {why}")
-        self._record(ended=facts.now(), stopped=where, why=why, time=time)
+        self._record(ended=now(), stopped=where, why=why, time=time)
 
     def _record(self, **new: Any) -> None:
         self._facts = dataclasses.replace(self._facts, **new)
-        facts.write(self._workdir, self._facts)
+        records.write_facts(self._workdir, self._facts)
 
     def _logged(self, line: str) -> None:
-        """Write a line to the log, after one about standard error if that was lost."""
-        lost = sys.stderr.lost if isinstance(sys.stderr, Expendable) else None
         with located(self._workdir):
-            if lost is not None and not self._told_of_loss:
-                self._told_of_loss = True
-                what = "standard error cannot be written, so messages are only in this log"
-                self._log.write(_stamped(f"{what}: {lost.strerror or lost}"))
             self._log.write(line)
             self._log.flush()
 
     def has(self, *, split: str, step: int) -> bool:
         """Whether metrics.jsonl has an intact line of this split and step."""
-        intact, _ = metrics_file.read(self._workdir)
+        intact, _ = records.read_metrics(self._workdir)
         return any((record["split"], record["step"]) == (split, step) for _, record in intact)
-
-    def expect(self, total: int | None) -> None:
-        """Set the total number of updates, from which the bar estimates the time left; None if unknown."""
-        self._bar.total = total
-        self._bar.refresh()
 
     def advance(self, step: int, epoch: int) -> None:
         """Move the progress bar."""
@@ -210,60 +196,36 @@ class Reports:
           step, epoch: current step and epoch.
           split: train, valid or test.
           loss: nats per target token.
-          others: further metrics, such as bleu, learning_rate, grad_norm, tokens_per_second, input_wait (seconds since
-            the last report), padding (as a share) or compilations; docs/training.md lists them all.
+          others: further metrics, such as bleu, learning_rate or tokens_per_second; docs/training.md lists them all.
         """
-        values = {"loss": loss, "perplexity": perplexity(loss), **others}
-        record = {"step": step, "epoch": epoch, "split": split, **{k: _finite(v) for k, v in values.items()}}
+        values = {"loss": loss, "perplexity": math.inf if loss >= 700 else math.exp(loss), **others}
+        finite = {name: value if math.isfinite(value) else None for name, value in values.items()}  # as JSON can say
         with located(self._workdir):
-            self._metrics.write(metrics_file.line(record))
+            self._metrics.write(records.metrics_line({"step": step, "epoch": epoch, "split": split, **finite}))
             self._metrics.flush()
             for name, value in values.items():
                 self._events.write(f"{split}/{name}", value, step=step)
         self._trackers.log({f"{split}/{name}": value for name, value in values.items()}, step)
-        if split == "train":
-            speed = f" {others['tokens_per_second']:.0f} tokens/s" if "tokens_per_second" in others else ""
-            self._bar.set_postfix_str(f"epoch {epoch} loss {loss:.3f}{speed}")
         shown = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
         sentence = f"step {step} epoch {epoch} {split}: {shown}"
         if split != "train" or self._bar.disable:
             self.tell(sentence)
-        else:  # the bar shows it
+        else:
+            self._bar.set_postfix_str(f"epoch {epoch} loss {loss:.3f}")
             self._logged(_stamped(sentence))
 
 
-class Silence(Reports):
-    """The reports of all processes but the primary one: nothing is written or shown."""
+class _Silence:
+    def __getattr__(self, _name: str) -> Callable[..., None]:
+        return lambda *_given, **_named: None
 
-    def __init__(self) -> None:
-        """Open nothing."""
+    def __enter__(self) -> "_Silence":
+        return self
 
     def __exit__(self, *_: Any) -> None:
         pass
 
-    def tell(self, sentence: str) -> None:
-        """Do nothing."""
 
-    def rate(self, sentence: str, before: float, after: float) -> None:
-        """Do nothing."""
-
-    def end(self, where: str, why: str, *, time: str) -> None:
-        """Do nothing."""
-
-    def has(self, **_: object) -> bool:
-        """Return False: only the primary process knows."""
-        return False
-
-    def expect(self, total: int | None) -> None:
-        """Do nothing."""
-
-    def advance(self, step: int, epoch: int) -> None:
-        """Do nothing."""
-
-    def metrics(self, *, step: int, epoch: int, split: str, loss: float, **others: float | int) -> None:
-        """Do nothing."""
-
-
-def _finite(value: float | int) -> float | int | None:
-    """A number that JSON can represent: None for infinity and NaN."""
-    return value if math.isfinite(value) else None
+def silence() -> Reports:
+    """The reports of all processes but the primary one: whatever is called does and returns nothing."""
+    return cast(Reports, _Silence())

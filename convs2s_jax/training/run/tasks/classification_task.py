@@ -113,17 +113,8 @@ def programs(
     return {}
 
 
-def scores(_cfg: Config, split: Split, outputs: list[str]) -> dict[str, float]:
-    """Accuracy and macro F1, in percent."""
-    right = _labels(split)
-    return {"accuracy": accuracy(outputs, right), "macro_f1": macro_f1(outputs, right)}
-
-
-def details(split: Split, outputs: list[str]) -> dict[str, float]:
-    """F1 of each label, in percent."""
-    return {f"f1/{label}": value for label, value in f1(outputs, _labels(split)).items()}
-
-
-def _labels(split: Split) -> list[str]:
-    """The right labels, as `Labels` names them: without white space around them."""
-    return [text.strip() for text in split.text.tgt]
+def scores(_cfg: Config, split: Split, outputs: list[str], *, details: bool = False) -> dict[str, float]:
+    """Accuracy and macro F1, in percent; with `details` F1 of each label, too."""
+    right = [text.strip() for text in split.text.tgt]  # as `Labels` names them
+    each = {f"f1/{label}": value for label, value in f1(outputs, right).items()} if details else {}
+    return {"accuracy": accuracy(outputs, right), "macro_f1": macro_f1(outputs, right), **each}

@@ -67,11 +67,8 @@ class Task(Protocol[M]):
         Shapes of the merged parameters are enough. Programs may be missing, and are then compiled when they are called.
         """
 
-    def scores(self, cfg: Config, split: Split, outputs: list[str]) -> dict[str, float]:
-        """The scores of a validation, by name."""
-
-    def details(self, split: Split, outputs: list[str]) -> dict[str, float]:
-        """Further scores, for the final test."""
+    def scores(self, cfg: Config, split: Split, outputs: list[str], *, details: bool = ...) -> dict[str, float]:
+        """The scores of a validation, by name; with `details` those that only the final test has, too."""
 
 
 _TRANSLATION: Task[ModelConfig] = translation_task

@@ -120,13 +120,9 @@ def _rounds(cfg: Config, split: Split) -> Iterator[tuple[list[np.ndarray], np.nd
         yield [split.src[i] for i in part], keys.for_search(cfg.search, 0, part)
 
 
-def scores(cfg: Config, split: Split, outputs: list[str]) -> dict[str, float]:
-    """Return the scores that the configuration selects, with the split's targets as references."""
+def scores(cfg: Config, split: Split, outputs: list[str], *, details: bool = False) -> dict[str, float]:
+    """The scores that the configuration selects, with the split's targets as references; there are no `details`."""
+    del details
     asked = cfg.training
     found = score(outputs, [split.text.tgt], metrics=asked.metrics, bleu_tokenize=asked.bleu_tokenize)
     return {key: s.value for key, s in found.items()}
-
-
-def details(_split: Split, _outputs: list[str]) -> dict[str, float]:
-    """No further scores."""
-    return {}

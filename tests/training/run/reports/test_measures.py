@@ -5,38 +5,25 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.training import mesh as meshes
-from convs2s_jax.training.parallel import compile_steps
-from convs2s_jax.training.run.config import Traced
 from convs2s_jax.training.run.loop import train
-from convs2s_jax.training.run.programs import (
-    compile_run,
-    executed_loss,
-    placed_state,
-    program_key,
-)
 from convs2s_jax.training.run.reports import measures
 from convs2s_jax.training.run.reports.measures import (
     ACTIVITIES,
-    PEAKS,
     WallClock,
     Window,
-    counter,
     device_memory,
     peak_flops,
 )
-from convs2s_jax.training.step import Batch, LossSums, StepSums
+from convs2s_jax.training.step import LossSums, StepSums
 from tests import tiny
-from tests.helpers import drills_but
 
 
 def test_seconds_are_counted_once_whatever_is_within_what(monkeypatch):
-    """Also where an error ends an activity."""
-    now = iter([0.0, 1.0, 3.0, 7.0, 15.0, 31.0, 63.0])
+    """Also where an error ends an activity; the account is of the whole time."""
+    now = iter([0.0, 1.0, 3.0, 7.0, 15.0, 31.0, 63.0, 64.0])
     monkeypatch.setattr(measures.time, "perf_counter", lambda: next(now))
     clock = WallClock()
 
@@ -44,25 +31,15 @@ def test_seconds_are_counted_once_whatever_is_within_what(monkeypatch):
         with clock.during("compute"):
             with clock.during("validation"):
                 pass
-            clock.reassign("input", 3.0)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         interrupted()
     first = clock.take()
-    assert first == {"compute": 7.0, "input": 3.0, "validation": 4.0, "checkpoint": 0.0, "compile": 0.0, "other": 17.0}
+    assert first == {"compute": 10.0, "input": 0.0, "validation": 4.0, "checkpoint": 0.0, "compile": 0.0, "other": 17.0}
     assert clock.take() == dict.fromkeys(ACTIVITIES, 0.0) | {"other": 32.0}
-
-
-def test_the_account_is_of_the_whole_time(monkeypatch):
-    now = iter([0.0, 10.0, 40.0, 40.0, 50.0])
-    monkeypatch.setattr(measures.time, "perf_counter", lambda: next(now))
-    clock = WallClock()
-    with clock.during("compute"):
-        pass
-    clock.take()
     assert clock.account() == (
-        "50.0 s, of which compute 60.0 %, input 0.0 %, validation 0.0 %, checkpoint 0.0 %, compile 0.0 %, other 40.0 %"
+        "64.0 s, of which compute 15.6 %, input 0.0 %, validation 6.2 %, checkpoint 0.0 %, compile 0.0 %, other 78.1 %"
     )
 
 
@@ -138,8 +115,9 @@ def test_speeds_are_of_the_time_of_updates_and_their_input_alone(time):
     time.pass_by(40.0)
     with clock.during("compute"):
         window.add(1, 0.25, sums(30.0, 10), 300.0)
-        time.pass_by(8.0)
-        clock.reassign("input", 2.0)
+        time.pass_by(6.0)
+        with clock.during("input"):
+            time.pass_by(2.0)
         with clock.during("validation"):
             time.pass_by(90.0)
             with clock.during("checkpoint"):
@@ -150,7 +128,6 @@ def test_speeds_are_of_the_time_of_updates_and_their_input_alone(time):
     assert metrics["tokens_per_second"] == pytest.approx(24 / 8)
     assert metrics["step_seconds"] == pytest.approx(8 / 2)
     assert metrics["mfu"] == pytest.approx(1000 / 8 / 500)
-    assert metrics["input_wait"] == pytest.approx(2)
     seconds = {"compute": 6, "input": 2, "validation": 100, "checkpoint": 4, "compile": 0, "other": 40}
     assert {name: metrics[f"{name}_share"] for name in seconds} == pytest.approx(
         {name: part / 152 for name, part in seconds.items()}
@@ -177,46 +154,9 @@ def test_an_update_that_compiles_is_in_no_speed(time):
     assert metrics["loss"] == pytest.approx(180 / 1111110)  # of all
 
 
-def test_the_device_is_awaited_before_and_after_an_update_that_compiles(time):
-    """Results of 5 s each: those of earlier updates are no compilation, that of the update itself is none of speed."""
-    clock = WallClock()
-    window = opened(clock=clock)
-
-    class Slow(float):
-        def __array__(self, *_, **__):
-            time.pass_by(5.0)
-            return np.asarray(float(self))
-
-    def slow(tokens):
-        one = sums(30.0, tokens)
-        return one.replace(grad_norm=Slow(1.0))
-
-    with clock.during("compute"):
-        window.add(1, 0.25, slow(10))
-        with window.update_of([(8, 3)]):
-            time.pass_by(30.0)
-        window.add(2, 0.25, slow(10))
-        metrics = window.close()
-    assert metrics["tokens_per_second"] == pytest.approx(10 / 5)
-    assert metrics["compile_share"] == pytest.approx(35 / 40)
-
-
-def test_a_report_of_updates_that_compile_has_no_speed(time):
-    clock = WallClock()
-    window = opened(clock=clock, peak=1.0)
-    with clock.during("compute"):
-        with window.update_of([(8, 3)]):
-            time.pass_by(30.0)
-        window.add(1, 0.25, sums(30.0, 10))
-        time.pass_by(1.0)
-        metrics = window.close()
-    assert {"tokens_per_second", "step_seconds", "mfu"} & set(metrics) == set()
-
-
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        (sums(float("nan"), 5), "the loss is nan and the gradient norm 1.0"),
         (sums(float("inf"), 5), "the loss is inf and the gradient norm 1.0"),
         (sums(2.0, 5, norm=float("nan")), "the loss is 2.0 and the gradient norm nan"),
     ],
@@ -259,85 +199,20 @@ def device(stats):
     return SimpleNamespace(memory_stats=lambda: stats)
 
 
-def test_the_fullest_device_counts():
+def test_the_fullest_device_counts_and_what_no_device_reports_is_left_out():
     found = device_memory(
-        [device({"bytes_in_use": 5, "peak_bytes_in_use": 70}), device({"bytes_in_use": 6, "peak_bytes_in_use": 60})]
+        [device({"bytes_in_use": 5, "peak_bytes_in_use": 70}), device({"bytes_in_use": 6}), device(None)]
     )
     assert found == {"memory": 6, "memory_peak": 70}
-
-
-def test_what_no_device_reports_is_left_out():
-    assert device_memory([device(None), device({"bytes_in_use": 5})]) == {"memory": 5}
     assert device_memory(jax.local_devices()) == {}  # CPUs
-
-
-V, E, B, S, T = 17, 6, 4, 5, 3
-BATCH = Batch(src=jnp.zeros((B, S), jnp.int32), tgt=jnp.zeros((B, T), jnp.int32))
-
-
-def loss_with(network):
-    """A loss of `network(params, x)`, x: [B, S, E] that does not depend on parameters."""
-
-    def loss(params, batch, _key):
-        x = jnp.ones((*batch.src.shape, E)) * batch.src[..., None].astype(jnp.float32)
-        total = jnp.sum(network(params, x))
-        return LossSums(loss=total, nll=total, tokens=jnp.int32(1))
-
-    return loss
-
-
-def flops_of(network, params):
-    """Operations of the gradient program of a network."""
-    loss = loss_with(network)
-    return counter(compile_steps(loss, optax.sgd(1.0)), loss, params)(BATCH)
-
-
-def test_two_layers_by_hand():
-    """Forward both products; backward one for each kernel, and one for what lies between them."""
-    params = {"a": jnp.ones((E, 8)), "b": jnp.ones((8, V))}
-    rows = B * S
-    by_hand = 2 * rows * (E * 8 + 8 * V) + 2 * rows * (E * 8 + 8 * V) + 2 * rows * 8 * V
-    assert flops_of(lambda p, x: jnp.sin(x @ p["a"]) @ p["b"], params) == by_hand
-
-
-def test_each_shape_is_traced_once_to_be_counted_and_computed():
-    params, calls = {"w": jnp.ones((E, 8))}, []
-    loss = loss_with(lambda p, x: calls.append(x.shape) or x @ p["w"])
-    steps = compile_steps(loss, optax.sgd(1.0))
-    flops = counter(steps, loss, params)
-    twice = jax.tree.map(lambda x: jnp.concatenate([x, x]), BATCH)
-    counts = [flops(batch) for batch in (BATCH, twice, BATCH, twice)]
-    assert counts == [counts[0], 2 * counts[0]] * 2
-    assert len(calls) == 2
-    steps.first(params, twice, jax.random.key(0))
-    assert len(calls) == 2, "a batch of the same shape was traced again to be computed"
-
-
-@pytest.mark.parametrize("parallel", drills_but(["shard_map", "pmap"], kept=["shard_map"]))
-def test_each_way_to_spread_an_update_has_the_count_of_one_device(parallel):
-    def counted(**options):
-        cfg = tiny.config(**options, training__label_smoothing=0.1)
-        mesh, programs = meshes.make(cfg.mesh, parallel=cfg.parallel), program_key(cfg)
-        params = placed_state(programs, mesh, source=V, target=V).params
-        return counter(compile_run(programs, mesh), executed_loss(programs, mesh), params)(BATCH)
-
-    assert counted(mesh__data=2, parallel=parallel) == counted(mesh__data=1)
 
 
 @pytest.mark.parametrize(
     ("kind", "rate"),
     [
         ("TPU v5 lite", 197e12),
-        ("NVIDIA A100-SXM4-40GB", 312e12),
-        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None),  # a seventh of the GPU
-        ("NVIDIA A100-SXM-64GB", None),  # made for one machine, with more multiprocessors
         ("NVIDIA H100 PCIe", 756e12),
-        ("NVIDIA H100 NVL", None),
-        ("NVIDIA H200 141GB HBM3e", 989.4e12),
-        ("NVIDIA H200 NVL", None),
-        ("Tesla V100-PCIE-16GB", 112e12),
-        ("NVIDIA L40S", None),
-        ("TPU v55", None),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None),  # a seventh of the GPU
         ("cpu", None),
     ],
 )
@@ -345,7 +220,6 @@ def test_the_peak_is_that_of_the_kind_times_the_devices(kind, rate):
     mesh = SimpleNamespace(devices=np.array([[SimpleNamespace(device_kind=kind)] * 3] * 2))
     assert peak_flops(mesh, None) == (None if rate is None else 6 * rate)
     assert peak_flops(mesh, 1e12) == 6e12
-    assert all(1e13 < peak < 1e16 for peak in PEAKS.values())
 
 
 @pytest.fixture
@@ -360,25 +234,24 @@ def calls(monkeypatch):
 @pytest.mark.parametrize(
     ("asked", "begin", "expected"),
     [
-        (Traced(4, 2), 0, [4, 5]),
-        (Traced(1, 1), 0, [1]),
-        (Traced(6, 9), 5, [6, 7, 8]),  # the run ends before
-        (Traced(4, 2), 4, []),
-        (Traced(10, 2), 0, []),
+        ((4, 2), 0, [4, 5]),
+        ((1, 1), 0, [1]),
+        ((6, 9), 5, [6, 7, 8]),  # the run ends before
+        ((4, 2), 4, []),
         (None, 0, []),
     ],
 )
 def test_just_the_updates_asked_for_are_traced(calls, tmp_path, asked, begin, expected):
     told, traced = [], []
-    with measures.Profile(asked, tmp_path, step=begin, tell=told.append, clock=WallClock()) as one:
-        one.done(begin, None)
-        for step in range(begin + 1, 9):
-            if calls[-1:] == [("start", tmp_path)]:
-                traced.append(step)
-            one.done(step, None)
+    profile = measures.Profile(asked, tmp_path, tell=told.append, clock=WallClock())
+    profile.done(begin, None)
+    for step in range(begin + 1, 9):
+        if calls[-1:] == [("start", tmp_path)]:
+            traced.append(step)
+        profile.done(step, None)
+    profile.close()
     assert traced == expected
     assert calls == ([("start", tmp_path), ("stop",)] if expected else [])
-    why = "has already passed" if asked == Traced(4, 2) else "was not reached"
-    past = f"training.profile begins at step {asked.first if asked else 0}, which {why}: nothing is traced"
     done = f"the trace of training.profile is in {tmp_path}"
-    assert told == ([done] if expected else [past] if asked else [])
+    missed = "training.profile begins at step 4, which this start did not do: nothing is traced"
+    assert told == ([done] if expected else [missed] if asked else [])

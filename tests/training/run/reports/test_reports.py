@@ -2,17 +2,14 @@
 
 import json
 import math
-import os
 import struct
-import sys
 
 import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.core.guard import Expendable
 from convs2s_jax.training.run.processes.interrupts import StoppedBeforeUpdateError
-from convs2s_jax.training.run.reports import metrics_file
+from convs2s_jax.training.run.reports import records
 from convs2s_jax.training.run.reports.reports import Reports
 
 
@@ -64,34 +61,14 @@ def test_each_report_is_one_line_and_one_event_a_number(tmp_path):
         reports.metrics(step=50, epoch=1, split="train", loss=2.0, learning_rate=0.25, compilations=7)
         assert len(lines(tmp_path)) == 1  # on disk at once
         reports.metrics(step=60, epoch=2, split="valid", loss=1.5, bleu=12.5)
+    train = {"loss": 2.0, "perplexity": pytest.approx(math.exp(2.0)), "learning_rate": 0.25, "compilations": 7}
+    valid = {"loss": 1.5, "perplexity": pytest.approx(math.exp(1.5)), "bleu": 12.5}
     assert lines(tmp_path) == [
-        {
-            "step": 50,
-            "epoch": 1,
-            "split": "train",
-            "loss": 2.0,
-            "perplexity": pytest.approx(math.exp(2.0)),
-            "learning_rate": 0.25,
-            "compilations": 7,
-        },
-        {
-            "step": 60,
-            "epoch": 2,
-            "split": "valid",
-            "loss": 1.5,
-            "perplexity": pytest.approx(math.exp(1.5)),
-            "bleu": 12.5,
-        },
+        {"step": 50, "epoch": 1, "split": "train", **train},
+        {"step": 60, "epoch": 2, "split": "valid", **valid},
     ]
-    assert scalars(tmp_path) == [
-        ("train/loss", 50, 2.0),
-        ("train/perplexity", 50, pytest.approx(math.exp(2.0))),
-        ("train/learning_rate", 50, 0.25),
-        ("train/compilations", 50, 7.0),
-        ("valid/loss", 60, 1.5),
-        ("valid/perplexity", 60, pytest.approx(math.exp(1.5))),
-        ("valid/bleu", 60, 12.5),
-    ]
+    events = [(f"train/{name}", 50, value) for name, value in train.items()]
+    assert scalars(tmp_path) == events + [(f"valid/{name}", 60, value) for name, value in valid.items()]
 
 
 @pytest.mark.parametrize("loss", [1e4, math.inf])
@@ -134,7 +111,7 @@ def test_a_run_that_begins_anew_has_no_old_lines_and_shows_no_old_curve(tmp_path
     assert shown(tmp_path, "train/loss") == [(10, 2.0)]
 
 
-@pytest.mark.parametrize("cut", [1, 5, 20])
+@pytest.mark.parametrize("cut", [1, 20])
 def test_a_torn_last_line_is_put_aside(tmp_path, cut, capsys):
     with Reports(tmp_path, step=0) as reports:
         for step in (10, 20):
@@ -151,27 +128,7 @@ def test_a_torn_last_line_is_put_aside(tmp_path, cut, capsys):
     assert "1 line is damaged" in (tmp_path / "train.log").read_text(encoding="utf-8")
 
 
-def test_no_flipped_bit_gives_another_number(tmp_path):
-    with Reports(tmp_path, step=0) as reports:
-        for step in (10, 20):
-            reports.metrics(step=step, epoch=1, split="test", loss=1.0 / step)
-    path = tmp_path / "metrics.jsonl"
-    whole, right = path.read_bytes(), lines(tmp_path)
-    for bit in range(0, 8 * len(whole), 7):
-        flipped = bytearray(whole)
-        flipped[bit // 8] ^= 1 << bit % 8
-        path.write_bytes(flipped)
-        found = [record for _, record in metrics_file.read(tmp_path)[0]]
-        named = [{name: record.get(name) for name in right[0]} for record in found]  # a damaged name is another field
-        assert all(record in right for record in named), f"bit {bit}"
-        told = metrics_file.keep_up_to(tmp_path, 20)
-        assert len(told) == (len(found) < 2)
-        assert [record for _, record in metrics_file.read(tmp_path)[0]] == found
-
-
-@pytest.mark.parametrize(
-    "text", [b"\xa0", b"", b"[]", b"1", b"{}", b'{"step": "3", "split": "test"}', b'{"step": 3}', b"{", b"\x00"]
-)
+@pytest.mark.parametrize("text", [b"\xa0", b"[]", b"{}", b'{"step": 3}', b"{", b"\x00"])
 def test_what_is_no_report_is_not_read_as_one(tmp_path, text):
     with Reports(tmp_path, step=0) as reports:
         reports.metrics(step=10, epoch=1, split="test", loss=1.0)
@@ -179,37 +136,18 @@ def test_what_is_no_report_is_not_read_as_one(tmp_path, text):
         path.write_bytes(text + b"\n" + path.read_bytes())
         assert reports.has(split="test", step=10)
         assert not reports.has(split="test", step=3)
+        assert records.keep_up_to(tmp_path, 10) == [f"{path}: 1 line is damaged; put aside in metrics.jsonl.damaged"]
 
 
-def test_a_run_whose_standard_error_is_lost_goes_on_and_its_log_says_so(tmp_path, monkeypatch):
-    """As when the reader of a pipe ends, or its disk is full."""
-    reader, writer = os.pipe()
-    with os.fdopen(writer, "w", buffering=1) as pipe:
-        monkeypatch.setattr(sys, "stderr", Expendable(pipe))
-        with Reports(tmp_path, step=0) as reports:
-            reports.tell("first")
-            os.close(reader)
-            reports.tell("second")
-            reports.metrics(step=5, epoch=1, split="valid", loss=2.0)
-        pipe.write("later")
-    log = [line.split(maxsplit=2)[2] for line in (tmp_path / "train.log").read_text(encoding="utf-8").splitlines()]
-    lost = "standard error cannot be written, so messages are only in this log: Broken pipe"
-    assert log == ["first", lost, "second", "step 5 epoch 1 valid: loss 2, perplexity 7.389"]
-
-
-@pytest.mark.parametrize("columns", [80, 0])
-def test_the_log_has_the_lines_of_training_where_a_bar_is_shown_in_their_place(tmp_path, monkeypatch, capsys, columns):
-    """A terminal without columns, as of some continuous integration, shows no bar."""
+def test_the_log_has_the_lines_of_training_where_a_bar_is_shown_in_their_place(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    monkeypatch.setattr("sys.stderr.fileno", lambda: 2)
-    monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((columns, 24)))
     with Reports(tmp_path, step=0) as reports:
         reports.metrics(step=1, epoch=1, split="train", loss=2.0)
     [line] = (tmp_path / "train.log").read_text().splitlines()
     assert "step 1 epoch 1 train: loss 2, perplexity 7.389" in line
     shown = capsys.readouterr().err
-    assert ("perplexity 7.389" in shown) == (columns == 0)
-    assert ("epoch 1 loss 2.000]" in shown) == (columns > 0)
+    assert "perplexity 7.389" not in shown
+    assert "epoch 1 loss 2.000]" in shown
 
 
 def test_the_error_that_ends_a_training_is_in_its_log(tmp_path, capsys):

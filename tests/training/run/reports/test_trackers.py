@@ -5,8 +5,6 @@ import json
 import math
 import os
 import shutil
-import sys
-import types
 
 import pytest
 
@@ -24,8 +22,8 @@ from tests.stores import bucket  # noqa: F401  (a fixture)
 class Recorded:
     """A tracker that keeps what it is given; it fails at the step `fails`."""
 
-    def __init__(self, _workdir, run, fields, fails=None):
-        self.run, self.fields, self.fails, self.logged, self.closed = run, fields, fails, [], None
+    def __init__(self, run, fails=None):
+        self.run, self.fails, self.logged, self.closed = run, fails, [], None
         ALL.append(self)
 
     def log(self, values, step):
@@ -43,11 +41,7 @@ ALL = []
 @pytest.fixture
 def recorded(monkeypatch):
     ALL.clear()
-    table = {
-        "good": trackers.Entry("json", Recorded),
-        "bad": trackers.Entry("json", lambda *given: Recorded(*given, fails=2)),
-    }
-    monkeypatch.setattr(trackers, "TRACKERS", table)
+    monkeypatch.setattr(trackers, "TRACKERS", {"good": Recorded, "bad": lambda run: Recorded(run, fails=2)})
     return ALL
 
 
@@ -63,7 +57,7 @@ def test_each_report_reaches_the_trackers_and_a_failing_one_is_told_once(recorde
         assert values["train/loss"] == line["loss"] == 1.0 / step
         assert values["train/perplexity"] == math.exp(1.0 / step)
         assert values["train/tokens_per_second"] == 10.0
-    assert good.fields == {"seed": 3, "model.dropout": 0.1}
+    assert good.run.fields == {"seed": 3, "model.dropout": 0.1}
     assert good.closed == "ended"
     assert [step for step, _ in bad.logged] == [1]
     assert (tmp_path / "train.log").read_text().count(
@@ -78,76 +72,19 @@ def test_errors_are_failures_and_signals_are_not(recorded, tmp_path):
     assert [one.closed for one in recorded] == ["ended", "failed", "ended"]
 
 
-def test_a_continued_run_keeps_its_id_and_a_new_one_in_the_same_folder_has_another(recorded, tmp_path):
-    for step in (0, 4, 8, 0, 4):
-        with Reports(tmp_path, step=step, trackers=("good", "bad"), address="gs://bucket/run"):
+def test_a_continued_run_keeps_its_id_and_a_copy_of_its_workdir_has_another(recorded, tmp_path):
+    (tmp_path / "run").mkdir()
+    for name, step in (("run", 0), ("run", 4), ("copy", 4), ("copy", 8), ("run", 4)):
+        if name == "copy" and step == 4:
+            shutil.copytree(tmp_path / "run", tmp_path / "copy")
+        with Reports(tmp_path / name, step=step, trackers=("good", "bad")):
             pass
     ids = [one.run.id for one in recorded]
     assert ids[::2] == ids[1::2], "two trackers of a start have one id"
-    first, again = ids[0], ids[6]
-    assert ids[::2] == [first, first, first, again, again]
-    assert first != again
-    assert {one.run.name for one in recorded} == {"run"}
-
-
-def test_a_copy_of_a_workdir_is_a_run_of_its_own(recorded, tmp_path):
-    (tmp_path / "run").mkdir()
-    for name, step in (("run", 0), ("copy", 4), ("copy", 8), ("run", 4)):
-        if name == "copy" and step == 4:
-            shutil.copytree(tmp_path / "run", tmp_path / "copy")
-        with Reports(tmp_path / name, step=step, trackers=("good",)):
-            pass
-    (tmp_path / "run" / trackers.RUN_ID).write_bytes(b"\xff damaged")
-    with Reports(tmp_path / "run", step=8, trackers=("good",)):
-        pass
-    first, copy, continued, again, damaged = (one.run.id for one in recorded)
-    assert (first, copy) == (again, continued)
-    assert len({first, copy, damaged}) == 3
-
-
-class FakeOfWandB(types.ModuleType):
-    """A run takes steps in their order only, and drops others, as that of Weights & Biases does."""
-
-    Settings = dict
-
-    def __init__(self, step=0):
-        super().__init__("wandb")
-        self.step, self.history, self.summary, self.given = step, [], {}, {}
-
-    def init(self, **given):
-        self.given = given
-        return self
-
-    def log(self, values, step):
-        if step >= self.step:
-            self.step = step
-            self.history.append((step, values))
-
-
-def test_names_of_numbers_are_such_as_mlflow_takes_and_stay_apart():
-    names = ["train/loss", "test/f1/C#", "test/f1/C-23-", "test/f1/a/b.c_d e", "test/f1/Z\u00fcrich", "test/f1/.."]
-    assert [*map(trackers.mlflow_name, names)] == [
-        "train/loss",
-        "test/f1/C-23-",
-        "test/f1/C-2d-23-2d-",
-        "test/f1/a-2f-b-2e-c_d e",
-        "test/f1/Z-fc-rich",
-        "test/f1/-2e--2e-",
-    ]
-    long = [trackers.mlflow_name(f"test/f1/{'x' * 300}{end}") for end in "ab"]
-    assert long[0] != long[1]
-    assert max(map(len, long)) <= 250
-
-
-def test_numbers_of_an_earlier_step_are_in_the_summary_of_weights_and_biases(tmp_path, monkeypatch):
-    fake = FakeOfWandB(step=2)  # where an earlier start was
-    monkeypatch.setitem(sys.modules, "wandb", fake)
-    wandb = trackers.WandB(tmp_path, trackers.RunName("abc", "run"), {})
-    assert (fake.given["name"], fake.given["id"]) == ("run", "abc")
-    for step, values in [(1, {"a": 1}), (2, {"a": 2}), (4, {"a": 3}), (4, {"valid": 4}), (3, {"test": 5})]:
-        wandb.log(values, step)
-    assert fake.history == [(2, {"a": 2}), (4, {"a": 3}), (4, {"valid": 4})]
-    assert fake.summary == {"a": 1, "test": 5}
+    first, copy = ids[0], ids[4]
+    assert ids[::2] == [first, first, copy, copy, first]
+    assert first != copy
+    assert [one.run.name for one in recorded[::2]] == ["run", "run", "copy", "copy", "run"]
 
 
 def test_a_tracker_that_is_unknown_or_not_installed_is_refused(monkeypatch):
@@ -230,6 +167,6 @@ def test_wandb_has_what_metrics_jsonl_has(tmp_path):
                 values = {
                     "/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.history.item
                 }
-                found |= {(values["_step"], name): value for name, value in values.items()}
-    assert ids == {(tmp_path / "run" / trackers.RUN_ID).read_text().split()[0]}
+                found |= {(values["step"], name): value for name, value in values.items()}
+    assert len(ids) == 1
     assert expected == pytest.approx({key: found.get(key) for key in expected})

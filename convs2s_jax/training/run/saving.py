@@ -1,0 +1,148 @@
+"""The position of a run, and the checkpoints in which it is saved."""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.nn.types import Array, Tree
+from convs2s_jax.training import dispatch
+from convs2s_jax.training.run import run_folder, selection
+from convs2s_jax.training.run.checkpoints import checkpoint, position_file
+from convs2s_jax.training.run.checkpoints.checkpoint import Checkpoints
+from convs2s_jax.training.run.config import TrainingConfig
+from convs2s_jax.training.run.mirror import Workdir
+from convs2s_jax.training.run.processes import distributed
+from convs2s_jax.training.run.reports.measures import WallClock
+from convs2s_jax.training.run.selection import Best, Scores
+from convs2s_jax.training.schedule import ScheduleState
+from convs2s_jax.training.step import TrainState
+
+
+@dataclasses.dataclass(frozen=True)
+class Position:
+    """Progress of training. Together with the configuration it determines all later updates.
+
+    Attributes:
+      schedule: state of the learning rate's schedule.
+      best: the best of the scheduled validations.
+      step: number of updates done.
+      epoch: the current epoch, from 1.
+      batch: number of batches of this epoch already used.
+      validated: step of the last validation.
+      skipped: number of updates in a row, up to here, that were skipped because their loss was not finite.
+    """
+
+    schedule: ScheduleState
+    best: Best = Best()
+    step: int = 0
+    epoch: int = 1
+    batch: int = 0
+    validated: int = 0
+    skipped: int = 0
+
+    @classmethod
+    def of(cls, saved: Mapping[str, Any]) -> "Position":
+        """The position in the record of a checkpoint. Raises UserError if an earlier version wrote it."""
+        if missing := [field.name for field in dataclasses.fields(cls) if field.name not in saved]:
+            raise position_file.earlier(f"the checkpoint of step {saved['step']}", f"it has no '{missing[0]}'")
+        fields = {field.name: saved[field.name] for field in dataclasses.fields(cls)}
+        return cls(**fields | {"schedule": ScheduleState(**saved["schedule"]), "best": Best(**saved["best"])})
+
+    @property
+    def last_epoch(self) -> int:
+        """The epoch of the last update; the next one may not have begun."""
+        return max(1, self.epoch - (self.batch == 0 < self.step))  # imports may have done steps in epoch 1
+
+    @property
+    def where(self) -> str:
+        """The position as messages name it: the last update and its epoch."""
+        return f"step {self.step}, epoch {self.last_epoch}"
+
+
+@dispatch.jit
+def all_finite(params: Tree) -> Array:
+    """Whether no parameter is infinite or not a number."""
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]))
+
+
+class Saves:
+    """Saves the checkpoints of a run."""
+
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        place: Workdir,
+        mesh: Mesh,
+        cfg: TrainingConfig,
+        *,
+        data: Mapping[str, Any],
+        clock: WallClock,
+    ) -> None:
+        """Start the time of `training.save_every_minutes`.
+
+        Args:
+          checkpoints: the manager of the run's checkpoints.
+          place: the workdir.
+          mesh: the devices.
+          cfg: how checkpoints are compared, and when they are due.
+          data: what each checkpoint stores of the data (`Run.record`).
+          clock: of the run.
+        """
+        self._checkpoints, self._place, self._mesh, self._data, self._clock = checkpoints, place, mesh, data, clock
+        self._metric, self._seconds = cfg.best_metric, 60 * cfg.save_every_minutes
+        self._last = time.monotonic()
+
+    def save(
+        self, state: TrainState, position: Position, *, scores: Scores | None = None, scheduled: bool = True
+    ) -> None:
+        """Save a checkpoint of this position. Raises UserError if a parameter is not finite."""
+        with self._clock.during("checkpoint"):
+            if not all_finite(state.params):
+                raise UserError(f"step {position.step}: a parameter is not finite. {self.advice()}")
+            record = {**dataclasses.asdict(position), **self._data}
+            self._place.settle()
+            whole = self._place.to_save(self._mesh, state)
+            checkpoint.save(self._checkpoints, whole, record, scores=scores, scheduled=scheduled)
+            self._last = time.monotonic()
+
+    def due(self) -> bool:
+        """Whether the minutes since the last checkpoint have passed.
+
+        All processes must ask at the same step; they get the answer of process 0.
+        """
+        passed = self._seconds > 0 and time.monotonic() - self._last >= self._seconds
+        return bool(self._seconds) and distributed.from_primary(passed)
+
+    def check(self) -> None:
+        """Raise UserError if the last checkpoint could not be written; one in progress is not waited for."""
+        checkpoint.check(self._checkpoints)
+
+    def wait(self) -> None:
+        """Wait until everything is on disk. Raises UserError if it could not be written."""
+        with self._clock.during("checkpoint"):
+            checkpoint.wait(self._checkpoints)
+
+    def advice(self) -> str:
+        """Return advice for a loss that is not finite; waits for a checkpoint that is being written.
+
+        A run keeps its configuration, so another learning rate requires another run. That run may start from the best
+        checkpoint of this one.
+        """
+        with contextlib.suppress(Exception):
+            checkpoint.wait(self._checkpoints)
+        folder = self._place.folder  # for an object store, its local copy
+        steps = run_folder.finished(run_folder.checkpoints(folder))
+        if not steps:
+            return "Use a lower learning rate or clip in another workdir"
+        best = selection.best_of(self._checkpoints.known.validations, steps, self._metric) or max(steps)
+        return (
+            f"Use a lower learning rate or clip in another workdir; --config.training.finetune_from={folder} starts it "
+            f"from the parameters of step {best}"
+        )
