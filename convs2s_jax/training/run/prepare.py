@@ -151,12 +151,12 @@ def prepare(cfg: Config, workdir: Path, tell: Tell, *, learn: bool = True) -> Ru
     scored = [split for split in (valid, test) if split is not None]
     for split in scored:
         _tell_of_held_out(cfg, split, made, tell)
+    most = min(cfg.data.batch.max_length, cfg.model.max_source), min(cfg.data.batch.max_length, cfg.model.max_target)
     if cfg.data.batch.cut_source:
-        most = longest(cfg)[0]
-        tell(f"sources truncated to {most} tokens: {int(np.sum(train.lengths()[0] > most))}")
-        train = dataclasses.replace(train, longest=most)
-    rows, used = usable_rows(cfg, train, tell)
-    shapes, example, batching = _first_epoch(cfg, train, made, rows, tell)
+        tell(f"sources truncated to {most[0]} tokens: {int(np.sum(train.lengths()[0] > most[0]))}")
+        train = dataclasses.replace(train, longest=most[0])
+    rows, used = _usable_rows(cfg, train, most, tell)
+    shapes, example, batching = _first_epoch(cfg, train, made, rows, most, tell)
     return Run(
         cfg=cfg,
         vocabularies=made,
@@ -324,10 +324,11 @@ def _cached(cfg: DataConfig, record: Path) -> tuple[Split, list[str]] | None:
 
 
 def _first_epoch(
-    cfg: Config, train: Split, made: Vocabularies, rows: np.ndarray, tell: Tell
+    cfg: Config, train: Split, made: Vocabularies, rows: np.ndarray, most: tuple[int, int], tell: Tell
 ) -> tuple[tuple[Shape, ...], plan.Plan, str]:
     """The shapes of training batches, the plan of the first epoch, and both in words."""
-    first = segmented(cfg.data, train, made, seed=cfg.seed, epoch=1, longest=longest(cfg))
+    batch = cfg.data.batch
+    first = segmented(cfg.data, train, made, seed=cfg.seed, epoch=1, longest=most)
     if cfg.data.subword_sampling:
         drawn, best = (sum(int(side[rows].sum()) for side in split.lengths()) for split in (first, train))
         tell(
@@ -336,7 +337,9 @@ def _first_epoch(
         )
     src, tgt = first.lengths()
     larger = [np.maximum(*pair)[rows] for pair in zip(train.lengths(), (src, tgt), strict=True)]
-    shapes = batch_shapes(cfg, *larger)
+    tight = choose_shapes(*larger, tokens=batch.tokens, count=batch.shapes)
+    bounds = (1 if cfg.data.one_sided else most[0], most[1])
+    shapes = rounded(tight, tokens=batch.tokens, rows=batch.row_multiple, length=batch.length_multiple, most=bounds)
     example = plan.plan_epoch(src, tgt, rows, shapes, seed=cfg.seed, epoch=1)
     batching = (
         f"{len(example.batches)} an epoch in {counted(len(shapes), 'shape')}, {100 * example.padding:.1f} % padding; "
@@ -371,12 +374,6 @@ def _tell_of_held_out(cfg: Config, split: Split, made: Vocabularies, tell: Tell)
         )
 
 
-def longest(cfg: Config) -> tuple[int, int]:
-    """Maximum number of tokens of a source and of a target in training."""
-    most = cfg.data.batch.max_length
-    return min(most, cfg.model.max_source), min(most, cfg.model.max_target)
-
-
 def limits(cfg: Config, source: int, target: int) -> str:
     """Describe maximum lengths, as in "62 source or 62 target tokens".
 
@@ -386,21 +383,13 @@ def limits(cfg: Config, source: int, target: int) -> str:
     return f"{source} source or {target} target tokens" if cfg.examples == "pairs" else f"{one} tokens"
 
 
-def batch_shapes(cfg: Config, src: np.ndarray, tgt: np.ndarray) -> tuple[Shape, ...]:
-    """Return shapes for pairs of these lengths, with little padding, rounded to the multiples the run sets."""
-    batch, (max_source, max_target) = cfg.data.batch, longest(cfg)
-    tight = choose_shapes(src, tgt, tokens=batch.tokens, count=batch.shapes)
-    most = (1 if cfg.data.one_sided else max_source, max_target)
-    return rounded(tight, tokens=batch.tokens, rows=batch.row_multiple, length=batch.length_multiple, most=most)
-
-
-def usable_rows(cfg: Config, train: Split, tell: Tell) -> tuple[np.ndarray, str]:
+def _usable_rows(cfg: Config, train: Split, most: tuple[int, int], tell: Tell) -> tuple[np.ndarray, str]:
     """Return the indices of the examples that are neither empty nor too long, [n], and how many are used and skipped.
 
     Raises:
       UserError: none is left.
     """
-    max_source, max_target = longest(cfg)
+    max_source, max_target = most
     src, tgt = train.lengths()
     rows, skipped = plan.usable(src, tgt, max_source=max_source, max_target=max_target, one_sided=cfg.data.one_sided)
     has, skips = ("has an empty side", "with an empty side") if cfg.examples == "pairs" else ("is empty", "as empty")
