@@ -90,17 +90,6 @@ def test_what_is_held_out_and_what_a_validation_file_shares_with_training_is_tol
     assert any(sentence.startswith("valid: 2 of 4 pairs are also in the training text, so ") for sentence in told)
 
 
-def test_what_to_do_without_validation_lines_is_said(folder):
-    with pytest.raises(
-        UserError, match=r"valid.out\[.gz\].*; set data.hold_out=0.05 to hold out a part of train, or data.hold"
-    ):
-        parallel_text.read(config(folder), "valid")
-    for side in ("in", "out"):
-        (folder / f"valid.{side}").write_text("w1\n")
-    assert len(parallel_text.read(config(folder, hold_out=0.1), "valid")) == 1  # a split that is there counts
-    assert len(parallel_text.read(config(folder, hold_out=0.1), "train")) == 200
-
-
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [

@@ -133,40 +133,19 @@ def test_mlflow_has_what_metrics_jsonl_has(tmp_path, bucket, monkeypatch, in_a_s
     assert expected == pytest.approx(found)
 
 
-def records(content):
-    """The records of a .wandb file: a header of 7 bytes, then LevelDB's log format in blocks of 32 KiB."""
-    at, parts = 7, []
-    while at + 7 <= len(content):
-        if 32768 - at % 32768 < 7:  # the rest of a block is too small for a header
-            at += 32768 - at % 32768
-            continue
-        size, kind = int.from_bytes(content[at + 4 : at + 6], "little"), content[at + 6]
-        parts.append(content[at + 7 : at + 7 + size])
-        at += 7 + size
-        if kind in (1, 4):  # whole, or the last part
-            yield b"".join(parts)
-            parts = []
-
-
 @pytest.mark.drill
 @pytest.mark.filterwarnings("ignore")
-def test_wandb_has_what_metrics_jsonl_has(tmp_path):
-    pytest.importorskip("wandb", reason="needs the extra [wandb]")
+def test_wandb_gets_what_metrics_jsonl_has_and_continues_its_run(tmp_path, monkeypatch):
+    wandb = pytest.importorskip("wandb", reason="needs the extra [wandb]")
+    found, log = {}, wandb.Run.log
+
+    def recorded(run, values):
+        found.update({(values["step"], name): value for name, value in values.items() if name != "step"})
+        log(run, values)
+
+    monkeypatch.setattr(wandb.Run, "log", recorded)
     trained_in_two_starts(tmp_path / "run", "wandb")
     expected = numbers(tmp_path / "run")
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    found, ids = {}, set()
-    for path in sorted((tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")):
-        for data in records(path.read_bytes()):
-            record = Record()
-            record.ParseFromString(data)
-            if record.HasField("run"):
-                ids.add(record.run.run_id)
-            if record.HasField("history"):
-                values = {
-                    "/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.history.item
-                }
-                found |= {(values["step"], name): value for name, value in values.items()}
-    assert len(ids) == 1
     assert expected == pytest.approx({key: found.get(key) for key in expected})
+    starts = [path.name for path in (tmp_path / "run" / "wandb").glob("offline-run-*")]
+    assert len({name.rpartition("-")[2] for name in starts}) == 1 < len(starts)
