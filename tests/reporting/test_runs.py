@@ -108,7 +108,7 @@ def test_every_fact_of_a_run_is_there_also_of_earlier_starts(tmp_path):
     known = dataclasses.asdict(found)
     assert known.pop("origin") == ""  # that of a run that is fine-tuned
     assert all(known.values()), found
-    assert (found.starts, [change[1:] for change in found.rates]) == (2, [(0.1, 0.05)])
+    assert (found.starts, found.rates) == (2, ("epoch 2: learning rate 0.1 -> 0.05, as the schedule says",))
     assert (found.stopped, found.why) == ("step 4, epoch 2", "training.max_epochs is 2")
 
 
