@@ -99,8 +99,8 @@ def _light(cfg: LightConfig, dim: int) -> int:
 
 def _convolutions(layers) -> float:
     total = 0
-    for layer, size in zip(layers, layer_channels(layers), strict=True):
-        total += layer.width * size.inputs * 2 * layer.channels
-        if size.residual not in (None, layer.channels):
-            total += size.residual * layer.channels
+    for layer, (inputs, source) in zip(layers, layer_channels(layers), strict=True):
+        total += layer.width * inputs * 2 * layer.channels
+        if source not in (None, layer.channels):
+            total += source * layer.channels
     return total

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from convs2s_jax.models.config import ModelConfig, receptive_fields, register_decoder, register_encoder
     from convs2s_jax.models.conversion import average, cast, precompute
     from convs2s_jax.models.conversion import split as split_kernels
-    from convs2s_jax.models.convolutions import register_convolution
     from convs2s_jax.models.convs2s import ConvDecoderConfig, ConvEncoderConfig
     from convs2s_jax.models.encoder_decoder import decode, decoder_inputs, encode, init, init_cache, layer_attention
+    from convs2s_jax.models.factored_convolutions import register_convolution
     from convs2s_jax.nn.weight_norm import merge as merge_kernels
     from convs2s_jax.search.batching import Batching
     from convs2s_jax.search.beam import beam_search
@@ -123,7 +123,7 @@ _PLACES = {
     "search_options": "search.options.search_options",
     "precompute": "models.conversion.precompute",
     "receptive_fields": "models.config.receptive_fields",
-    "register_convolution": "models.convolutions.register_convolution",
+    "register_convolution": "models.factored_convolutions.register_convolution",
     "register_decoder": "models.config.register_decoder",
     "register_encoder": "models.config.register_encoder",
     "request": "search.requests.request",

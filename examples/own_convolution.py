@@ -19,7 +19,7 @@ import optax
 
 import convs2s_jax as convs2s
 from convs2s_jax.core.config import check, record
-from convs2s_jax.models.convolutions import EveryLayerAlike
+from convs2s_jax.models.convolutions import ConvolutionKind
 from convs2s_jax.models.convs2s import ConvLayer
 from convs2s_jax.nn import affine, convolution, struct
 from convs2s_jax.nn.affine import Affine, linear
@@ -30,7 +30,7 @@ V, EOS, PAD = 12, 2, 1
 
 
 @record
-class LowRankConfig(EveryLayerAlike):
+class LowRankConfig(ConvolutionKind):
     """Options of a low-rank convolution.
 
     Attributes:

@@ -90,8 +90,8 @@ models/convs2s.py  interop/test_golden.py
 + 1.0 / count if count
 scaling: light models do not multiply embeddings by sqrt(E)
 models/light.py  interop/test_light_golden.py -k outputs_and_gradients
-- embedding.rows(params.table, tokens) * E**0.5
-+ embedding.rows(params.table, tokens)
+- embedding.rows(own.table, tokens) * E**0.5
++ embedding.rows(own.table, tokens)
 convolution: the history is one step old
 nn/convolution.py  nn/test_convolution.py -k causal
 - padded[:, x.shape[1] :]

@@ -5,33 +5,51 @@ any encoder, whose outputs are pooled over time.
 """
 
 import dataclasses
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from convs2s_jax.core.config import check, record
 from convs2s_jax.core.tokens import PAD
-from convs2s_jax.models.checks import (
-    check_config,
-    check_labels,
-    check_params,
-    check_shapes,
-    check_tokens,
-    check_vocabulary,
-)
+from convs2s_jax.models.checks import check_config, check_params, check_shapes, check_tokens
 from convs2s_jax.models.config import AnyEncoder
 from convs2s_jax.models.conversion import cast
 from convs2s_jax.models.convs2s import ConvEncoderConfig
-from convs2s_jax.models.execution import ExecutionConfig, MatmulPrecision, matmul_precision_context
-from convs2s_jax.models.kinds import FeatureFunctions, FeaturesConfig, Options, check_rate
+from convs2s_jax.models.execution import matmul_precision_context
+from convs2s_jax.models.kinds import CommonConfig, Options, PartConfig
 from convs2s_jax.nn import affine, convolution, embedding, masking, struct, weight_norm
 from convs2s_jax.nn.affine import Affine, add_bias
 from convs2s_jax.nn.dropout import dropout, split_key, typed
 from convs2s_jax.nn.embedding import Embedding, embed
 from convs2s_jax.nn.masking import zero_padding
 from convs2s_jax.nn.types import Array, Key, accumulation_dtype
+
+
+class FeatureFunctions(NamedTuple):
+    """The functions of a kind of features, representations of a sentence of a fixed size.
+
+    Attributes:
+      init: as in `EncoderFunctions`.
+      extract: (merged parameters, config, tokens [B, S] as in an encoder, options) -> features [B, F]; zero for a row
+        of PAD.
+    """
+
+    init: Callable[..., Any]
+    extract: Callable[..., Array]
+
+
+class FeaturesConfig(PartConfig):
+    """Base class of feature configs; `functions` are its functions."""
+
+    functions: ClassVar[FeatureFunctions]
+
+    @property
+    def normalised(self) -> bool:
+        """Whether the kernels of its `Affine` records are trained with weight normalisation."""
+        return False
 
 
 @record
@@ -65,23 +83,14 @@ class KimConfig(FeaturesConfig):
 
 @struct.dataclass
 class Bank:
-    """The convolutions of one width.
-
-    Attributes:
-      conv: [K, E, D].
-    """
+    """The convolutions of one width, [K, E, D]."""
 
     conv: Affine
 
 
 @struct.dataclass
 class KimParams:
-    """Parameters of Kim's features.
-
-    Attributes:
-      embedding: token embedding, without positions.
-      banks: one for each width.
-    """
+    """Parameters of Kim's features: a token embedding without positions, and a bank for each width."""
 
     embedding: Embedding
     banks: tuple[Bank, ...]
@@ -109,13 +118,8 @@ def extract_kim(params: KimParams, _cfg: KimConfig, src: Array, options: Options
     and is padded with zeros. (Kim's code puts K_max - 1 zeros before and after every sentence, so its windows reach
     beyond it; the paper pads only sentences that are too short.)
 
-    Args:
-      params: merged kernels.
-      src: [B, S] tokens with the end symbol, which counts as a token; PAD on either side.
-      options: of which `execution` selects the form of the convolutions.
-
-    Returns:
-      [B, F]: the maps of the first width, then those of the second, and so on.
+    Tokens [B, S] have PAD on either side; the end symbol counts. The result [B, F] has the maps of the first width,
+    then those of the second, and so on.
     """
     mask = src != PAD
     x = zero_padding(embed(params.embedding, src), mask)
@@ -170,11 +174,6 @@ class PooledConfig(FeaturesConfig):
         return self.encoder.normalised
 
 
-def init_pooled(key: Key, cfg: PooledConfig, vocabulary: int, dim: int, rate: float) -> Any:
-    """Initialise the parameters of the encoder: V = vocabulary, E = dim, dropout `rate`."""
-    return cfg.encoder.functions.init(key, cfg.encoder, vocabulary, dim, rate)
-
-
 def extract_pooled(params: Any, cfg: PooledConfig, src: Array, options: Options) -> Array:
     """Encode the sentence and pool the values of the memory over its positions, [B, E]."""
     memory = cfg.encoder.functions.encode(params, cfg.encoder, src, options)
@@ -182,40 +181,30 @@ def extract_pooled(params: Any, cfg: PooledConfig, src: Array, options: Options)
     return pool(memory.values, memory.mask)
 
 
-PooledConfig.functions = FeatureFunctions(init_pooled, extract_pooled)
-
+PooledConfig.functions = FeatureFunctions(
+    lambda key, cfg, *sizes: cfg.encoder.functions.init(key, cfg.encoder, *sizes), extract_pooled
+)
 
 AnyFeatures = KimConfig | PooledConfig
 """The config of any kind of features: a union discriminated by `kind`. The first member is the default."""
 
 
 @record
-class ClassifierConfig:
+class ClassifierConfig(CommonConfig):
     """A text classifier.
 
     Attributes:
       kind: a text classifier.
-      embedding_dim: embedding size E.
-      dropout: dropout rate on the features before the softmax layer, and inside an encoder.
-      dtype: dtype of products and activations; parameters, softmax and norms stay in float32.
-      matmul_precision: precision of products of float32 arrays. "highest" is float32 on every device. "default" keeps
-        JAX's setting, which is TF32 on recent NVIDIA GPUs and bfloat16 on TPUs unless you change it. "high" is between
-        them. On CPU all three are float32 (docs/reproducibility.md).
       features: any kind of features.
-      execution: how the layers are executed. Results differ at most by rounding.
     """
 
     kind: Literal["classifier"] = "classifier"
     embedding_dim: int = 300
     dropout: float = 0.5
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    matmul_precision: MatmulPrecision = "default"
     features: AnyFeatures = KimConfig()
-    execution: ExecutionConfig = ExecutionConfig()
 
     def __post_init__(self) -> None:
-        check(self.embedding_dim >= 1, f"embedding_dim is {self.embedding_dim}: use 1 or more")
-        check_rate("dropout", self.dropout)
+        super().__post_init__()
         self.features.check_dim(self.embedding_dim)
 
     @property
@@ -231,12 +220,7 @@ class ClassifierConfig:
 
 @struct.dataclass
 class ClassifierParams:
-    """Parameters of a classifier.
-
-    Attributes:
-      features: parameters of the features.
-      output: the softmax layer [F -> L].
-    """
+    """Parameters of a classifier: those of the features, and the softmax layer [F -> L]."""
 
     features: Any
     output: Affine
@@ -248,8 +232,6 @@ def init(key: Key, cfg: ClassifierConfig, *, vocabulary: int, labels: int) -> Cl
     They are in float32, or in float64 under `jax_enable_x64`.
     """
     check_config(cfg, ClassifierConfig)
-    check_vocabulary("vocabulary", vocabulary)
-    check_labels(labels)
     return _init(typed(key), cfg, vocabulary, labels)
 
 
@@ -267,9 +249,9 @@ def split(params: ClassifierParams, cfg: ClassifierConfig) -> ClassifierParams:
     """Split kernels into direction and length for training (`nn.weight_norm`), if the features use it."""
     check_params(params, ClassifierParams)
     check_config(cfg, ClassifierConfig)
-    return (
-        dataclasses.replace(params, features=weight_norm.split(params.features)) if cfg.features.normalised else params
-    )
+    if not cfg.features.normalised:
+        return params
+    return dataclasses.replace(params, features=weight_norm.split(params.features))
 
 
 def logits(params: ClassifierParams, cfg: ClassifierConfig, src: Array, *, key: Key | None = None) -> Array:

@@ -1,33 +1,23 @@
 """Configuration of an encoder-decoder: which kinds there are, and which of them can be combined."""
 
+import itertools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from convs2s_jax.core.config import add_kind, check, record
 from convs2s_jax.models.checks import check_config
 from convs2s_jax.models.convs2s import ConvDecoderConfig, ConvEncoderConfig
-from convs2s_jax.models.execution import ExecutionConfig, MatmulPrecision
 from convs2s_jax.models.kinds import (
-    CacheT,
+    CommonConfig,
     DecoderConfig,
     DecoderFunctions,
     EncoderConfig,
     EncoderFunctions,
-    Init,
-    Memory,
     NoEncoderConfig,
-    Options,
-    ParamsT,
-    check_rate,
-    same_memory,
 )
 from convs2s_jax.models.light import LightDecoderConfig, LightEncoderConfig
 from convs2s_jax.models.recurrent import RecurrentDecoderConfig, RecurrentEncoderConfig
 from convs2s_jax.models.slicenet import SliceNetDecoderConfig, SliceNetEncoderConfig
-from convs2s_jax.nn.types import Array
-
-EncoderConfigT = TypeVar("EncoderConfigT", bound=EncoderConfig)
-DecoderConfigT = TypeVar("DecoderConfigT", bound=DecoderConfig)
 
 if TYPE_CHECKING:  # type checkers do not know which kinds are registered
     AnyEncoder = EncoderConfig
@@ -41,42 +31,33 @@ else:
 
 
 @record
-class ModelConfig:
+class ModelConfig(CommonConfig):
     """An encoder-decoder.
 
     Attributes:
       kind: an encoder with a decoder.
-      embedding_dim: embedding size E, the same on both sides.
-      dropout: dropout rate, the same everywhere.
-      dtype: dtype of products and activations; parameters, softmax and norms stay in float32.
-        On CPUs, bfloat16 gains little with jax 0.10. From 0.11 on it is almost twice as fast on processors with
-        AMX, and faster on some others (docs/performance.md).
-      matmul_precision: precision of products of float32 arrays. "highest" is float32 on every device. "default" keeps
-        JAX's setting, which is TF32 on recent NVIDIA GPUs and bfloat16 on TPUs unless you change it. "high" is between
-        them. On CPU all three are float32 (docs/reproducibility.md).
       encoder: any kind of encoder.
       decoder: any kind of decoder.
       share_embeddings: use one embedding table for encoder, decoder and softmax (fairseq's share_all_embeddings). It
         requires decoder.tied_output, and one vocabulary for both sides (data.vocabulary.joint).
-      execution: how the layers are executed. Results differ at most by rounding.
     """
 
     kind: Literal["encoder_decoder"] = "encoder_decoder"
-    embedding_dim: int = 256
-    dropout: float = 0.1
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    matmul_precision: MatmulPrecision = "default"
     encoder: AnyEncoder = ConvEncoderConfig()
     decoder: AnyDecoder = ConvDecoderConfig()
     share_embeddings: bool = False
-    execution: ExecutionConfig = ExecutionConfig()
 
     def __post_init__(self) -> None:
-        check(self.embedding_dim >= 1, f"embedding_dim is {self.embedding_dim}: use 1 or more")
-        check_rate("dropout", self.dropout)
-        self.encoder.check_dim(self.embedding_dim)
-        self.decoder.check_dim(self.embedding_dim)
-        reads = self.decoder.reads_memory
+        super().__post_init__()
+        E, decoder = self.embedding_dim, self.decoder
+        self.encoder.check_dim(E)
+        decoder.check_dim(E)
+        O = decoder.features_dim(E)
+        check(
+            not decoder.tied_output or O == E,
+            f"decoder.out_dim is {O} with tied_output: the embedding table has {E} columns; make the two equal",
+        )
+        reads = decoder.reads_memory
         check(
             reads or not self.reads_source,
             "decoder does not read the source, but there is an encoder: let a layer attend, such as "
@@ -88,7 +69,7 @@ class ModelConfig:
             "decoder.attention_layers=[]",
         )
         check(
-            not self.share_embeddings or self.decoder.tied_output,
+            not self.share_embeddings or decoder.tied_output,
             "share_embeddings is True, but the softmax has its own kernel: set decoder.tied_output to True",
         )
         check(
@@ -114,15 +95,10 @@ class ModelConfig:
     @property
     def attends(self) -> bool:
         """Whether the decoder returns attention weights over the source tokens."""
-        return self.decoder.returns_attention
+        return len(self.decoder.attention_names) > 0
 
 
-def register_encoder(
-    config: type[EncoderConfigT],
-    *,
-    init: Init[EncoderConfigT, ParamsT],
-    encode: Callable[[ParamsT, EncoderConfigT, Array, Options], Memory],
-) -> None:
+def register_encoder(config: type[EncoderConfig], *, init: Callable[..., Any], encode: Callable[..., Any]) -> None:
     """Register a kind of encoder for the rest of the process, so that `ModelConfig(encoder=config())` uses it.
 
     Dictionaries with its kind, such as those in a `config.json`, can be read too, in processes that have registered it.
@@ -140,27 +116,18 @@ def register_encoder(
     config.functions = EncoderFunctions(init, encode)
 
 
-def register_decoder(
-    config: type[DecoderConfigT],
-    *,
-    init: Init[DecoderConfigT, ParamsT],
-    init_cache: Callable[[ParamsT, DecoderConfigT, Memory, int], CacheT],
-    advance: Callable[
-        [ParamsT, DecoderConfigT, Memory, CacheT, Array, Options], tuple[Array, tuple[Array, ...], CacheT]
-    ],
-    prepare: Callable[[ParamsT, DecoderConfigT, Memory], Memory] = same_memory,
-) -> None:
+def register_decoder(config: type[DecoderConfig], **functions: Callable[..., Any]) -> None:
     """Register a kind of decoder, as `register_encoder` does for encoders.
 
     Args:
       config: a `record` that inherits from `DecoderConfig`, with a field `kind` whose default is the name of the kind.
-      init, init_cache, advance, prepare: as in `DecoderFunctions`.
+      **functions: `init`, `init_cache`, `advance` and perhaps `prepare`, as in `DecoderFunctions`.
 
     Raises:
       ValueError: the kind is taken, or the class is not a record of a kind of decoder.
     """
     _add(AnyDecoder, DecoderConfig, config)
-    config.functions = DecoderFunctions(init, init_cache, advance, prepare)
+    config.functions = DecoderFunctions(**functions)
 
 
 def _add(union: Any, base: type, config: type) -> None:
@@ -172,13 +139,9 @@ def _add(union: Any, base: type, config: type) -> None:
 
 
 class ReceptiveFields(NamedTuple):
-    """Tokens that a position sees after each layer, from bottom to top. The last entry is for the whole stack.
+    """Tokens that a position sees after each layer, from bottom to top, its own included.
 
-    Attributes:
-      encoder: source tokens, around the position and including it; None for a recurrent encoder, which sees all; empty
-        without an encoder.
-      decoder: target tokens, the position's own and those before it; None for a recurrent decoder. Attention sees the
-        whole source.
+    They are source tokens around it, and target tokens up to it; None for a recurrent side, which sees all.
     """
 
     encoder: tuple[int, ...] | None
@@ -192,4 +155,8 @@ def receptive_fields(cfg: ModelConfig) -> ReceptiveFields:
     edges of a sentence, fewer tokens exist.
     """
     check_config(cfg, ModelConfig)
-    return ReceptiveFields(encoder=cfg.encoder.receptive_fields, decoder=cfg.decoder.receptive_fields)
+
+    def fields(reaches: list[int] | None) -> tuple[int, ...] | None:
+        return None if reaches is None else tuple(itertools.accumulate(reaches, initial=1))[1:]
+
+    return ReceptiveFields(encoder=fields(cfg.encoder.reaches), decoder=fields(cfg.decoder.reaches))

@@ -6,7 +6,6 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
 
 from convs2s_jax.models.checks import check_config, check_params
 from convs2s_jax.models.config import ModelConfig
@@ -19,7 +18,7 @@ from convs2s_jax.nn.layer_norm import LayerNorm
 from convs2s_jax.nn.quantized import Quantized, is_quantized, quantize
 from convs2s_jax.nn.sharding import ShardedKernel
 from convs2s_jax.nn.trees import path_of
-from convs2s_jax.nn.types import Array, Tree
+from convs2s_jax.nn.types import Tree
 
 T = TypeVar("T")
 _HALVES = (jnp.bfloat16, jnp.float16)
@@ -39,30 +38,17 @@ def split(params: Params, cfg: ModelConfig) -> Params:
 
 
 def cast(params: T, cfg: Any) -> T:
-    """Cast parameters to the dtype of the computation.
-
-    If `cfg.dtype` is float32, float64 stays as it is.
-
-    Args:
-      params: parameters of any model.
-      cfg: its config; only `dtype` is read.
-    """
-    if cfg.dtype == "float32":
-        return jax.tree.map(lambda x: x.astype(jnp.float32) if x.dtype in _HALVES else x, params)
-    return in_dtype(params, cfg.dtype)
-
-
-def in_dtype(params: T, dtype: DTypeLike) -> T:
-    """Cast parameters to a dtype.
+    """Cast parameters of any model to the dtype of its config. If that is float32, float64 stays as it is.
 
     Embeddings stay in float32, since their gradients add up row by row. So do the parameters of layer normalisation.
     """
-
-    def convert(x: Any) -> Any:
-        return x if isinstance(x, Embedding | LayerNorm) else x.astype(dtype)
-
+    if cfg.dtype == "float32":
+        return jax.tree.map(lambda x: x.astype(jnp.float32) if x.dtype in _HALVES else x, params)
+    whole = Embedding | LayerNorm | ShardedKernel | Quantized
     converted: T = jax.tree.map(
-        convert, params, is_leaf=lambda x: isinstance(x, Embedding | LayerNorm | ShardedKernel | Quantized)
+        lambda x: x if isinstance(x, Embedding | LayerNorm) else x.astype(cfg.dtype),
+        params,
+        is_leaf=lambda x: isinstance(x, whole),
     )
     return converted
 
@@ -70,11 +56,9 @@ def in_dtype(params: T, dtype: DTypeLike) -> T:
 def precompute(params: Params, cfg: ModelConfig) -> Params:
     """Precompute what the decoder computes from each word alone, so that each decoding step has less to do.
 
-    `encode`, `prepare`, `init_cache`, `advance`, `decode`, `loss`, `translate`, `score`, `force` and `layer_attention`
-    accept the result in place of the parameters, without a key. Functions that change, train or combine parameters do
-    not, so call `average`, `split` and `update` first. The tables can make the result larger than the parameters.
-    Results of the model are the same up to rounding. For decoders without such tables, the parameters are returned in
-    `cfg.dtype`.
+    Functions that compute with parameters accept the result in their place, without a key. Those that change, train or
+    combine parameters do not, so call `average`, `split` and `update` first. Results are the same up to rounding. For
+    decoders that precompute nothing, the parameters are returned in `cfg.dtype`.
     """
     if isinstance(params, PrecomputedParams):
         return params
@@ -90,10 +74,7 @@ def precompute(params: Params, cfg: ModelConfig) -> Params:
 
 
 def for_one_hypothesis(params: Params, cfg: ModelConfig) -> Params:
-    """Adapt precomputed parameters to a search with one hypothesis per sentence; others are returned unchanged.
-
-    Their decoder prepares less of the memory. Results are the same up to rounding.
-    """
+    """Adapt precomputed parameters to a search with one hypothesis per sentence; others are returned unchanged."""
     if not isinstance(params, PrecomputedParams):
         return params
     return dataclasses.replace(params, decoder=cfg.decoder.functions.for_one_hypothesis(params.decoder))
@@ -106,19 +87,15 @@ def average(trees: Sequence[Tree]) -> Tree:
     during training, so an average of v and g would depend on it. (fairseq's average_checkpoints.py averages v and g.)
 
     Args:
-      trees: a list of parameters of the same structure and shapes. Each can be as `init` returns it or as it is
-        trained, with kernels split into direction and length. Precomputed and quantised parameters are rejected: they
-        contain products and rounded numbers, whose mean is not the mean of the models.
+      trees: a list of parameters of the same structure and shapes, as `init` returns them or split for training.
+        Precomputed and quantised ones contain products and rounded numbers, whose mean is not that of the models.
 
     Returns:
       Parameters with plain kernels, in the dtype of the input.
 
     Raises:
-      TypeError: not a list or tuple.
       ValueError: an empty list, trees of different structure or shapes, or precomputed or quantised parameters.
     """
-    if not isinstance(trees, list | tuple):
-        raise TypeError(f"trees is a {type(trees).__name__}: expected a list of parameters, such as [params, params]")
     if not trees:
         raise ValueError("trees is empty: averaging needs at least one model")
     if any(_is_derived(node) for node in jax.tree.leaves(list(trees), is_leaf=_is_derived)):
@@ -130,13 +107,10 @@ def average(trees: Sequence[Tree]) -> Tree:
     if len({jax.tree.structure(tree) for tree in merged}) > 1:
         raise ValueError("trees have different structures: only parameters of one configuration can be averaged")
 
-    def mean(*leaves: Array) -> Array:
-        shapes = {leaf.shape for leaf in leaves}
-        if len(shapes) > 1:
+    for leaves in zip(*map(jax.tree.leaves, merged), strict=True):
+        if len(shapes := {leaf.shape for leaf in leaves}) > 1:
             raise ValueError(f"parameters of shapes {sorted(shapes)} cannot be averaged")
-        return jnp.mean(jnp.stack(leaves), axis=0)
-
-    return jax.tree.map(mean, *merged)
+    return jax.tree.map(lambda *leaves: jnp.mean(jnp.stack(leaves), axis=0), *merged)
 
 
 def _is_derived(node: Any) -> bool:
@@ -156,11 +130,13 @@ def quantize_kernels(params: T) -> T:
     """
 
     def each(path: tuple[Any, ...], node: Any) -> Any:
-        if path_of(path).endswith("/output_kernel"):
+        names = path_of(path).split("/")
+        if names[-1] == "output_kernel":
             return quantize(node)
-        if not isinstance(node, Affine) or not _chosen(path_of(path)) or is_quantized(node.w):
-            return node
-        return dataclasses.replace(node, w=quantize(node.w))
+        in_block = "blocks" in names and not {"attention", "steps"} & set(names)  # SliceNet's blocks have steps
+        if isinstance(node, Affine) and not is_quantized(node.w) and (in_block or names[-1] == "output"):
+            return dataclasses.replace(node, w=quantize(node.w))
+        return node
 
     made: T = jax.tree_util.tree_map_with_path(each, params, is_leaf=lambda x: isinstance(x, Affine))
     return made
@@ -169,9 +145,3 @@ def quantize_kernels(params: T) -> T:
 def has_integers(params: Any) -> bool:
     """Whether any kernel is quantised to integers."""
     return any(map(is_quantized, jax.tree.leaves(params, is_leaf=is_quantized)))
-
-
-def _chosen(path: str) -> bool:
-    names = path.split("/")
-    in_block = "blocks" in names and not {"attention", "steps"} & set(names)  # SliceNet's blocks have steps
-    return names[-1] == "output" or in_block

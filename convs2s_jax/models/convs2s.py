@@ -1,11 +1,10 @@
 """ConvS2S (Gehring et al. 2017): stacks of convolutions with gated linear units, and multi-step attention."""
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,22 +12,12 @@ import numpy as np
 
 from convs2s_jax.core.config import check, record
 from convs2s_jax.core.tokens import PAD
-from convs2s_jax.models import convs2s_fast
-from convs2s_jax.models.convolutions import ConvolutionConfig, DenseConfig
-from convs2s_jax.models.convs2s_fast import ProjectedSource, Tables, Words
+from convs2s_jax.models import convs2s_fast, kinds
+from convs2s_jax.models.convolutions import DenseConfig
+from convs2s_jax.models.convs2s_fast import Tables, Words
 from convs2s_jax.models.execution import ExecutionConfig, mark_product
-from convs2s_jax.models.kinds import (
-    Cache,
-    DecoderConfig,
-    DecoderFunctions,
-    EncoderConfig,
-    EncoderFunctions,
-    Memory,
-    Options,
-    check_positions,
-    check_tied,
-    fields_after,
-)
+from convs2s_jax.models.factored_convolutions import ConvolutionConfig
+from convs2s_jax.models.kinds import Cache, Memory, Options
 from convs2s_jax.nn import affine, attention, convolution, embedding, output, struct
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.attention import MultiStepAttention
@@ -65,64 +54,44 @@ class ConvLayer:
         check(self.skip >= 0, f"skip is {self.skip}: a residual starts 1 or more layers back; use 0 for none")
 
 
-class LayerChannels(NamedTuple):
-    """Channel counts around one layer.
+def layer_channels(layers: Sequence[ConvLayer]) -> list[tuple[int, int | None]]:
+    """Return for each layer the channels of its input, and where its residual starts, None if it has none.
 
-    Attributes:
-      inputs: channels of its input.
-      residual: channels where its residual connection starts; None if it has none.
+    The first input has the channels of the first layer.
     """
-
-    inputs: int
-    residual: int | None
-
-
-def layer_channels(layers: Sequence[ConvLayer]) -> list[LayerChannels]:
-    """Return the input and residual channels of each layer. The first input has the channels of the first layer."""
     outputs = [layers[0].channels]
     result = []
     for layer in layers:
-        result.append(LayerChannels(outputs[-1], outputs[-layer.skip] if layer.skip else None))
+        result.append((outputs[-1], outputs[-layer.skip] if layer.skip else None))
         outputs.append(layer.channels)
     return result
 
 
-class ConvStack:
+class ConvStack(kinds.HasPositions):
     """What the configs of encoder and decoder share: a stack of convolutions over embeddings with positions."""
 
     normalised: ClassVar[bool] = True
     layers: tuple[ConvLayer, ...]
     convolution: ConvolutionConfig
-    max_positions: int
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         layers = self.layers
         check(len(layers) > 0, "layers is empty: a convolutional stack has at least one layer, such as [(256, 3)]")
         for i, layer in enumerate(layers):
             rule = f"layers[{i}].skip is {layer.skip}: only {i + 1} earlier outputs exist there; use at most {i + 1}"
             check(layer.skip <= i + 1, rule)
-        for size in layer_channels(layers):
-            self.convolution.check_inputs(size.inputs)
-        check_positions(self.max_positions)
-
-    @property
-    def max_length(self) -> int:
-        """Maximum length of a sequence, end symbol included. Two rows of the position table are reserved."""
-        return self.max_positions - 2
+        for inputs, _ in layer_channels(layers):
+            self.convolution.check_inputs(inputs)
 
     @property
     def reaches(self) -> list[int]:
-        """Number of inputs (K - 1) r that an output of each layer sees besides its own, width K, dilation r."""
+        """Inputs (K - 1) r that an output of each layer sees besides its own, width K, dilation r."""
         return [(layer.width - 1) * self.convolution.at(i).dilation for i, layer in enumerate(self.layers)]
-
-    @property
-    def receptive_fields(self) -> tuple[int, ...]:
-        """1 + (K - 1) r, summed over the layers up to each (section 3.2)."""
-        return fields_after(self.reaches)
 
 
 @record
-class ConvEncoderConfig(ConvStack, EncoderConfig):
+class ConvEncoderConfig(ConvStack, kinds.EncoderConfig):
     """Convolutional encoder.
 
     Attributes:
@@ -140,7 +109,7 @@ class ConvEncoderConfig(ConvStack, EncoderConfig):
 
 
 @record
-class ConvDecoderConfig(ConvStack, DecoderConfig):
+class ConvDecoderConfig(ConvStack, kinds.DecoderConfig):
     """Convolutional decoder.
 
     Attributes:
@@ -166,19 +135,11 @@ class ConvDecoderConfig(ConvStack, DecoderConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check(self.out_dim >= 1, f"out_dim is {self.out_dim}: use 1 or more")
-        numbers = sorted(self.attention_layers or ())
+        numbers, count = self.attention_layers or (), len(self.layers)
         for number in numbers:
-            check(
-                1 <= number <= len(self.layers),
-                f"attention_layers contains {number}: layers are numbered from 1 to {len(self.layers)}",
-            )
-        twice = [a for a, b in itertools.pairwise(numbers) if a == b]
-        check(not twice, f"attention_layers contains {twice[0] if twice else 0} twice: list each layer once")
-
-    def check_dim(self, dim: int) -> None:
-        """Reject a tied output whose O is not E = dim."""
-        if self.tied_output:
-            check_tied(self.out_dim, dim)
+            rule = f"attention_layers contains {number}: layers are numbered from 1 to {count}"
+            check(1 <= number <= count, rule)
+            check(numbers.count(number) == 1, f"attention_layers contains {number} twice: list each layer once")
 
     def attends(self, index: int) -> bool:
         """Whether the layer with this index, counted from 0, attends."""
@@ -212,7 +173,7 @@ class ConvBlock:
     Attributes:
       conv: the convolution from C to 2D channels; the kind determines its structure (`convolutions`).
       projection: [C, D] of the residual connection; None if C = D or there is no residual connection.
-      attention: parameters of the attention; None if the layer does not attend, as in an encoder.
+      attention: None if the layer does not attend, as in an encoder.
     """
 
     conv: Any
@@ -222,14 +183,7 @@ class ConvBlock:
 
 @struct.dataclass
 class ConvEncoderParams:
-    """Parameters of the encoder.
-
-    Attributes:
-      embedding: embedding of source tokens.
-      map_in: the linear map [E -> C] to the channels of the first layer.
-      blocks: the layers.
-      map_out: the linear map back to E.
-    """
+    """Parameters of the encoder: an embedding, a map [E -> C] to the first layer, the layers, and a map back to E."""
 
     embedding: Embedding
     map_in: Affine
@@ -243,31 +197,13 @@ class ConvDecoderParams(ConvEncoderParams):
 
     Attributes:
       output: the softmax layer [O -> V], or only its bias [V] if the kernel is the embedding table.
-      tables: of the first layer, from `precompute`; None otherwise, and if its convolution depends on its input
-        (dynamic), has a dilation, or would have tables that are too large.
+      tables: of the first layer, from `convs2s_fast.precompute`; None otherwise.
       maps_source: whether `prepare` maps the source for each layer, as after `precompute`; static.
     """
 
     output: Affine | Array
     tables: Tables | None = None
     maps_source: bool = struct.field(pytree_node=False, default=False)
-
-
-def init_layers(
-    keys: Key, layers: Sequence[ConvLayer], keep: float, convolution: ConvolutionConfig
-) -> list[tuple[Any, Affine | None]]:
-    """Initialise the convolution of each layer, from C to 2D channels, and its residual's projection [C, D] or None."""
-
-    def init(key: Key, described: tuple[ConvLayer, LayerChannels, ConvolutionConfig]) -> tuple[Any, Affine | None]:
-        layer, size, own = described
-        conv_key, projection_key = jax.random.split(key)
-        conv = own.functions.init(conv_key, own, layer.width, size.inputs, 2 * layer.channels, keep)
-        if size.residual in (None, layer.channels):
-            return conv, None
-        return conv, affine.init(projection_key, size.residual, layer.channels)
-
-    own = [convolution.at(i) for i in range(len(layers))]
-    return init_each(init, keys, list(zip(layers, layer_channels(layers), own, strict=True)))
 
 
 def init_each(init: Callable[[Key, SizeT], T], keys: Key, sizes: Sequence[SizeT]) -> list[T]:
@@ -279,13 +215,24 @@ def init_each(init: Callable[[Key, SizeT], T], keys: Key, sizes: Sequence[SizeT]
     found: dict[int, T] = {}
     for size in dict.fromkeys(sizes):
         places = [i for i, other in enumerate(sizes) if other == size]
-
-        def of_size(key: Key, size: SizeT = size) -> T:
-            return init(key, size)
-
-        stacks = jax.lax.map(of_size, keys[np.array(places)])
+        stacks = jax.lax.map(lambda key, size=size: init(key, size), keys[np.array(places)])
         found |= {place: jax.tree.map(itemgetter(i), stacks) for i, place in enumerate(places)}
     return [found[i] for i in range(len(sizes))]
+
+
+def init_blocks(keys: Key, cfg: ConvStack, keep: float) -> list[ConvBlock]:
+    """Initialise the convolution of each layer, from C to 2D channels, and its residual's projection [C, D] or None."""
+
+    def init(key: Key, size: tuple[ConvLayer, tuple[int, int | None], ConvolutionConfig]) -> ConvBlock:
+        layer, (inputs, source), own = size
+        conv_key, projection_key = jax.random.split(key)
+        conv = own.functions.init(conv_key, own, layer.width, inputs, 2 * layer.channels, keep)
+        if source is None or source == layer.channels:
+            return ConvBlock(conv, None)
+        return ConvBlock(conv, affine.init(projection_key, source, layer.channels))
+
+    own = [cfg.convolution.at(i) for i in range(len(cfg.layers))]
+    return init_each(init, keys, list(zip(cfg.layers, layer_channels(cfg.layers), own, strict=True)))
 
 
 def init_encoder(key: Key, cfg: ConvEncoderConfig, vocabulary: int, dim: int, rate: float) -> ConvEncoderParams:
@@ -295,7 +242,7 @@ def init_encoder(key: Key, cfg: ConvEncoderConfig, vocabulary: int, dim: int, ra
     return ConvEncoderParams(
         embedding=embedding.init(keys[0], vocabulary, dim, cfg.max_positions if cfg.positions else None),
         map_in=affine.init(keys[1], dim, cfg.layers[0].channels, keep=keep),
-        blocks=tuple(ConvBlock(*made) for made in init_layers(keys[3:], cfg.layers, keep, cfg.convolution)),
+        blocks=tuple(init_blocks(keys[3:], cfg, keep)),
         map_out=affine.init(keys[2], cfg.layers[-1].channels, dim),
     )
 
@@ -304,15 +251,15 @@ def init_decoder(key: Key, cfg: ConvDecoderConfig, vocabulary: int, dim: int, ra
     """Initialise parameters (section 3.5) for V = vocabulary, E = dim and dropout `rate`."""
     keys = jax.random.split(key, 2 * len(cfg.layers) + 4)
     keep = 1.0 - rate
-    convolutions = init_layers(keys[4::2], cfg.layers, keep, cfg.convolution)
     channels = [layer.channels if cfg.attends(i) else None for i, layer in enumerate(cfg.layers)]
     attentions = init_each(
         lambda key, size: None if size is None else attention.init(key, size, dim), keys[5::2], channels
     )
+    blocks = zip(init_blocks(keys[4::2], cfg, keep), attentions, strict=True)
     return ConvDecoderParams(
         embedding=embedding.init(keys[0], vocabulary, dim, cfg.max_positions if cfg.positions else None),
         map_in=affine.init(keys[1], dim, cfg.layers[0].channels, keep=keep),
-        blocks=tuple(ConvBlock(*made, attends) for made, attends in zip(convolutions, attentions, strict=True)),
+        blocks=tuple(dataclasses.replace(block, attention=attends) for block, attends in blocks),
         map_out=affine.init(keys[2], cfg.layers[-1].channels, cfg.out_dim),
         output=output.init(keys[3], cfg.out_dim, vocabulary, tied=cfg.tied_output, keep=keep),
     )
@@ -324,56 +271,27 @@ def encode(params: ConvEncoderParams, cfg: ConvEncoderConfig, src: Array, option
     Padding is set to zero before each convolution, so it has the same effect as the sentence boundary. The residual is
     the unmasked input (fairseq). Dropout is applied to the embeddings and to the input of each convolution.
     """
-    mask, rate = src != PAD, options.rate
+    mask, rate, form = src != PAD, options.rate, options.execution.form
     keys = split_key(options.key, len(cfg.layers) + 1)
     e = replicate_channels(embed(params.embedding, src).astype(params.map_in.w.dtype))
     e = dropout(e, rate, keys[0])
 
-    def apply(layer: ConvLayer, item: Any, outputs: Sequence[Array]) -> tuple[Array, None]:
-        block, own, k = item
-        r = residual(outputs, layer, block.projection)
+    def apply(layer: ConvLayer, own: ConvolutionConfig, item: Any, outputs: Sequence[Array]) -> tuple[Array, None]:
+        block, k = item
         x = all_gather_channels(dropout(zero_padding(outputs[-1], mask), rate, k))
-        convolve = own.functions.convolve(block.conv, own, x, options.execution.form)
+        convolve = own.functions.convolve(block.conv, own, x, form)
         y = convolution.centred(convolve, x, (layer.width - 1) * own.dilation)
-        return add_residual(gated(mark_conv_output(y, options.execution.form)), r), None
+        return add_residual(gated(y, form), residual(outputs, layer, block.projection)), None
 
-    items = [
-        (block, cfg.convolution.at(i), k) for i, (block, k) in enumerate(zip(params.blocks, keys[1:], strict=True))
-    ]
-    x, _ = apply_layers(apply, cfg.layers, items, shard_channels(linear(params.map_in, e)), options.execution)
+    items = list(zip(params.blocks, keys[1:], strict=True))
+    x, _ = apply_layers(apply, cfg, items, shard_channels(linear(params.map_in, e)), options.execution)
     z = scale_gradient(zero_padding(replicate_channels(linear(params.map_out, x)), mask), options.gradient_scale)
     return Memory(keys=z, values=(z + e) * SQRT_HALF, mask=mask, summary=mean(z, mask))
 
 
-def precompute(params: ConvDecoderParams, cfg: ConvDecoderConfig) -> ConvDecoderParams:
-    """Build the tables of the first layer, and let `prepare` map the source for the attention of each layer."""
-    conv = cfg.convolution.functions.dense(params.blocks[0].conv, cfg.convolution.at(0))
-    tables = None if conv is None else convs2s_fast.init_tables(params.embedding, params.map_in, conv)
-    return dataclasses.replace(params, tables=tables, maps_source=True)
-
-
-def for_one_hypothesis(params: ConvDecoderParams) -> ConvDecoderParams:
-    """Adapt precomputed parameters to a search with one hypothesis per sentence, which does not map the source.
-
-    A target is about as long as its source, so the maps cost the same on either side, and without mapping, all layers
-    read the same keys and values.
-    """
-    return dataclasses.replace(params, maps_source=False)
-
-
 def prepare(params: ConvDecoderParams, _cfg: ConvDecoderConfig, memory: Memory) -> Memory:
-    """Map the source for the attention of each layer, once for all steps and hypotheses, if `maps_source`.
-
-    The keys of the result are z of `convs2s_fast.scaled_keys`. Its values are the `ProjectedSource` of each layer, None
-    for layers without attention.
-    """
-    maps = [block.attention for block in params.blocks]
-    first = next((m for m in maps if m is not None), None)
-    if first is None or not params.maps_source:
-        return memory
-    z = convs2s_fast.scaled_keys(first, memory.keys)
-    sources = tuple(None if m is None else convs2s_fast.project_source(m, z, memory.values) for m in maps)
-    return dataclasses.replace(memory, keys=z, values=sources, prepared=True)
+    """Map the source for the attention of each layer, once for all steps and hypotheses, if `maps_source`."""
+    return convs2s_fast.prepare(params, memory) if params.maps_source else memory
 
 
 def init_cache(params: ConvDecoderParams, cfg: ConvDecoderConfig, _memory: Memory, rows: int) -> Cache:
@@ -383,7 +301,7 @@ def init_cache(params: ConvDecoderParams, cfg: ConvDecoderConfig, _memory: Memor
     """
     dtype = params.map_in.w.dtype
     sizes = zip(cfg.reaches, layer_channels(cfg.layers), strict=True)
-    histories: list[Any] = [jnp.zeros((rows, reach, size.inputs), dtype) for reach, size in sizes]
+    histories: list[Any] = [jnp.zeros((rows, reach, inputs), dtype) for reach, (inputs, _) in sizes]
     if params.tables is not None:
         histories[0] = convs2s_fast.no_words(params.tables, rows)
     return Cache(length=jnp.zeros(rows, jnp.int32), histories=tuple(histories))
@@ -394,36 +312,30 @@ def advance(
 ) -> tuple[Array, tuple[Array, ...], Cache]:
     """Read target tokens [N, T]; return features [N, T, O], the attention of each layer that attends and the cache.
 
-    Dropout is applied to the embeddings, the input of each convolution and the features. A single token is processed
-    without a scan over layers.
+    Dropout is applied to the embeddings, the input of each convolution and the features.
     """
-    keys, rate, tables = split_key(options.key, len(cfg.layers) + 2), options.rate, params.tables
+    keys, rate, form = split_key(options.key, len(cfg.layers) + 2), options.rate, options.execution.form
     g = replicate_channels(embed(params.embedding, tokens, cache.length).astype(params.map_in.w.dtype))
-    g = dropout(g, rate, keys[0])
+    g, tables = dropout(g, rate, keys[0]), params.tables
     words = Words(tokens=tokens, places=position_rows(tokens, cache.length))
+    attend = convs2s_fast.attend if memory.prepared else attention.attend
 
-    def attend(maps: MultiStepAttention, h: Array, source: ProjectedSource | None) -> tuple[Array, Array]:
-        if source is None:
-            return attention.attend(maps, h, g, memory.keys, memory.values, memory.mask)
-        return convs2s_fast.attend_projected(maps, h, g, memory.keys, source, memory.mask)
-
-    def apply(layer: ConvLayer, item: Any, outputs: Sequence[Array]) -> tuple[Array, Any]:
-        block, own, history, source, k = item
+    def apply(layer: ConvLayer, own: ConvolutionConfig, item: Any, outputs: Sequence[Array]) -> tuple[Array, Any]:
+        block, history, values, k = item
         if tables is not None and isinstance(history, Words):
             y, history = convs2s_fast.convolve(tables, history, words)
         else:
             x = all_gather_channels(dropout(outputs[-1], rate, k))
             y, history = convolution.causal(own.functions.convolve(block.conv, own, x, form), history, x)
-        h, a = gated(mark_conv_output(y, form)), None
+        h, a = gated(y, form), None
         if block.attention is not None:
-            h, a = attend(block.attention, h, source)
+            h, a = attend(block.attention, h, g, memory.keys, values, memory.mask)
         return add_residual(h, residual(outputs, layer, block.projection)), (history, a)
 
-    own, form = [cfg.convolution.at(i) for i in range(len(cfg.layers))], options.execution.form
-    sources = memory.values if memory.prepared else [None] * len(cfg.layers)
-    items = list(zip(params.blocks, own, cache.histories, sources, keys[2:], strict=True))
+    values = memory.values if memory.prepared else [memory.values] * len(cfg.layers)
+    items = list(zip(params.blocks, cache.histories, values, keys[2:], strict=True))
     x = linear(params.map_in, g) if tables is None else convs2s_fast.read(tables, words).astype(g.dtype)
-    x, made = apply_layers(apply, cfg.layers, items, shard_channels(x), options.execution)
+    x, made = apply_layers(apply, cfg, items, shard_channels(x), options.execution)
     features = dropout(replicate_channels(linear(params.map_out, x)), rate, keys[1])
     after = Cache(length=length_after(cache.length, tokens), histories=tuple(history for history, _ in made))
     return features, tuple(a for _, a in made if a is not None), after
@@ -437,14 +349,9 @@ def residual(outputs: Sequence[Array], layer: ConvLayer, projection: Affine | No
     return r if projection is None else linear(projection, r)
 
 
-def mark_conv_output(y: Array, form: DenseForm) -> Array:
-    """Mark y, the output of a convolution, as that of products if it is (`execution.mark_product`)."""
-    return mark_product(y) if form == "products" else y
-
-
-def gated(y: Array) -> Array:
-    """Apply the GLU to a convolution's output: [B, T, 2D] to [B, T, D]."""
-    return shard_channels(glu(y))
+def gated(y: Array, form: DenseForm) -> Array:
+    """Apply the GLU to a convolution's output: [B, T, 2D] to [B, T, D]. Recomputation sees whether y is a product."""
+    return shard_channels(glu(mark_product(y) if form == "products" else y))
 
 
 def add_residual(x: Array, r: Array | None) -> Array:
@@ -452,29 +359,21 @@ def add_residual(x: Array, r: Array | None) -> Array:
     return x if r is None else shard_channels((x + r) * SQRT_HALF)
 
 
-Layer = Callable[[ConvLayer, Tree, Sequence[Array]], tuple[Array, Tree]]
-"""One layer: (its entry in the list, its item, the outputs of the layers before) -> its output, and a tree of further
-results. The item contains its parameters and further inputs."""
-
-
 def apply_layers(
-    layer: Layer, layers: Sequence[ConvLayer], items: Sequence[Tree], x: Array, cfg: ExecutionConfig
+    layer: Callable[..., tuple[Array, Tree]],
+    cfg: ConvStack,
+    items: Sequence[Tree],
+    x: Array,
+    execution: ExecutionConfig,
 ) -> tuple[Array, list[Tree]]:
-    """Apply all layers to x.
+    """Apply the layers of a stack to x [B, T, C]; return the output of the last, and the further results of each.
 
-    Args:
-      layer: the function of one layer.
-      layers: the list.
-      items: the second argument of `layer`, for each layer.
-      x: [B, T, C], input of the first layer.
-      cfg: whether to recompute activations.
-
-    Returns:
-      The output of the last layer, and the further results of each layer.
+    `layer` maps an entry of the stack, its convolution, its item (parameters and inputs) and all outputs before it.
     """
     outputs, made = [x], list[Tree]()
-    for described, item in zip(layers, items, strict=True):
-        x, further = cfg.with_remat(partial(layer, described))(item, outputs)
+    for i, item in enumerate(items):
+        apply = execution.with_remat(partial(layer, cfg.layers[i], cfg.convolution.at(i)))
+        x, further = apply(item, outputs)
         if x.shape[1] > 1:  # later layers read x instead of recomputing it; a single position is cheap
             x = jax.lax.optimization_barrier(x)
         outputs.append(x)
@@ -482,7 +381,7 @@ def apply_layers(
     return x, made
 
 
-ConvEncoderConfig.functions = EncoderFunctions(init_encoder, encode)
-ConvDecoderConfig.functions = DecoderFunctions(
-    init_decoder, init_cache, advance, prepare, precompute=precompute, for_one_hypothesis=for_one_hypothesis
+ConvEncoderConfig.functions = kinds.EncoderFunctions(init_encoder, encode)
+ConvDecoderConfig.functions = kinds.DecoderFunctions(
+    init_decoder, init_cache, advance, prepare, convs2s_fast.precompute, convs2s_fast.for_one_hypothesis
 )

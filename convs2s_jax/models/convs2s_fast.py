@@ -9,8 +9,13 @@ so are the products of its taps:
     y_t = b' + sum_j x_{t-K+1+j} w'_j = b' + sum_j (word_j[token_{t-K+1+j}] + position_j[place_{t-K+1+j}])
 """
 
+import dataclasses
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 
+from convs2s_jax.models.kinds import Memory
 from convs2s_jax.nn import struct
 from convs2s_jax.nn.affine import Affine, add_bias, linear
 from convs2s_jax.nn.attention import MultiStepAttention, queries, scaled_context
@@ -36,13 +41,7 @@ class Table:
 
 @struct.dataclass
 class Tables:
-    """The tables of a first layer.
-
-    Attributes:
-      words: one row per word.
-      positions: one row per position; None without position embeddings.
-      bias: [D], bias of the convolution.
-    """
+    """The tables of a first layer: of words, of positions if there are any, and the bias [D] of the convolution."""
 
     words: Table
     positions: Table | None
@@ -51,15 +50,42 @@ class Tables:
 
 @struct.dataclass
 class Words:
-    """T words of each of N hypotheses.
-
-    Attributes:
-      tokens: [N, T], token ids.
-      places: [N, T], rows of their positions (`nn.embedding.position_rows`).
-    """
+    """Token ids [N, T] of N hypotheses, and the rows of their positions [N, T] (`nn.embedding.position_rows`)."""
 
     tokens: Array
     places: Array
+
+
+def precompute(params: Any, cfg: Any) -> Any:
+    """Build the tables of the first layer, and let `prepare` map the source for the attention of each layer.
+
+    There are no tables if the convolution depends on its input (dynamic) or has a dilation, or if they are too large.
+
+    The arguments are `convs2s.ConvDecoderParams` and `convs2s.ConvDecoderConfig`.
+    """
+    conv = cfg.convolution.functions.dense(params.blocks[0].conv, cfg.convolution.at(0))
+    tables = None if conv is None else init_tables(params.embedding, params.map_in, conv)
+    return dataclasses.replace(params, tables=tables, maps_source=True)
+
+
+def for_one_hypothesis(params: Any) -> Any:
+    """Adapt precomputed parameters to a search with one hypothesis per sentence, which does not map the source.
+
+    A target is about as long as its source, so the maps cost the same on either side, and without mapping, all layers
+    read the same keys and values.
+    """
+    return dataclasses.replace(params, maps_source=False)
+
+
+def prepare(params: Any, memory: Memory) -> Memory:
+    """Map the source for the attention of each layer: keys of `scaled_keys`, as values a `ProjectedSource` or None."""
+    maps = [block.attention for block in params.blocks]
+    first = next((m for m in maps if m is not None), None)
+    if first is None:
+        return memory
+    z = scaled_keys(first, memory.keys)
+    sources = tuple(None if m is None else project_source(m, z, memory.values) for m in maps)
+    return dataclasses.replace(memory, keys=z, values=sources, prepared=True)
 
 
 def init_tables(embedding: Embedding, map_in: Affine, conv: Affine) -> Tables | None:
@@ -76,11 +102,9 @@ def init_tables(embedding: Embedding, map_in: Affine, conv: Affine) -> Tables | 
         x = jnp.concatenate([x, jnp.zeros_like(x[:1])])
         return Table(inputs=x, products=jnp.einsum("VC,KCD->VKD", x, conv.w))
 
-    words = linear(map_in, embedding.table)
-    if embedding.positions is None:
-        return Tables(words=table(words), positions=None, bias=conv.b)
-    positions = table(embedding.positions.astype(map_in.w.dtype) @ map_in.w)
-    return Tables(words=table(words), positions=positions, bias=conv.b)
+    own = embedding.positions
+    positions = None if own is None else table(own.astype(map_in.w.dtype) @ map_in.w)
+    return Tables(words=table(linear(map_in, embedding.table)), positions=positions, bias=conv.b)
 
 
 def no_words(tables: Tables, rows: int) -> Words:
@@ -98,37 +122,26 @@ def read(tables: Tables, words: Words) -> Array:
 
 
 def convolve(tables: Tables, history: Words, words: Words) -> tuple[Array, Words]:
-    """Compute `nn.convolution.causal` for the inputs that `read` returns, from the tables.
+    """Compute `nn.convolution.causal` for the inputs that `read` returns, [N, T, D], and the history for what follows.
 
-    Args:
-      tables: tables of the layer.
-      history: [N, K - 1] words before `words`.
-      words: [N, T].
-
-    Returns:
-      Output [N, T, D] and the history for what follows.
+    The history has the K - 1 words before `words`.
     """
     words, T = _within(tables, words), words.tokens.shape[1]
-    tokens = jnp.concatenate([history.tokens, words.tokens], axis=1)
-    places = jnp.concatenate([history.places, words.places], axis=1)
+    read = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), history, words)
     _, K, D = tables.words.products.shape
     b = tables.bias
     total = b.astype(accumulation_dtype(b.dtype))[None, None]
     for j in range(K):
-        total = total + _rows(tables.words.products.reshape(-1, D), tokens[:, j : j + T] * K + j)
+        total = total + _rows(tables.words.products.reshape(-1, D), read.tokens[:, j : j + T] * K + j)
         if tables.positions is not None:
-            total = total + _rows(tables.positions.products.reshape(-1, D), places[:, j : j + T] * K + j)
-    return total.astype(b.dtype), Words(tokens=tokens[:, T:], places=places[:, T:])
+            total = total + _rows(tables.positions.products.reshape(-1, D), read.places[:, j : j + T] * K + j)
+    return total.astype(b.dtype), jax.tree.map(lambda x: x[:, T:], read)
 
 
 def _within(tables: Tables, words: Words) -> Words:
-    """Clip ids and places to rows of the plain tables, as `nn.embedding.rows` does.
-
-    Ids beyond the last row read the last one; negative ids count from the end. The row of zeros is for `no_words`.
-    """
-    ids, places = words.tokens, words.places
+    """Clip ids and places to rows of the plain tables, as `nn.embedding.rows` does; negative ids count from the end."""
+    ids, places = widened(words.tokens), words.places
     V = len(tables.words.inputs) - 1
-    ids = widened(ids)
     ids = jnp.clip(jnp.where(ids < 0, ids + V, ids), 0, V - 1).astype(jnp.int32)  # that of the history
     if tables.positions is not None:
         places = jnp.minimum(places, len(tables.positions.inputs) - 2)
@@ -142,7 +155,7 @@ def _rows(table: Array, index: Array) -> Array:
 
 @struct.dataclass
 class ProjectedSource:
-    """A source for `attend_projected`: scores  h . keys_j + g . z_j + offset_j,  context  sum_j a_j values_j.
+    """A source for `attend`: scores  h . keys_j + g . z_j + offset_j,  context  sum_j a_j values_j.
 
     Source positions are the last axis of keys and z, so that a decoding step reads them in memory order.
 
@@ -166,12 +179,7 @@ def project_source(params: MultiStepAttention, z: Array, values: Array) -> Proje
     """Apply the maps of equations 1 and 2 to the source instead of the target.
 
     (W_d h + b_d + g) . z = h . W_d^T z + g . z + b_d . z  and  W_c sum_j a_j v_j = sum_j a_j (W_c v_j). So a sentence
-    needs S products of C * E instead of W * T.
-
-    Args:
-      params: parameters.
-      z: [B, E, S], as `scaled_keys` returns it.
-      values: [B, S, E], as in `attend`.
+    needs S products of C * E instead of W * T. z [B, E, S] is that of `scaled_keys`, values are [B, S, E].
     """
     w, b = params.query.w, params.query.b
     mapped_keys = jnp.einsum("CE,BES->BCS", w, z)
@@ -180,10 +188,10 @@ def project_source(params: MultiStepAttention, z: Array, values: Array) -> Proje
     return ProjectedSource(keys=mapped_keys, offset=offset, values=mapped_values)
 
 
-def attend_projected(
+def attend(
     params: MultiStepAttention, h: Array, g: Array, z: Array, source: ProjectedSource, mask: Array
 ) -> tuple[Array, Array]:
-    """Like `attend`, with z from `scaled_keys` and a source from `project_source` instead of keys and values."""
+    """Like `nn.attention.attend`, with z from `scaled_keys` and a source from `project_source`."""
     dtype = accumulation_dtype(h.dtype)
     scores_BQS = jnp.einsum("BQC,BCS->BQS", queries(h, mask), source.keys, preferred_element_type=dtype)
     scores_BQS += jnp.einsum("BQE,BES->BQS", queries(g, mask), z, preferred_element_type=dtype)

@@ -9,17 +9,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from convs2s_jax.core.tokens import EOS, PAD
-from convs2s_jax.models.checks import (
-    check_cache,
-    check_config,
-    check_features,
-    check_memory,
-    check_pairs,
-    check_params,
-    check_shapes,
-    check_tokens,
-    check_vocabulary,
-)
+from convs2s_jax.models.checks import check_config, check_pairs, check_params, check_rows, check_shapes, check_tokens
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.execution import matmul_precision_context
 from convs2s_jax.models.kinds import Memory, Options
@@ -31,12 +21,9 @@ from convs2s_jax.nn.types import Array, Key, Tree, accumulation_dtype
 
 @struct.dataclass
 class Params:
-    """Parameters of the encoder and the decoder.
+    """Parameters of the encoder and the decoder, of the types of their kinds.
 
-    Attributes:
-      encoder: parameters of the encoder, of the type of its kind. With `share_embeddings` its `embedding.table` is
-        None, and only the decoder has a table.
-      decoder: parameters of the decoder, of the type of its kind.
+    With `share_embeddings` the encoder's `embedding.table` is None, and only the decoder has a table.
     """
 
     encoder: Any
@@ -54,7 +41,7 @@ def init(key: Key, cfg: ModelConfig, *, source_vocabulary: int, target_vocabular
     They are in float32, or in float64 under `jax_enable_x64`.
 
     Raises:
-      ValueError: a shared table for vocabularies of different sizes, an invalid vocabulary size, or several keys.
+      ValueError: a shared table for vocabularies of different sizes, or several keys.
     """
     check_config(cfg, ModelConfig)
     if cfg.share_embeddings and source_vocabulary != target_vocabulary:
@@ -62,9 +49,6 @@ def init(key: Key, cfg: ModelConfig, *, source_vocabulary: int, target_vocabular
             f"vocabularies of {source_vocabulary} and {target_vocabulary} entries cannot share one table: both sides "
             "need the same vocabulary"
         )
-    if cfg.encoder.reads_source:
-        check_vocabulary("source_vocabulary", source_vocabulary)
-    check_vocabulary("target_vocabulary", target_vocabulary)
     key = typed(key)
     if key.ndim:
         raise ValueError(f"key has shape {key.shape}: pass one key, or map `init` over several with jax.vmap")
@@ -131,8 +115,8 @@ def encode(params: Params, cfg: ModelConfig, src: Array, *, key: Key | None = No
 def prepare(params: Params, cfg: ModelConfig, memory: Memory) -> Memory:
     """Prepare the memory for the decoder's layers; `init_cache`, `advance` and `decode` accept it in place of `memory`.
 
-    They prepare a memory themselves, but doing it once pays off if many short calls follow, as in search. A memory
-    that is already prepared is returned unchanged.
+    They prepare a memory themselves, but once is enough for many short calls, as in search. A memory that is already
+    prepared is returned unchanged.
     """
     if memory.prepared:
         return memory
@@ -147,7 +131,7 @@ def init_cache(params: Params, cfg: ModelConfig, memory: Memory, rows: int) -> T
     The hypotheses of a sentence are adjacent rows.
     """
     check_params(params, Params)
-    check_memory(memory, rows)
+    check_rows(rows, len(memory.mask))
     check_decoder(params, cfg)
     memory = prepare(params, cfg, memory)
     with matmul_precision_context(cfg.matmul_precision):
@@ -164,12 +148,9 @@ def advance(
     """
     features, layers, cache = advance_in_layers(params, cfg, memory, cache, tokens, key=key)
     if not layers:
-        attention = jnp.zeros((*tokens.shape, memory.mask.shape[1]), accumulation_dtype(features.dtype))
-    elif cfg.decoder.averages_attention and len(layers) > 1:
-        attention = jnp.mean(jnp.stack(layers), axis=0)
-    else:
-        attention = layers[-1]
-    return features, attention, cache
+        return features, jnp.zeros((*tokens.shape, memory.mask.shape[1]), accumulation_dtype(features.dtype)), cache
+    averages = cfg.decoder.averages_attention and len(layers) > 1
+    return features, jnp.mean(jnp.stack(layers), axis=0) if averages else layers[-1], cache
 
 
 def advance_in_layers(
@@ -178,15 +159,13 @@ def advance_in_layers(
     """Like `advance`, but return a separate attention [N, T, S] for each of `cfg.decoder.attention_names`."""
     check_params(params, Params)
     check_tokens("tokens", tokens)
-    check_memory(memory, len(tokens))
+    check_rows(len(tokens), len(memory.mask))
     check_decoder(params, cfg)
     if key is not None and isinstance(params, PrecomputedParams):
         raise ValueError("precomputed parameters are for decoding without dropout: pass the key with the original ones")
-    memory, functions = prepare(params, cfg, memory), cfg.decoder.functions
-    check_cache(cache, lambda: functions.init_cache(params.decoder, cfg.decoder, memory, len(tokens)), len(tokens))
-    options = Options(cfg.dropout, key, cfg.execution)
+    memory, options = prepare(params, cfg, memory), Options(cfg.dropout, key, cfg.execution)
     with matmul_precision_context(cfg.matmul_precision):
-        return functions.advance(params.decoder, cfg.decoder, memory, cache, tokens, options)
+        return cfg.decoder.functions.advance(params.decoder, cfg.decoder, memory, cache, tokens, options)
 
 
 def logits(params: Params, cfg: ModelConfig, features: Array, *, layer: Affine | None = None) -> Array:
@@ -195,7 +174,6 @@ def logits(params: Params, cfg: ModelConfig, features: Array, *, layer: Affine |
     Pass `layer` to use a softmax layer other than the model's own, such as one with fewer words (`output.columns`).
     """
     check_params(params, Params)
-    check_features(features, cfg.decoder.features_dim(cfg.embedding_dim))
     with matmul_precision_context(cfg.matmul_precision):
         return output.logits(layer or output_layer(params, cfg, features.dtype), features)
 
@@ -244,10 +222,9 @@ def decoder_inputs(tgt: Array) -> Array:
 
 
 def layer_attention(params: Params, cfg: ModelConfig, src: Array, tgt: Array) -> Array:
-    """Attention weights of each target token over the source tokens, in each layer that attends.
+    """Attention weights a^l_ij of each target token over the source tokens (equation 1), in each layer that attends.
 
-    They are a^l_ij of equation 1 for the A attentions l of `cfg.decoder.attention_names`, in the same order. Several
-    heads are averaged.
+    Several heads are averaged.
 
     Args:
       params: merged kernels, or what `precompute` returns for them.
@@ -256,8 +233,8 @@ def layer_attention(params: Params, cfg: ModelConfig, src: Array, tgt: Array) ->
       tgt: [B, T] tokens with the end symbol, PAD on the right.
 
     Returns:
-      [B, A, T, S] in float32 or better. Row i is where the decoder looked when it predicted token i. Rows sum to one.
-      Rows and columns are zero at PAD, so all weights are zero if a source contains only PAD.
+      [B, A, T, S] in float32 or better, for the A attentions l of `cfg.decoder.attention_names`. Row i is where the
+      decoder looked when it predicted token i. Rows sum to one. Rows and columns are zero at PAD.
 
     Raises:
       TypeError, ValueError: the decoder does not attend, or src and tgt are not tokens or differ in rows.
@@ -268,7 +245,6 @@ def layer_attention(params: Params, cfg: ModelConfig, src: Array, tgt: Array) ->
         raise ValueError(f"decoder.kind is '{cfg.decoder.kind}' without attention: there are no weights to return")
     memory = prepare(params, cfg, encode(params, cfg, src))
     cache = init_cache(params, cfg, memory, len(tgt))
-    inputs = decoder_inputs(tgt)
-    _, layers, _ = advance_in_layers(params, cfg, memory, cache, inputs)
+    _, layers, _ = advance_in_layers(params, cfg, memory, cache, decoder_inputs(tgt))
     real = (tgt != PAD)[:, None, :, None] & memory.mask[:, None, None, :]
     return jnp.where(real, jnp.stack(layers, axis=1), 0.0)

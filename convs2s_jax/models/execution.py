@@ -1,6 +1,5 @@
 """Execution options of the layers of a model, shared by all kinds of models."""
 
-import dataclasses
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, TypeVar
@@ -12,10 +11,8 @@ from convs2s_jax.core.config import check, record
 from convs2s_jax.nn.convolution import DenseForm
 from convs2s_jax.nn.types import Array
 
-Remat = Literal["none", "block", "dots", "offload"]
 F = TypeVar("F", bound=Callable[..., Any])
 SOFTMAX_ROWS = 512
-SOFTMAX_ROWS_OF_GPUS = 4096
 MatmulPrecision = Literal["default", "high", "highest"]
 """Precision of products of float32 arrays, as in `jax.lax.Precision`."""
 
@@ -28,11 +25,6 @@ def matmul_precision_context(precision: MatmulPrecision) -> AbstractContextManag
     return nullcontext() if precision == "default" else jax.default_matmul_precision(precision)
 
 
-def has_fast_bfloat16_products(version: str = jax.__version__) -> bool:
-    """Whether XLA's bfloat16 products on CPUs are faster than its convolutions, as they are from jax 0.11 on."""
-    return tuple(int(part) for part in version.split(".")[:2]) >= (0, 11)
-
-
 @record
 class ExecutionConfig:
     """Options that affect compile time, run time and memory.
@@ -42,9 +34,7 @@ class ExecutionConfig:
     Attributes:
       remat: which activations are saved for gradients; the rest are recomputed, which saves memory (`jax.checkpoint`).
         "none": save all. "block": save the input of each layer. "dots": save outputs of matrix products and
-        convolutions. "offload": save outputs of matrix products without batch axes, in host memory (GPU, TPU); this
-        recomputes convolutions of the form "xla". In recurrent decoders that attend at each time step, a block is one
-        time step. True and False of earlier versions are "block" and "none".
+        convolutions. In recurrent decoders that attend at each time step, a block is one time step.
       convolution: how dense convolutions are computed, "xla", "products" or "winograd" (`nn.convolution`). "auto" uses
         XLA's convolution, except for gradients on CPUs: in bfloat16 with jax 0.11 and newer, products; otherwise
         "winograd", which is faster and rounds more (docs/decisions.md), unless `matmul_precision` is set or mesh.tensor
@@ -54,41 +44,32 @@ class ExecutionConfig:
         larger products and uses more memory: 6 bytes for each row and word in bfloat16, 8 in float32.
     """
 
-    remat: Remat = "none"
+    remat: Literal["none", "block", "dots"] = "none"
     convolution: Literal["auto", "xla", "products", "winograd"] = "auto"
     softmax_rows: int | None = None
 
     IGNORED = ("scan_layers",)
 
     def __post_init__(self) -> None:
-        check(
-            self.softmax_rows is None or self.softmax_rows >= 1,
-            f"softmax_rows is {self.softmax_rows}: use 1 or more, or None",
-        )
+        rows = self.softmax_rows
+        check(rows is None or rows >= 1, f"softmax_rows is {rows}: use 1 or more, or None")
 
     @property
     def rows_of_scores(self) -> int:
         """`softmax_rows`, or `SOFTMAX_ROWS` if it is None."""
         return SOFTMAX_ROWS if self.softmax_rows is None else self.softmax_rows
 
-    def with_remat(
-        self,
-        layer: F,
-        *,
-        scanned: bool = False,
-        static: tuple[int, ...] = (),
-    ) -> F:
-        """Wrap the function of a layer in `jax.checkpoint`, with the policy of `remat`.
+    def with_remat(self, layer: F, *, scanned: bool = False) -> F:
+        """Wrap a layer, a function of parameters and arrays, in `jax.checkpoint` with the policy of `remat`.
 
         Args:
-          layer: any function of parameters and arrays.
+          layer: the function.
           scanned: whether it is the body of a loop.
-          static: indices of its arguments that are not arrays.
         """
         if self.remat == "none":
             return layer
-        policy: Any = {"block": None, "offload": _offloaded, "dots": _products}[self.remat]
-        checkpointed: Any = jax.checkpoint(layer, prevent_cse=not scanned, static_argnums=static, policy=policy)
+        policy: Any = _products if self.remat == "dots" else None
+        checkpointed: Any = jax.checkpoint(layer, prevent_cse=not scanned, policy=policy)
         same: F = checkpointed
         return same
 
@@ -96,25 +77,6 @@ class ExecutionConfig:
     def form(self) -> DenseForm:
         """The form of dense convolutions, with the default resolved."""
         return "xla" if self.convolution == "auto" else self.convolution
-
-    def for_gradients(self, platform: str, dtype: str, *, plain: bool = False) -> "ExecutionConfig":
-        """Return the options with defaults resolved for computing gradients on devices of this platform.
-
-        Args:
-          platform: cpu, gpu or tpu.
-          dtype: dtype of the model.
-          plain: whether convolutions have to be plain sums over taps, as "xla" and "products" are. These round less
-            and communicate less.
-        """
-        chosen: dict[str, Any] = {}
-        if self.convolution == "auto" and platform == "cpu":
-            if dtype == "bfloat16" and has_fast_bfloat16_products():
-                chosen["convolution"] = "products"
-            elif not plain:
-                chosen["convolution"] = "winograd"
-        if self.softmax_rows is None and platform == "gpu":
-            chosen["softmax_rows"] = SOFTMAX_ROWS_OF_GPUS
-        return dataclasses.replace(self, **chosen)
 
 
 def mark_product(x: Array) -> Array:
@@ -125,22 +87,7 @@ def mark_product(x: Array) -> Array:
 
 def _products(primitive: Any, *_: Any, **params: Any) -> bool:
     """Policy that saves outputs of products: they are expensive, and none depends on kernels alone."""
-    return primitive.name in ("dot_general", "conv_general_dilated") or (
-        primitive.name == "name" and params["name"] == _PRODUCT
-    )
-
-
-def _offloaded(primitive: Any, *shapes: Any, **params: Any) -> Any:
-    """The same for host memory, which stores outputs of matrix products only."""
-    return (_OFFLOAD_NAMED if primitive.name == "name" else _OFFLOAD_DOTS)(primitive, *shapes, **params)
+    return primitive.name in ("dot_general", "conv_general_dilated") or params.get("name") == _PRODUCT
 
 
 _PRODUCT = "matrix product"
-_TO_HOST = {"offload_src": "device", "offload_dst": "pinned_host"}
-_OFFLOAD_DOTS = jax.checkpoint_policies.offload_dot_with_no_batch_dims(**_TO_HOST)
-_OFFLOAD_NAMED: Any = jax.checkpoint_policies.save_and_offload_only_these_names(
-    names_which_can_be_saved=[], names_which_can_be_offloaded=[_PRODUCT], **_TO_HOST
-)
-
-
-DEFAULT = ExecutionConfig()

@@ -1,24 +1,21 @@
-"""The interface of encoders, decoders and features of a classifier, and what passes between them.
+"""The interface of encoders and decoders, and what passes between them.
 
 A kind is a config class that names its pure functions in one record, `functions`. What depends only on the config is an
-attribute of the config, with a default in the base class, so most kinds need not set it. `models.model` lists the kinds
-of encoders and decoders and registers those of other packages; `models.classifier` lists the kinds of features.
+attribute of the config, with a default in the base class. `models.config` lists the kinds and registers those of other
+packages.
 """
 
-import itertools
-from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax.numpy as jnp
 
 from convs2s_jax.core.config import check, record
-from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
+from convs2s_jax.models.execution import ExecutionConfig, MatmulPrecision
 from convs2s_jax.nn import struct
+from convs2s_jax.nn.gradient import scale_gradient
+from convs2s_jax.nn.masking import mean, zero_padding
 from convs2s_jax.nn.types import Array, Key
-
-ConfigT = TypeVar("ConfigT")
-ParamsT = TypeVar("ParamsT")
-CacheT = TypeVar("CacheT")
 
 
 @struct.dataclass
@@ -48,8 +45,7 @@ class Cache:
 
     Attributes:
       length: [N], real tokens read.
-      histories: the last inputs of every convolution, [N, (K - 1) r, C] each: one for each layer in ConvS2S and
-        LightConv.
+      histories: the last inputs of every convolution, [N, (K - 1) r, C] each.
     """
 
     length: Array
@@ -62,43 +58,35 @@ class Options(NamedTuple):
     Attributes:
       rate: dropout rate.
       key: random key for dropout; None for evaluation.
-      execution: how the layers are executed.
+      execution: how the layers are executed; other kinds than ConvS2S use `remat` only.
       gradient_scale: factor on the gradient with respect to the memory's keys (section 3.4), for encoders.
     """
 
     rate: float = 0.0
     key: Key | None = None
-    execution: ExecutionConfig = DEFAULT
+    execution: ExecutionConfig = ExecutionConfig()
     gradient_scale: float = 1.0
 
 
-Init = Callable[[Key, ConfigT, int, int, float], ParamsT]
-"""(key, config, vocabulary size V, embedding size E, dropout rate) -> parameters, with an attribute `embedding`, an
-`nn.embedding.Embedding`, unless there are none. Their scale compensates for the dropout."""
-
-
-class EncoderFunctions(NamedTuple, Generic[ConfigT, ParamsT]):
+class EncoderFunctions(NamedTuple):
     """The functions of a kind of encoder.
 
     Attributes:
-      init: see `Init`.
+      init: (key, config, vocabulary size V, embedding size E, dropout rate) -> parameters, with an attribute
+        `embedding`, an `nn.embedding.Embedding`, unless there are none. Their scale compensates for the dropout.
       encode: (merged parameters, config, tokens [B, S] with the end symbol and PAD on either side, options) -> memory.
     """
 
-    init: Init[ConfigT, ParamsT]
-    encode: Callable[[ParamsT, ConfigT, Array, Options], Memory]
+    init: Callable[..., Any]
+    encode: Callable[..., Memory]
 
 
-def same_memory(_params: Any, _cfg: Any, memory: Memory) -> Memory:
-    """Return the memory: the `prepare` of decoders that have nothing to prepare."""
-    return memory
-
-
-class DecoderFunctions(NamedTuple, Generic[ConfigT, ParamsT, CacheT]):
+class DecoderFunctions(NamedTuple):
     """The functions of a kind of decoder.
 
     Attributes:
-      init: see `Init`. The parameters have an attribute `output` too, the softmax layer (`nn.output.init`).
+      init: as in `EncoderFunctions`. The parameters have an attribute `output` too, the softmax layer
+        (`nn.output.init`).
       init_cache: (parameters, config, prepared memory, N) -> an empty cache; axis 0 of every leaf has size N = B * W.
         The W hypotheses of a sentence are adjacent.
       advance: (merged parameters, config, prepared memory, cache, tokens [N, T], options) -> features [N, T, O] for the
@@ -111,29 +99,16 @@ class DecoderFunctions(NamedTuple, Generic[ConfigT, ParamsT, CacheT]):
       for_one_hypothesis: precomputed parameters -> those for a search with one hypothesis per sentence.
     """
 
-    init: Init[ConfigT, ParamsT]
-    init_cache: Callable[[ParamsT, ConfigT, Memory, int], CacheT]
-    advance: Callable[[ParamsT, ConfigT, Memory, CacheT, Array, Options], tuple[Array, tuple[Array, ...], CacheT]]
-    prepare: Callable[[ParamsT, ConfigT, Memory], Memory] = same_memory
-    precompute: Callable[[ParamsT, ConfigT], ParamsT] | None = None
-    for_one_hypothesis: Callable[[ParamsT], ParamsT] = lambda params: params
-
-
-class FeatureFunctions(NamedTuple, Generic[ConfigT, ParamsT]):
-    """The functions of a kind of features, representations of a sentence of a fixed size.
-
-    Attributes:
-      init: see `Init`.
-      extract: (merged parameters, config, tokens [B, S] as in an encoder, options) -> features [B, F]; zero for a row
-        of PAD.
-    """
-
-    init: Init[ConfigT, ParamsT]
-    extract: Callable[[ParamsT, ConfigT, Array, Options], Array]
+    init: Callable[..., Any]
+    init_cache: Callable[..., Any]
+    advance: Callable[..., tuple[Array, tuple[Array, ...], Any]]
+    prepare: Callable[..., Memory] = lambda _params, _cfg, memory: memory
+    precompute: Callable[..., Any] | None = None
+    for_one_hypothesis: Callable[[Any], Any] = lambda params: params
 
 
 class PartConfig:
-    """Base class of the configs below.
+    """Base class of the configs of encoders, decoders and features of a classifier.
 
     Attributes:
       kind: name of the kind.
@@ -154,8 +129,8 @@ class PartConfig:
         return dim
 
     @property
-    def receptive_fields(self) -> tuple[int, ...] | None:
-        """Tokens that a position sees after each layer, itself included; None, the default, if it sees all."""
+    def reaches(self) -> list[int] | None:
+        """Tokens that each layer sees around or before its own; None, the default, if it sees all."""
         return None
 
 
@@ -169,7 +144,7 @@ class EncoderConfig(PartConfig):
         a language model.
     """
 
-    functions: ClassVar[EncoderFunctions[Any, Any]]
+    functions: ClassVar[EncoderFunctions]
     normalised: ClassVar[bool] = False
     reads_source: ClassVar[bool] = True
 
@@ -182,11 +157,10 @@ class DecoderConfig(PartConfig):
       normalised: whether the kernels of its `Affine` records are trained with weight normalisation.
       averages_attention: whether the attention of the decoder is the mean over its layers; if not, it is that of the
         last layer.
-      gradient_scale: factor on the gradient with respect to the keys of the memory.
       tied_output: whether the softmax uses the embedding table.
     """
 
-    functions: ClassVar[DecoderFunctions[Any, Any, Any]]
+    functions: ClassVar[DecoderFunctions]
     normalised: ClassVar[bool] = False
     averages_attention: ClassVar[bool] = True
     tied_output: bool = False
@@ -206,26 +180,20 @@ class DecoderConfig(PartConfig):
         """Names of the attentions that `advance` returns, in the same order, such as "layer 1"; empty by default."""
         return ()
 
+
+class HasPositions:
+    """Part of a config whose kind has a table of positions, `max_positions` rows of which two are reserved."""
+
+    max_positions: int
+
+    def __post_init__(self) -> None:
+        rows = self.max_positions
+        check(rows >= 4, f"max_positions is {rows}: two rows are reserved; use 4 or more")
+
     @property
-    def returns_attention(self) -> bool:
-        """Whether `advance` returns attention weights."""
-        return len(self.attention_names) > 0
-
-
-class FeaturesConfig(PartConfig):
-    """Base class of feature configs; `functions` are its functions."""
-
-    functions: ClassVar[FeatureFunctions[Any, Any]]
-
-    @property
-    def normalised(self) -> bool:
-        """Whether the kernels of its `Affine` records are trained with weight normalisation."""
-        return False
-
-
-def fields_after(reaches: Iterable[int]) -> tuple[int, ...]:
-    """Return the receptive field after each layer, in positions, given how many positions each layer adds."""
-    return tuple(itertools.accumulate(reaches, initial=1))[1:]
+    def max_length(self) -> int:
+        """Maximum length of a sequence in tokens, including its end symbol."""
+        return self.max_positions - 2
 
 
 def check_rate(name: str, rate: float) -> None:
@@ -233,17 +201,37 @@ def check_rate(name: str, rate: float) -> None:
     check(0.0 <= rate < 1.0, f"{name} is {rate}: expected a probability below 1; use 0.0 to 0.9")
 
 
-def check_positions(rows: int) -> None:
-    """Reject a position table without room for a word and its end symbol."""
-    check(rows >= 4, f"max_positions is {rows}: two rows are reserved; use 4 or more")
+@record
+class CommonConfig:
+    """Config fields that all models share.
+
+    Attributes:
+      embedding_dim: embedding size E, the same on both sides.
+      dropout: dropout rate, the same everywhere; of a classifier, on the features and inside an encoder.
+      dtype: dtype of products and activations; parameters, softmax and norms stay in float32.
+        On CPUs, bfloat16 gains little with jax 0.10. From 0.11 on it is almost twice as fast on processors with
+        AMX, and faster on some others (docs/performance.md).
+      matmul_precision: precision of products of float32 arrays. "highest" is float32 on every device. "default" keeps
+        JAX's setting, which is TF32 on recent NVIDIA GPUs and bfloat16 on TPUs unless you change it. "high" is between
+        them. On CPU all three are float32 (docs/reproducibility.md).
+      execution: how the layers are executed. Results differ at most by rounding.
+    """
+
+    embedding_dim: int = 256
+    dropout: float = 0.1
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    matmul_precision: MatmulPrecision = "default"
+    execution: ExecutionConfig = ExecutionConfig()
+
+    def __post_init__(self) -> None:
+        check(self.embedding_dim >= 1, f"embedding_dim is {self.embedding_dim}: use 1 or more")
+        check_rate("dropout", self.dropout)
 
 
-def check_tied(out_dim: int, dim: int) -> None:
-    """Reject a softmax that uses the embedding table, if O is not E = dim."""
-    check(
-        out_dim == dim,
-        f"decoder.out_dim is {out_dim} with tied_output: the embedding table has {dim} columns; make the two equal",
-    )
+def memory_of(x: Array, mask: Array, options: Options) -> Memory:
+    """Return the memory whose keys and values are both x [B, S, E], zero at padding, with their mean as summary."""
+    z = scale_gradient(zero_padding(x, mask), options.gradient_scale)
+    return Memory(keys=z, values=z, mask=mask, summary=mean(z, mask))
 
 
 @record
@@ -264,14 +252,9 @@ class NoEncoderConfig(EncoderConfig):
         return 2**31 - 1
 
     @property
-    def receptive_fields(self) -> tuple[int, ...]:
+    def reaches(self) -> list[int]:
         """Empty, since there are no layers."""
-        return ()
-
-
-def no_parameters(_key: Key, _cfg: NoEncoderConfig, _vocabulary: int, _dim: int, _rate: float) -> tuple[()]:
-    """Return an empty tuple, since there are no parameters."""
-    return ()
+        return []
 
 
 def no_memory(_params: tuple[()], _cfg: NoEncoderConfig, src: Array, _options: Options) -> Memory:
@@ -281,4 +264,4 @@ def no_memory(_params: tuple[()], _cfg: NoEncoderConfig, src: Array, _options: O
     return Memory(keys=nothing, values=nothing, mask=jnp.zeros((B, 1), bool), summary=nothing[:, 0])
 
 
-NoEncoderConfig.functions = EncoderFunctions(no_parameters, no_memory)
+NoEncoderConfig.functions = EncoderFunctions(lambda *_: (), no_memory)

@@ -21,48 +21,41 @@ import jax.numpy as jnp
 
 from convs2s_jax.core.config import ITEMS, check, record
 from convs2s_jax.core.tokens import PAD
-from convs2s_jax.models.kinds import (
-    Cache,
-    DecoderConfig,
-    DecoderFunctions,
-    EncoderConfig,
-    EncoderFunctions,
-    Memory,
-    Options,
-    check_positions,
-    fields_after,
-)
+from convs2s_jax.models import kinds
+from convs2s_jax.models.kinds import Cache, Memory, Options, memory_of
 from convs2s_jax.nn import convolution, depthwise, embedding, layer_norm, output, struct
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.attention import context
 from convs2s_jax.nn.depthwise import TAPS, Factored, normal
 from convs2s_jax.nn.dropout import dropout, split_key
 from convs2s_jax.nn.embedding import Embedding, embed, length_after, position_embeddings, sinusoidal
-from convs2s_jax.nn.gradient import scale_gradient
 from convs2s_jax.nn.layer_norm import LayerNorm, normalise
-from convs2s_jax.nn.masking import mean, zero_padding
+from convs2s_jax.nn.masking import zero_padding
 from convs2s_jax.nn.types import Array, Key, accumulation_dtype
 
-ATTENTION = ((5, 1), (5, 4))
-"""Width and dilation of the two steps that compute the queries of an attention."""
-MERGE = ((3, 1),)
-"""Width and dilation of the step that merges target and attention before the first module of the decoder."""
-
+Shapes = tuple[tuple[int, int], ...]
+"""Width K and dilation r of each step."""
+ATTENTION: Shapes = ((5, 1), (5, 4))
+"""The two steps that compute the queries of an attention."""
+MERGE: Shapes = ((3, 1),)
+"""The step that merges target and attention before the first module of the decoder."""
 SEPARABLE = TAPS["separable"]
 
-Shapes = tuple[tuple[int, int], ...]
-"""Width and dilation of each step."""
+
+def reaches_of(shapes: Shapes) -> list[int]:
+    """Return (K - 1) r of each step, the positions that its output sees besides its own."""
+    return [(width - 1) * dilation for width, dilation in shapes]
 
 
 @record
-class SliceNetConfig:
+class SliceNetConfig(kinds.HasPositions):
     """Config fields that encoder and decoder share.
 
     Attributes:
       modules: number of modules.
       kernels: widths of the four steps of each module.
       dilations: dilations of the same steps.
-      max_positions: two more than the longest sequence including its end symbol.
+      max_positions: two more than the longest sentence including its end symbol.
     """
 
     modules: int = 4
@@ -71,22 +64,17 @@ class SliceNetConfig:
     max_positions: int = 1024
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check(self.modules >= 1, f"modules is {self.modules}: use 1 or more")
         check(self.modules <= ITEMS, f"modules is {self.modules}: use at most {ITEMS}")
         for name in ("kernels", "dilations"):
             for number in getattr(self, name):
                 check(number >= 1, f"{name} contains {number}: use 1 or more")
-        check_positions(self.max_positions)
 
     @property
     def shapes(self) -> Shapes:
         """Width and dilation of each step of a module."""
         return tuple(zip(self.kernels, self.dilations, strict=True))
-
-    @property
-    def max_length(self) -> int:
-        """Maximum length of a sequence in tokens, including its end symbol."""
-        return self.max_positions - 2
 
     def check_dim(self, dim: int) -> None:
         """Reject an E that the timing signal does not support."""
@@ -98,12 +86,7 @@ class SliceNetConfig:
 
 @struct.dataclass
 class SliceNetStep:
-    """Parameters of one step.
-
-    Attributes:
-      conv: the separable convolution.
-      norm: the normalisation after it.
-    """
+    """Parameters of one step: the separable convolution, and the normalisation after it."""
 
     conv: Factored
     norm: LayerNorm
@@ -111,12 +94,7 @@ class SliceNetStep:
 
 @struct.dataclass
 class SliceNetAttention:
-    """Parameters of one attention.
-
-    Attributes:
-      steps: the two steps that compute the queries.
-      norm: the normalisation of the result.
-    """
+    """Parameters of one attention: the two steps that compute the queries, and the normalisation of the result."""
 
     steps: tuple[SliceNetStep, ...]
     norm: LayerNorm
@@ -138,19 +116,12 @@ def init_attention(key: Key, dim: int) -> SliceNetAttention:
     return SliceNetAttention(steps=init_steps(key, ATTENTION, dim), norm=layer_norm.init(dim))
 
 
-def histories(shapes: Shapes, rows: int, dim: int, dtype: jnp.dtype, inputs: int | None = None) -> tuple[Array, ...]:
-    """Create zero histories before the first position, one for each step, [N, (K - 1) r, C]."""
-    sizes = [inputs or dim] + [dim] * (len(shapes) - 1)
-    reaches = [_reach(*shape) for shape in shapes]
-    return tuple(jnp.zeros((rows, reach, size), dtype) for reach, size in zip(reaches, sizes, strict=True))
-
-
 def centred_steps(steps: Sequence[SliceNetStep], shapes: Shapes, x: Array, mask: Array) -> Array:
     """Apply steps of an encoder. Padding is zeroed before each convolution, as beyond the sentence boundary."""
-    for step, (width, dilation) in zip(steps, shapes, strict=True):
+    for step, (_, dilation), reach in zip(steps, shapes, reaches_of(shapes), strict=True):
         x = zero_padding(jax.nn.relu(x), mask)
         convolve = depthwise.factored_convolution(step.conv, SEPARABLE, x, dilation)
-        x = normalise(step.norm, convolution.centred(convolve, x, _reach(width, dilation)))
+        x = normalise(step.norm, convolution.centred(convolve, x, reach))
     return x
 
 
@@ -168,52 +139,33 @@ def causal_steps(
 
 
 def attend(
-    params: SliceNetAttention,
-    past_inputs: Sequence[Array],
-    x: Array,
-    timing: Array,
-    keys: Array,
-    values: Array,
-    mask: Array,
+    params: SliceNetAttention, past_inputs: Sequence[Array], x: Array, timing: Array, memory: Memory
 ) -> tuple[Array, Array, tuple[Array, ...]]:
-    """Attend to the source from each position of the target.
+    """Attend to the memory of B sentences from each position of x [N, T, E], N = B * W, with its timing [N, T, E].
 
-    Args:
-      params: steps and normalisation.
-      past_inputs: histories of the steps.
-      x: [N, T, E]; N = B * W, the W hypotheses of a sentence adjacent.
-      timing: [N, T, E].
-      keys, values: [B, S, E].
-      mask: [B, S].
-
-    Returns:
-      LN(x + context) [N, T, E]; the weights [N, T, S] in float32 or better; the histories after x.
+    `past_inputs` are the histories of the steps. Return LN(x + context) [N, T, E], the weights [N, T, S] in float32 or
+    better, and the histories after x.
     """
     q, afters = causal_steps(params.steps, ATTENTION, past_inputs, x + timing)
-    q = (q * q.shape[-1] ** -0.5).reshape(len(mask), -1, q.shape[-1])
+    q = (q * q.shape[-1] ** -0.5).reshape(len(memory.mask), -1, q.shape[-1])
+    keys, values = memory.keys.astype(q.dtype), memory.values.astype(q.dtype)
     scores_BQS = jnp.einsum("BQE,BSE->BQS", q, keys, preferred_element_type=accumulation_dtype(q.dtype))
-    c, a = context(scores_BQS, values, mask)
+    c, a = context(scores_BQS, values, memory.mask)
     return normalise(params.norm, x + c.reshape(x.shape)), a.reshape(*x.shape[:2], -1), afters
 
 
-def timing_of(cfg: SliceNetConfig, tokens: Array, start: Array | None, dim: int, dtype: jnp.dtype) -> Array:
-    """Return the timing signal [B, T, E] of tokens [B, T]: sines and cosines of their positions; zero at PAD."""
-    table = jnp.asarray(sinusoidal(cfg.max_positions, dim), dtype)
-    positions = position_embeddings(table, tokens, start)
-    return jnp.where((tokens != PAD)[:, :, None], positions, jnp.zeros((), dtype))
-
-
-def reach_of(shapes: Shapes) -> int:
-    """Return the number of positions that an output of several steps sees besides its own."""
-    return sum(_reach(*shape) for shape in shapes)
-
-
-def _reach(width: int, dilation: int) -> int:
-    return (width - 1) * dilation
+def words_and_timing(
+    params: Embedding, cfg: SliceNetConfig, tokens: Array, start: Array | None, dtype: Any
+) -> tuple[Array, Array]:
+    """Return sqrt(E) w and the timing signal of tokens [B, T], both [B, T, E]. The signal is zero at PAD."""
+    dim = params.table.shape[1]
+    positions = position_embeddings(jnp.asarray(sinusoidal(cfg.max_positions, dim), dtype), tokens, start)
+    words = embed(params, tokens, start).astype(dtype) * dim**0.5
+    return words, zero_padding(positions, tokens != PAD)
 
 
 @record
-class SliceNetEncoderConfig(SliceNetConfig, EncoderConfig):
+class SliceNetEncoderConfig(SliceNetConfig, kinds.EncoderConfig):
     """SliceNet's encoder.
 
     Attributes:
@@ -225,19 +177,14 @@ class SliceNetEncoderConfig(SliceNetConfig, EncoderConfig):
     modules: int = 6
 
     @property
-    def receptive_fields(self) -> tuple[int, ...]:
-        """Source tokens that a position sees after each module."""
-        return fields_after([reach_of(self.shapes)] * self.modules)
+    def reaches(self) -> list[int]:
+        """Source tokens that each module sees besides its own."""
+        return [sum(reaches_of(self.shapes))] * self.modules
 
 
 @struct.dataclass
 class SliceNetEncoderParams:
-    """Parameters of the encoder.
-
-    Attributes:
-      embedding: embedding of source tokens.
-      modules: the four steps of each module.
-    """
+    """Parameters of the encoder: the embedding of source tokens, and the four steps of each module."""
 
     embedding: Embedding
     modules: tuple[tuple[SliceNetStep, ...], ...]
@@ -257,15 +204,12 @@ def init_encoder(
 def encode(params: SliceNetEncoderParams, cfg: SliceNetEncoderConfig, src: Array, options: Options) -> Memory:
     """Encode source tokens into a memory whose keys and values are both the output of the last module.
 
-    Dropout is applied to the embeddings and to the output of each module. Of `options.execution`, only `remat` has an
-    effect, on each module.
+    Dropout is applied to the embeddings and to the output of each module.
     """
     mask, rate = src != PAD, options.rate
     keys = split_key(options.key, cfg.modules + 1)
-    dtype = params.modules[0][0].conv.pointwise.w.dtype
-    dim = params.embedding.table.shape[1]
-    words = embed(params.embedding, src).astype(dtype) * dim**0.5
-    x = dropout(words + timing_of(cfg, src, None, dim, dtype), rate, keys[0])
+    words, timing = words_and_timing(params.embedding, cfg, src, None, params.modules[0][0].conv.pointwise.w.dtype)
+    x = dropout(words + timing, rate, keys[0])
 
     def module(steps: tuple[SliceNetStep, ...], x: Array, key: Key | None) -> Array:
         y = centred_steps(steps[:2], cfg.shapes[:2], x, mask)
@@ -275,15 +219,14 @@ def encode(params: SliceNetEncoderParams, cfg: SliceNetEncoderConfig, src: Array
     apply = options.execution.with_remat(module)
     for steps, k in zip(params.modules, keys[1:], strict=True):
         x = apply(steps, x, k)
-    z = scale_gradient(zero_padding(x, mask), options.gradient_scale)
-    return Memory(keys=z, values=z, mask=mask, summary=mean(z, mask))
+    return memory_of(x, mask, options)
 
 
-SliceNetEncoderConfig.functions = EncoderFunctions(init_encoder, encode)
+SliceNetEncoderConfig.functions = kinds.EncoderFunctions(init_encoder, encode)
 
 
 @record
-class SliceNetDecoderConfig(SliceNetConfig, DecoderConfig):
+class SliceNetDecoderConfig(SliceNetConfig, kinds.DecoderConfig):
     """SliceNet's decoder.
 
     Attributes:
@@ -299,21 +242,14 @@ class SliceNetDecoderConfig(SliceNetConfig, DecoderConfig):
         return ("mixer", *(f"module {i + 1}" for i in range(self.modules)))
 
     @property
-    def receptive_fields(self) -> tuple[int, ...]:
-        """After the mixer and after each module with its attention. The queries of the attention extend the field."""
-        queries = reach_of(ATTENTION)
-        reaches = [queries + reach_of(shapes) for shapes in (MERGE, *[self.shapes] * self.modules)]
-        return fields_after(reaches)
+    def reaches(self) -> list[int]:
+        """Target tokens that the mixer and each module see before their own; queries of the attention see them too."""
+        return [sum(reaches_of(ATTENTION + shapes)) for shapes in (MERGE, *[self.shapes] * self.modules)]
 
 
 @struct.dataclass
 class SliceNetBlock:
-    """Parameters of one module and of the attention after it.
-
-    Attributes:
-      steps: the four steps of the module.
-      attention: the attention.
-    """
+    """Parameters of one module, its four steps, and of the attention after it."""
 
     steps: tuple[SliceNetStep, ...]
     attention: SliceNetAttention
@@ -358,11 +294,14 @@ def init_cache(params: SliceNetDecoderParams, cfg: SliceNetDecoderConfig, _memor
 
     There is a pair for the mixer, then one for each module: the histories of the steps, and of those of the attention.
     """
-    dim, dtype = _dim_and_dtype(params)
-    queries = histories(ATTENTION, rows, dim, dtype)
-    mixer = (histories(MERGE, rows, dim, dtype, 2 * dim), queries)
-    modules = ((histories(cfg.shapes, rows, dim, dtype), queries),) * cfg.modules
-    return Cache(length=jnp.zeros(rows, jnp.int32), histories=(mixer, *modules))
+    dim, dtype = params.embedding.table.shape[1], params.merge[0].conv.pointwise.w.dtype
+
+    def zeros(shapes: Shapes, channels: int = dim) -> tuple[Array, ...]:
+        return tuple(jnp.zeros((rows, reach, channels), dtype) for reach in reaches_of(shapes))
+
+    modules = ((zeros(cfg.shapes), zeros(ATTENTION)),) * cfg.modules
+    histories = ((zeros(MERGE, 2 * dim), zeros(ATTENTION)), *modules)
+    return Cache(length=jnp.zeros(rows, jnp.int32), histories=histories)
 
 
 def advance(
@@ -375,25 +314,23 @@ def advance(
 ) -> tuple[Array, tuple[Array, ...], Cache]:
     """Read target tokens and return features, the attention of the mixer and of each module, and the next cache.
 
-    Dropout is applied to the embeddings and to the output of each module. Of `options.execution`, only `remat` has an
-    effect, on each module.
+    Dropout is applied to the embeddings and to the output of each module.
     """
     keys, rate = split_key(options.key, cfg.modules + 1), options.rate
-    dim, dtype = _dim_and_dtype(params)
-    g = dropout(embed(params.embedding, tokens, cache.length).astype(dtype) * dim**0.5, rate, keys[0])
-    timing = timing_of(cfg, tokens, cache.length, dim, dtype)
-    source = (memory.keys.astype(dtype), memory.values.astype(dtype), memory.mask)
+    dtype = params.merge[0].conv.pointwise.w.dtype
+    g, timing = words_and_timing(params.embedding, cfg, tokens, cache.length, dtype)
+    g = dropout(g, rate, keys[0])
 
     def block(params: SliceNetBlock, cached: Any, x: Array, key: Key | None) -> tuple[Array, Array, Any]:
         before, queries = cached
         y, early = causal_steps(params.steps[:2], cfg.shapes[:2], before[:2], x)
         z, late = causal_steps(params.steps[2:], cfg.shapes[2:], before[2:], x + y)
         y = dropout(x + z, rate, key)
-        fetched, a, queries = attend(params.attention, queries, y, timing, *source)
+        fetched, a, queries = attend(params.attention, queries, y, timing, memory)
         return y + fetched, a, ((*early, *late), queries)
 
     (merged, queries), *blocks = cache.histories
-    fetched, a, queries = attend(params.attention, queries, g, timing, *source)
+    fetched, a, queries = attend(params.attention, queries, g, timing, memory)
     x, merged = causal_steps(params.merge, MERGE, merged, jnp.concatenate([fetched, g], axis=-1))
     weights, after = [a], [(merged, queries)]
     apply = options.execution.with_remat(block)
@@ -404,9 +341,4 @@ def advance(
     return x, tuple(weights), Cache(length=length_after(cache.length, tokens), histories=tuple(after))
 
 
-def _dim_and_dtype(params: SliceNetDecoderParams) -> tuple[int, Any]:
-    """Return E and the dtype of products."""
-    return params.embedding.table.shape[1], params.merge[0].conv.pointwise.w.dtype
-
-
-SliceNetDecoderConfig.functions = DecoderFunctions(init_decoder, init_cache, advance)
+SliceNetDecoderConfig.functions = kinds.DecoderFunctions(init_decoder, init_cache, advance)

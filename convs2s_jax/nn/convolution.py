@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from convs2s_jax.nn import cpu
 from convs2s_jax.nn.affine import Affine, add_bias, matmul
-from convs2s_jax.nn.quantized import is_quantized
+from convs2s_jax.nn.quantized import Quantized
 from convs2s_jax.nn.sharding import gathers_kernel
 from convs2s_jax.nn.types import Array, Key
 
@@ -106,7 +106,7 @@ def dense(params: Affine, x: Array, form: DenseForm = "xla") -> Array:
     x = x.astype(params.w.dtype)
     if x.shape[1] == width:
         y = matmul(x.reshape(x.shape[0], 1, width * inputs), params.w.reshape(-1, outputs))
-    elif is_quantized(params.w):
+    elif isinstance(params.w, Quantized):
         y = matmul(cpu.windows(x, width), params.w.reshape(-1, outputs))
     elif width == 1:
         y = matmul(x, params.w[0])

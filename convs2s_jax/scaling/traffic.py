@@ -5,7 +5,7 @@ assigns it on TPUs), does not count. For a slice, only the slice is read. For an
 the update is written. On TPUs, an asynchronous collective runs inside the operations that overlap with it, which pass
 its arrays on. These count where it starts. XLA's own `cost_analysis` counts a loop once.
 
-`copies` counts transfers over the link to the host, whose memory stores what `remat=offload` does not recompute.
+`copies` counts transfers over the link to the host.
 """
 
 import re

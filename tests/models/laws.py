@@ -48,9 +48,3 @@ def fresh(cfg):
 def near_to(half, exact):
     """bfloat16 has 8 significant bits, a rounding error of 0.4 % per operation; allow 5 % in total."""
     return 0 < np.linalg.norm(np.float32(half) - exact) < 0.05 * np.linalg.norm(exact)
-
-
-def with_table(params, side, table):
-    """Replace the embedding table of one side, the only parameter of a kind that the laws access."""
-    part = getattr(params, side)
-    return params.replace(**{side: part.replace(embedding=part.embedding.replace(table=table))})

@@ -14,7 +14,6 @@ from convs2s_jax.core.config import record
 from convs2s_jax.models.kinds import DecoderConfig, EncoderConfig, Memory
 from convs2s_jax.nn import affine, embedding, masking, output, struct
 from convs2s_jax.nn.affine import Affine, linear
-from convs2s_jax.nn.dropout import dropout, split_key
 from convs2s_jax.nn.embedding import Embedding, embed
 
 PAD = 1
@@ -37,7 +36,7 @@ def init_words(key, cfg, vocabulary, dim, rate):
 
 def encode(params, cfg, src, options):
     mask = src != PAD
-    z = jnp.where(mask[..., None], dropout(embed(params.embedding, src), options.rate, options.key), 0.0)
+    z = jnp.where(mask[..., None], embed(params.embedding, src), 0.0)
     return Memory(keys=z, values=z, mask=mask, summary=masking.mean(z, mask))
 
 
@@ -68,12 +67,11 @@ def init_cache(params, cfg, memory, rows):
 
 
 def advance(params, cfg, memory, cache, tokens, options):
-    key, features_key = split_key(options.key, 2)
-    e = dropout(jnp.where((tokens != PAD)[..., None], embed(params.embedding, tokens), 0.0), options.rate, key)
+    e = jnp.where((tokens != PAD)[..., None], embed(params.embedding, tokens), 0.0)
     sums = cache[:, None] + jnp.cumsum(e, axis=1)
     source = jnp.repeat(memory.summary, len(tokens) // len(memory.mask), axis=0)[:, None]
     x = jnp.concatenate([sums, jnp.broadcast_to(source, sums.shape)], axis=-1)
-    return dropout(jnp.tanh(linear(params.map_out, x)), options.rate, features_key), (), sums[:, -1]
+    return jnp.tanh(linear(params.map_out, x)), (), sums[:, -1]
 
 
 convs2s.register_encoder(WordsConfig, init=init_words, encode=encode)

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 
 from convs2s_jax.core.tokens import EOS, PAD
-from convs2s_jax.models import classifier
 from convs2s_jax.models import encoder_decoder as model
 from convs2s_jax.models.classifier import ClassifierConfig, KimConfig
 from convs2s_jax.models.config import ModelConfig
@@ -46,7 +45,3 @@ def initialised():
 
 def decode(params, memory, tokens=SRC, rows=2, key=None):
     return model.decode(params, CFG, memory, model.init_cache(params, CFG, memory, rows), tokens, key=key)
-
-
-def classify(tokens, key=None):
-    return classifier.logits(classifier.init(jax.random.key(0), KIM, vocabulary=V, labels=L), KIM, tokens, key=key)

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from convs2s_jax.core.config import build
-from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models import classifier
-from convs2s_jax.models.classifier import ClassifierConfig, KimConfig, PooledConfig
+from convs2s_jax.models.classifier import ClassifierConfig, KimConfig
 from convs2s_jax.models.kinds import Options
 from convs2s_jax.nn import masking
-from tests.helpers import array, drills_but
+from tests.helpers import array, drills_but, same
 from tests.models import kinds
 
 # compiled: operation by operation takes several times as long
@@ -52,16 +51,7 @@ def rows(texts, width, left=0):
     return array([[PAD] * left + t + [PAD] * (width - left - len(t)) for t in texts], jnp.int32)
 
 
-def close(a, b, tolerance=1e-5):
-    np.testing.assert_allclose(np.asarray(a, np.float64), np.asarray(b, np.float64), rtol=tolerance, atol=tolerance)
-
-
-def test_what_reads_nothing_is_no_encoder_of_a_classifier():
-    with pytest.raises(UserError, match=r"^config\.encoder\.kind is 'none', which does not read the input: use one "):
-        build(PooledConfig, {"encoder": {"kind": "none"}})
-
-
-@pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 9])
+@pytest.mark.parametrize("length", [1, 4, 9])
 def test_kims_features_equal_a_loop(length):
     cfg = KimConfig(widths=(2, 3, 5), maps=7)
     params = classifier.init_kim(KEY, cfg, V, E, 0.0)
@@ -72,7 +62,7 @@ def test_kims_features_equal_a_loop(length):
         x = np.stack([table[t] for t in tokens] + [np.zeros(E)] * max(0, width - length))  # too short: zeros behind
         windows = [x[t : t + width] for t in range(len(x) - width + 1)]
         found.append([max(max(0.0, (window * w[:, :, d]).sum() + b[d]) for window in windows) for d in range(cfg.maps)])
-    close(kims(params, cfg, rows([tokens], 12, left=2))[0], np.concatenate(found))
+    same(kims(params, cfg, rows([tokens], 12, left=2))[0], np.concatenate(found))
 
 
 @pytest.mark.parametrize("name", ["maximum", "mean"])
@@ -81,7 +71,7 @@ def test_pooling_equals_numpy(name):
     x = rng.normal(size=(3, 5, 4)).astype(np.float32) - 3  # below zero: a zero of padding would win
     mask = np.array([[0, 1, 1, 1, 0], [1, 0, 0, 0, 0], [0, 0, 0, 0, 0]], bool)
     found, pool = getattr(masking, name)(jnp.asarray(x), jnp.asarray(mask)), {"maximum": np.max, "mean": np.mean}[name]
-    close(found, [pool(x[i][mask[i]], axis=0) if mask[i].any() else np.zeros(4) for i in range(3)])
+    same(found, np.array([pool(x[i][mask[i]], axis=0) if mask[i].any() else np.zeros(4) for i in range(3)]))
 
 
 def test_logits_are_the_softmax_layer_over_the_features(made):
@@ -90,7 +80,7 @@ def test_logits_are_the_softmax_layer_over_the_features(made):
     z = cfg.features.functions.extract(params.features, cfg.features, src, Options())
     assert z.shape[1] == cfg.features.features_dim(E)
     expected = np.asarray(z, np.float64) @ np.asarray(params.output.w) + np.asarray(params.output.b)
-    close(logits(params, cfg, src), expected)
+    same(logits(params, cfg, src), expected)
 
 
 def test_padding_and_neighbours_change_nothing(made):
@@ -100,27 +90,9 @@ def test_padding_and_neighbours_change_nothing(made):
     more = logits(params, cfg, rows([*texts[::-1], []], 9))
     for i, tokens in enumerate(texts):
         alone = logits(params, cfg, rows([tokens], len(tokens)))[0]
-        close(together[i], alone)
-        close(more[3 - i], alone)
+        same(together[i], alone)
+        same(more[3 - i], alone)
     assert np.all(np.isfinite(more[-1]))
-
-
-@pytest.mark.parametrize("length", [1, 1000])
-def test_gradients_are_finite_and_padding_is_not_trained(made, length):
-    cfg, params = made
-    src = rows([text(length), text(1)], length + 2, left=1)
-
-    def loss(params):
-        return -jnp.sum(jax.nn.log_softmax(logits(params, cfg, src))[:, 0])
-
-    grads = jax.jit(jax.grad(loss))(params)
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(grads))
-    assert np.any(grads.output.w)
-    tables = [
-        leaf for path, leaf in jax.tree_util.tree_leaves_with_path(grads) if path[-1].name in ("table", "positions")
-    ]
-    assert tables
-    assert all(np.any(table) and not np.any(table[PAD]) for table in tables)
 
 
 def test_dropout_needs_a_key_and_rows_have_their_own(made):
@@ -130,25 +102,6 @@ def test_dropout_needs_a_key_and_rows_have_their_own(made):
     one, again = (logits(params, cfg, src, key=keys) for _ in range(2))
     np.testing.assert_array_equal(one, again)
     assert np.any(np.asarray(one[0]) != one[1])
-    close(logits(params, cfg, src[2:], key=keys[2:]), one[2:])
+    same(logits(params, cfg, src[2:], key=keys[2:]), one[2:])
     without = logits(params, cfg, src)
-    close(without[0], without[1])
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"features": {"widths": ()}}, r"^config.features.widths is empty: use at least one width"),
-        ({"features": {"widths": (3, 0)}}, r"^config.features.widths\[1\] is 0: a convolution sees at least one"),
-        ({"features": {"maps": 0}}, "^config.features.maps is 0: "),
-        ({"features": {"max_length": 1}}, "^config.features.max_length is 1: "),
-        ({"features": {"kind": "kin"}}, "^config.features.kind is 'kin'; did you mean 'kim'"),
-        ({"features": {"kind": "pooled", "pooling": "sum"}}, "^config.features.pooling is 'sum'"),
-        ({"dropout": 1.0}, "^config.dropout is 1.0: "),
-        ({"embedding_dim": 0}, "^config.embedding_dim is 0: "),
-    ],
-    ids=str,
-)
-def test_nonsense_is_refused(values, message):
-    with pytest.raises(UserError, match=message):
-        build(ClassifierConfig, values)
+    same(without[0], without[1])

@@ -1,4 +1,4 @@
-"""The convolutions of blocks against loops, their table of parameters, and the models they make."""
+"""The convolutions of blocks against loops, and their table of parameters."""
 
 from functools import partial
 
@@ -7,20 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from convs2s_jax.core.config import build, to_dict
-from convs2s_jax.core.errors import UserError
-from convs2s_jax.core.tokens import PAD
-from convs2s_jax.models import conversion, encoder_decoder
-from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.models.convolutions import (
-    DenseConfig,
-    DynamicConfig,
-    LightweightConfig,
-    SeparableConfig,
-)
-from convs2s_jax.models.execution import ExecutionConfig
+from convs2s_jax.models.convolutions import DenseConfig
+from convs2s_jax.models.factored_convolutions import DynamicConfig, LightweightConfig, SeparableConfig
 from convs2s_jax.nn import convolution, weight_norm
-from convs2s_jax.training.loss import Batch
 from tests.helpers import array, close, drills_but
 from tests.models.laws import filled
 
@@ -119,95 +108,11 @@ def test_the_dense_convolution_of_equal_results_has_equal_results(name):
         np.testing.assert_allclose(y, centred(kind, cfg, params, x, 3), atol=1e-5)
 
 
-K, O, N = 3, 512, 1024
-
-
-@pytest.mark.parametrize(
-    ("cfg", "expected"),
-    [
-        (DenseConfig(), K * O * N),
-        (SeparableConfig(), K * O + O * N),
-        (SeparableConfig(dilations=(4,)), K * O + O * N),
-        (LightweightConfig(heads=8), K * 8 + O * N),
-        (DynamicConfig(heads=8), O * K * 8 + O * N),
-    ],
-)
-def test_weights_are_those_of_table_11_1(cfg, expected):
-    """Of Xiao and Zhu, Machine Translation, chapter 11: K the width, O channels in, N out; biases are not counted."""
-    kind = cfg.functions
-    leaves = jax.tree.leaves(jax.eval_shape(lambda key: kind.init(key, cfg, K, O, N, 1.0), jax.random.key(0)))
-    assert sum(leaf.size for leaf in leaves) == expected + N
-
-
-V, E, B, S, T = 13, 6, 3, 5, 6
-KINDS = {
-    "dense": {"kind": "dense"},
-    "separable": {"kind": "separable"},
-    "dilated": {"kind": "separable", "dilations": [1, 1, 2]},
-    "lightweight": {"kind": "lightweight", "heads": 2},
-    "dynamic": {"kind": "dynamic", "heads": 2},
-}
-
-
-def model(name, *, layers=((8, 3),) * 3, execution=None, **fields):
-    sides = {"layers": [list(x) for x in layers], "convolution": KINDS[name], "max_positions": 16}
-    values = {"encoder": sides, "decoder": {**sides, "out_dim": 5}, **fields}
-    execution = to_dict(execution or ExecutionConfig())
-    return build(ModelConfig, {"embedding_dim": E, "dropout": 0.3, "execution": execution, **values})
-
-
-def setup(cfg):
-    rng = np.random.default_rng(0)
-    init = partial(encoder_decoder.init, cfg=cfg, source_vocabulary=V, target_vocabulary=V)
-    params = filled(jax.eval_shape(init, jax.random.key(0)), 0.4)
-    src, tgt = rng.integers(4, V, size=(B, S)), rng.integers(4, V, size=(B, T))
-    src[1, 3:], tgt[2, 2:] = PAD, PAD
-    return params, Batch(src=array(src, jnp.int32), tgt=array(tgt, jnp.int32))
-
-
 def test_depthwise_kernels_have_a_length_for_each_channel_and_softmaxed_ones_none():
-    split = conversion.split(setup(model("separable"))[0], model("separable"))
-    normed = split.encoder.blocks[0].conv.taps.w
-    assert (normed.v.shape, normed.g.shape) == ((3, 8), (1, 8))
+    split = {name: weight_norm.split(layer(name, 3)[2]) for name in ("separable", "lightweight", "dynamic")}
+    normed = split["separable"].taps.w
+    assert (normed.v.shape, normed.g.shape) == ((3, C), (1, C))
     np.testing.assert_allclose(normed.g[0], np.sqrt((np.asarray(normed.v) ** 2).sum(0)), rtol=1e-6)
-    close(weight_norm.merge(split), setup(model("separable"))[0])
-    for name, field in (("lightweight", "scores"), ("dynamic", "maker")):
-        conv = conversion.split(setup(model(name))[0], model(name)).decoder.blocks[0].conv
-        assert isinstance(getattr(conv.taps, field), jax.Array)
-        assert isinstance(conv.pointwise.w, weight_norm.Normed)
-
-
-@pytest.mark.parametrize("cfg", [DenseConfig(), SeparableConfig()])
-def test_fresh_layers_keep_the_variance_before_the_gate(cfg):
-    """Both four times that of the input (appendix A of the paper), less dropout: of 100,000 numbers known to 3 %."""
-    kind = cfg.functions
-    params = kind.init(jax.random.key(0), cfg, 5, 256, 200, 0.8)
-    x = jax.random.normal(jax.random.key(1), (10, 60, 256))
-    y = centred(kind, cfg, params, x, 5)[:, 2:-2]
-    assert float(jnp.var(y)) == pytest.approx(4 * 0.8, rel=0.05)
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"kind": "separabel"}, r"^model\.encoder\.convolution\.kind is 'separabel'; did you mean 'separable'\?"),
-        (
-            {"kind": "separable", "dilations": []},
-            r"^model\.encoder\.convolution\.dilations is empty: use at least one",
-        ),
-        (
-            {"kind": "separable", "dilations": [1, 0]},
-            r"^model\.encoder\.convolution\.dilations contains 0: use 1 \(no ",
-        ),
-        ({"kind": "dynamic", "heads": 0}, r"^model\.encoder\.convolution\.heads is 0: .*use 1 or more"),
-        ({"kind": "dynamic", "heads": 3}, r"^model\.encoder\.convolution\.heads is 3, but a layer has 256 channels: "),
-        ({"kind": "lightweight", "heads": 7}, r"^model\.encoder\.convolution\.heads is 7, .* use a divisor"),
-        (
-            {"kind": "lightweight", "dilations": [1]},
-            r"^model\.encoder\.convolution sets 'dilations', a field of kind sep",
-        ),
-    ],
-)
-def test_a_wrong_value_is_refused_with_its_place(values, message):
-    with pytest.raises(UserError, match=message):
-        build(ModelConfig, {"encoder": {"convolution": values}}, "model")
+    close(weight_norm.merge(split["separable"]), layer("separable", 3)[2])
+    for kernel in (split["lightweight"].taps.scores, split["dynamic"].taps.maker):
+        assert isinstance(kernel, jax.Array)

@@ -92,7 +92,7 @@ def test_attending_to_a_mapped_source_equals_the_loops_of_the_equations(beam):
         params = MultiStepAttention(query=Affine(w=wq, b=bq), context=Affine(w=wc, b=bc))
         z = convs2s_fast.scaled_keys(params, keys)
         source = convs2s_fast.project_source(params, z, values)
-        return convs2s_fast.attend_projected(params, h, g, z, source, jnp.asarray(MASK))
+        return convs2s_fast.attend(params, h, g, z, source, jnp.asarray(MASK))
 
     for ours, theirs in zip(run(*inputs(beam)), loops(*inputs(beam), MASK), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-5)

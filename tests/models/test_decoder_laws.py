@@ -11,13 +11,11 @@ from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models import conversion
 from convs2s_jax.models import encoder_decoder as model
 from convs2s_jax.models.kinds import Memory
-from convs2s_jax.nn import output
 from convs2s_jax.nn.dropout import row_keys
 from tests.helpers import array, close, drills_but, same
 from tests.models.kinds import DECODERS, LANGUAGE_MODELS
-from tests.models.laws import TARGET, E, S, config, fresh, near_to, parameters, with_table
+from tests.models.laws import TARGET, E, S, config, parameters
 
-every_decoder = pytest.mark.parametrize("decoder", [*DECODERS, *LANGUAGE_MODELS])
 every_kind = pytest.mark.parametrize(
     "decoder", drills_but([*DECODERS, *LANGUAGE_MODELS], kept=["conv", "lightconv", "bahdanau", *LANGUAGE_MODELS])
 )
@@ -83,18 +81,6 @@ def test_any_cut_of_the_target_gives_the_same_features_attentions_and_cache(deco
             close(found, whole[:2], 5e-6)
 
 
-@every_decoder
-def test_a_softmax_layer_of_some_words_has_their_columns(decoder):
-    """With and without `precompute`."""
-    cfg = config(decoder=decoder)
-    params, words = parameters(cfg), array([0, 1, 2, 3, 9, 12, 12], jnp.int32)
-    features = array(np.random.default_rng(2).normal(size=(2, 3, cfg.decoder.features_dim(E))))
-    expected = np.asarray(model.logits(params, cfg, features))[..., words]
-    for p in (params, precompute(params, cfg)):
-        few = output.columns(model.output_layer(p, cfg, jnp.float32), words)
-        same(model.logits(p, cfg, features, layer=few), expected)
-
-
 @every_kind
 def test_a_cache_has_rows_first_and_keeps_its_shapes_and_types(decoder):
     """A loop over steps (`lax.while_loop`) requires this, in bfloat16 too."""
@@ -109,28 +95,6 @@ def test_a_cache_has_rows_first_and_keeps_its_shapes_and_types(decoder):
         assert jax.tree.map(lambda x: (x.shape, x.dtype), cache) == jax.tree.map(lambda x: (x.shape, x.dtype), after)
         assert {leaf.shape[0] for leaf in jax.tree.leaves(cache)} == {6}
         assert {leaf.shape[0] for leaf in jax.tree.leaves(source)} == {2}
-
-
-@one_kind
-def test_features_read_no_later_word_and_do_read_their_own(decoder):
-    cfg = config(decoder=decoder)
-    params = parameters(cfg)
-    tokens = array([[EOS, 5, 6, 7, 8, 9]], jnp.int32)
-    weights = np.random.default_rng(2).normal(size=E).astype(np.float32)
-
-    @jax.jit
-    def jacobian(params):
-        def features(table):
-            source = memory(sentences=1)
-            changed = with_table(params, "decoder", table)
-            out, _, _ = model.advance(changed, cfg, source, begin(changed, cfg, source, 1), tokens)
-            return jnp.einsum("TO,O->T", out[0], weights[: out.shape[-1]])
-
-        return jax.jacrev(features)(params.decoder.embedding.table)[:, tokens[0]]
-
-    reads = np.abs(jacobian(params)).max(-1)
-    assert (reads[np.triu_indices(6, 1)] == 0.0).all()
-    assert (np.diagonal(reads) > 1e-6).all()
 
 
 @two_kinds
@@ -186,16 +150,3 @@ def test_dropout_of_a_target_depends_on_no_other_row(decoder):
     alone = read(params, cfg, jax.tree.map(lambda x: x[1:], memory()), TOKENS[1:], keys[1:])
     same(alone, jax.tree.map(lambda x: x[1:], together))
     assert float(jnp.max(jnp.abs(together[0] - read(params, cfg, memory(), TOKENS)[0]))) > 0.01
-
-
-@pytest.mark.drill
-@every_decoder
-def test_features_of_bfloat16_are_bfloat16_and_logits_float32(decoder):
-    cfg, half = config(decoder=decoder), config(decoder=decoder, dtype="bfloat16")
-    params = fresh(cfg)
-    exact, _, _ = read(params, cfg, memory(), TOKENS)
-    params = conversion.cast(params, half)
-    near, _, _ = read(params, half, memory(dtype="bfloat16"), TOKENS)
-    assert near.dtype == jnp.bfloat16
-    assert model.logits(params, half, near).dtype == jnp.float32
-    assert near_to(near[TOKENS != PAD], exact[TOKENS != PAD])

@@ -6,14 +6,12 @@ import numpy as np
 import pytest
 
 from convs2s_jax.core.tokens import PAD
-from convs2s_jax.models import conversion
 from convs2s_jax.models import encoder_decoder as model
 from convs2s_jax.nn.dropout import row_keys
 from tests.helpers import array, drills_but, padded, same
 from tests.models.kinds import ENCODERS
-from tests.models.laws import SENTENCES, E, config, fresh, near_to, parameters, with_table
+from tests.models.laws import SENTENCES, config, parameters
 
-every_encoder = pytest.mark.parametrize("encoder", ENCODERS)
 one_kind = pytest.mark.parametrize("encoder", drills_but(ENCODERS, kept=["conv"]))
 two_kinds = pytest.mark.parametrize("encoder", drills_but(ENCODERS, kept=["conv", "gru"]))
 """One or two lines, the others as drills: the laws of whole models run over a pair of each kind in `make test` too."""
@@ -37,29 +35,6 @@ def test_padding_on_either_side_and_batch_neighbours_leave_the_memory_as_it_is(e
 
 
 @one_kind
-def test_every_source_position_is_in_keys_values_and_summary_and_padding_in_none(encoder):
-    cfg = config(encoder)
-    params = parameters(cfg)
-    src = padded(SENTENCES[:1], 8)
-    weights = np.random.default_rng(1).normal(size=(3, 1, 1, E)).astype(np.float32)
-
-    @jax.jit
-    def read(params):
-        def sums(table):
-            memory = model.encode(with_table(params, "encoder", table), cfg, src)
-            keys, values = (jnp.where(memory.mask[..., None], x, 0.0) for x in (memory.keys, memory.values))
-            return jnp.stack(
-                [jnp.sum(x * w) for x, w in zip((keys, values, memory.summary[:, None]), weights, strict=True)]
-            )
-
-        return jax.jacrev(sums)(params.encoder.embedding.table)
-
-    reads = np.abs(read(params)).max(-1)
-    assert (reads[:, SENTENCES[0]] > 1e-6).all()
-    assert (reads[:, [PAD, 4, 10, 11, 12]] == 0.0).all()
-
-
-@one_kind
 def test_dropout_of_a_source_depends_on_no_other_row(encoder):
     cfg = config(encoder, dropout=0.3)
     params, keys = parameters(cfg), row_keys(jax.random.key(3), 3)
@@ -67,13 +42,3 @@ def test_dropout_of_a_source_depends_on_no_other_row(encoder):
     together = encode(params, cfg, src, key=keys)
     same(encode(params, cfg, src[1:], key=keys[1:]), jax.tree.map(lambda x: x[1:], together))
     assert float(jnp.max(jnp.abs(together.keys - encode(params, cfg, src).keys))) > 0.01
-
-
-@pytest.mark.drill
-@every_encoder
-def test_a_memory_of_bfloat16_is_bfloat16_and_near(encoder):
-    cfg, half = config(encoder), config(encoder, dtype="bfloat16")
-    params, src = fresh(cfg), padded(SENTENCES, 6)
-    exact, near = encode(params, cfg, src), encode(conversion.cast(params, half), half, src)
-    assert {near.keys.dtype, near.values.dtype, near.summary.dtype} == {jnp.dtype("bfloat16")}
-    assert near_to(near.keys, exact.keys)

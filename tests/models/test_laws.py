@@ -10,8 +10,9 @@ import pytest
 
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models import conversion
+from convs2s_jax.models import encoder_decoder as model
 from convs2s_jax.models.config import AnyDecoder, AnyEncoder
-from convs2s_jax.models.convolutions import ConvolutionConfig
+from convs2s_jax.models.factored_convolutions import ConvolutionConfig
 from convs2s_jax.models.recurrent import WIRINGS
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.depthwise import TAPS
@@ -21,7 +22,7 @@ from convs2s_jax.training.loss import Batch, loss
 from convs2s_jax.training.mesh import MeshConfig, make
 from tests.helpers import drills_but, padded
 from tests.models.kinds import DECODERS, ENCODERS, together
-from tests.models.laws import SENTENCES, config, fresh, parameters
+from tests.models.laws import SENTENCES, config, fresh, near_to, parameters
 
 every_kind = pytest.mark.parametrize(
     ("encoder", "decoder"),
@@ -71,6 +72,23 @@ def test_every_parameter_has_a_gradient_a_place_on_a_mesh_and_is_merged_as_it_wa
     sharding.shardings(trained, make(MeshConfig(data=2, fsdp=2, tensor=2)))
     merged = jax.eval_shape(weight_norm.merge, trained)
     assert jax.tree.structure(merged) == jax.tree.structure(jax.eval_shape(partial(fresh, cfg)))
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize(("encoder", "decoder"), together())
+def test_logits_of_bfloat16_are_float32_and_near_those_of_float32(encoder, decoder):
+    cfgs = [config(None if encoder == "none" else encoder, decoder, dtype=dtype) for dtype in ("float32", "bfloat16")]
+    tokens = padded(SENTENCES, 6)
+
+    @partial(jax.jit, static_argnums=1)
+    def logits(params, cfg):
+        params = conversion.cast(params, cfg)
+        memory = model.encode(params, cfg, tokens)
+        return model.decode(params, cfg, memory, model.init_cache(params, cfg, memory, 3), tokens)[0]
+
+    exact, near = (logits(fresh(cfgs[0]), cfg)[tokens != PAD] for cfg in cfgs)
+    assert near.dtype == jnp.float32
+    assert near_to(near, exact)
 
 
 def test_every_kind_of_the_library_has_a_line_in_the_table():

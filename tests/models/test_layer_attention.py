@@ -64,22 +64,9 @@ def test_attention_of_each_layer_equals_loops_over_the_equations():
         expected = numpy_loops(doubles, keys, values, target)
         assert np.abs(expected[0] - expected[1]).max() > 0.05, "layers so alike would hide an exchange"
         np.testing.assert_allclose(found[b, :, : len(target), : len(source)], expected, rtol=0, atol=1e-5)
+        np.testing.assert_array_equal(found[b, :, len(target) :], 0.0)
+        np.testing.assert_array_equal(found[b, :, :, len(source) :], 0.0)
     same(jax.jit(lambda params: layer_attention(conversion.precompute(params, cfg), cfg, src, tgt))(params), found)
-
-
-def test_padding_and_neighbours_change_nothing_and_are_not_seen():
-    cfg = config(decoder="slicenet")
-    params, attention = parameters(cfg), jax.jit(layer_attention, static_argnums=1)
-    together = attention(params, cfg, padded(SOURCES, 9), padded(TARGETS, 8))
-    assert together.shape == (2, len(cfg.decoder.attention_names), 8, 9)
-    np.testing.assert_allclose(together.sum(-1)[1, :, :3], 1.0, rtol=1e-5)
-    np.testing.assert_array_equal(together[1, :, 3:], 0.0)
-    np.testing.assert_array_equal(together[1, :, :, 3:], 0.0)
-    nothing = attention(params, cfg, padded([[], SOURCES[1]], 9), padded(TARGETS, 8))
-    np.testing.assert_array_equal(nothing[0], 0.0)
-    np.testing.assert_array_equal(nothing[1], together[1])
-    alone = attention(params, cfg, padded(SOURCES[1:], 3), padded(TARGETS[1:], 3))
-    np.testing.assert_allclose(together[1:, :, :3, :3], alone, rtol=0, atol=1e-6)
 
 
 def test_a_decoder_without_attention_is_refused():

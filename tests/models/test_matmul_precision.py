@@ -4,21 +4,17 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax.lax import Precision
 
 from convs2s_jax.core.config import build
 from convs2s_jax.models import classifier, conversion, encoder_decoder
 from convs2s_jax.models.classifier import ClassifierConfig
-from convs2s_jax.search import translate as translating
-from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.generate import generate
 from convs2s_jax.training.loss import loss
 from convs2s_jax.training.step import Batch
 from tests.helpers import drills_but, operations
 from tests.models.kinds import together
-from tests.models.laws import SOURCE, TARGET, config, fresh
+from tests.models.laws import SOURCE, TARGET, config
 
 SRC = TGT = jax.ShapeDtypeStruct((4, 6), jnp.int32)
 KEY = jax.eval_shape(jax.random.key, 0)
@@ -43,8 +39,10 @@ def shapes(cfg):
     return jax.eval_shape(init, KEY)
 
 
-def summed(params, cfg, src, tgt):
-    return loss(params, cfg, Batch(src=src, tgt=tgt)).loss
+def summed(params, cfg, src, tgt, *, first_order=False):
+    """Jitted: JAX traces its derivative outside of the functions that set the precision."""
+    smoothed = partial(loss, cfg=cfg, smoothing=0.1, first_order=first_order)
+    return jax.jit(lambda params, batch: smoothed(params, batch=batch).loss)(params, Batch(src=src, tgt=tgt))
 
 
 def decoded(params, cfg, src, tgt, *, precomputed=False):
@@ -68,28 +66,11 @@ KEPT = [
 def test_every_product_of_every_kind(encoder, decoder):
     cfg = config(None if encoder == "none" else encoder, decoder, matmul_precision="highest")
     params, parts = shapes(cfg), [partial(jax.grad(summed), cfg=cfg), partial(decoded, cfg=cfg)]
+    parts.append(partial(jax.grad(summed), cfg=cfg, first_order=True))  # the loss in training
     if cfg.decoder.functions.precompute is not None:
         parts.append(partial(decoded, cfg=cfg, precomputed=True))
     for part in parts:
         assert traced(lambda p, s, t, part=part: part(p, src=s, tgt=t), params, SRC, TGT) == {Precision.HIGHEST}
-
-
-@pytest.mark.parametrize("execution", [{"remat": "block"}, {"convolution": "products"}], ids=str)
-def test_every_product_of_the_gradient_of_a_compiled_loss(execution):
-    """JAX traces its derivative outside of the functions that set the precision."""
-    cfg = config(execution=execution, matmul_precision="highest")
-    found = traced(jax.grad(jax.jit(lambda p, s, t: summed(p, cfg, s, t))), shapes(cfg), SRC, TGT)
-    assert found == {Precision.HIGHEST}
-
-
-def test_every_product_of_the_gradient_of_the_loss_in_training():
-    """With label smoothing, whose part of the gradient has products of its own."""
-    cfg = config(matmul_precision="highest")
-
-    def smoothed(params, src, tgt):
-        return loss(params, cfg, Batch(src=src, tgt=tgt), smoothing=0.1, first_order=True).loss
-
-    assert traced(jax.grad(jax.jit(smoothed)), shapes(cfg), SRC, TGT) == {Precision.HIGHEST}
 
 
 @pytest.mark.parametrize("features", [{"kind": "kim"}, {"kind": "pooled"}], ids=lambda x: x["kind"])
@@ -98,21 +79,3 @@ def test_every_product_of_a_classifier(features):
     params = jax.eval_shape(partial(classifier.init, cfg=cfg, vocabulary=SOURCE, labels=3), KEY)
     gradient = jax.grad(lambda p, s: jnp.sum(classifier.logits(p, cfg, s)))
     assert traced(gradient, params, SRC) == {Precision.HIGH}
-
-
-class TracedError(Exception):
-    """Ends a search before anything is compiled."""
-
-
-def test_every_product_of_a_search_which_runs_in_threads_of_its_own(monkeypatch):
-    found = []
-
-    def trace(*args, **kwargs):
-        found.append(precisions(generate.trace(*args, **kwargs).jaxpr.jaxpr))
-        raise TracedError
-
-    monkeypatch.setattr(translating, "generate", trace)
-    cfg, params = config(matmul_precision="highest"), fresh(config())
-    with pytest.raises(TracedError):
-        translating.translate(params, cfg, SearchConfig(beam_size=2), [np.array([5, 6])], devices=jax.devices()[:1])
-    assert found == [{Precision.HIGHEST}]

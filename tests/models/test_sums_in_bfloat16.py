@@ -15,7 +15,6 @@ from jax.extend.core import Jaxpr, Var
 from convs2s_jax.core.config import build
 from convs2s_jax.models import encoder_decoder as model
 from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.nn import gradient
 from convs2s_jax.training.loss import loss
 from convs2s_jax.training.step import Batch
 from tests.helpers import drills_but, operations
@@ -102,27 +101,3 @@ def test_additive_attention_of_many_positions_takes_no_sum_in_bfloat16():
         ModelConfig, {"embedding_dim": E, "dtype": "bfloat16", "encoder": {**ENCODERS["gru"]}, "decoder": decoder}
     )
     assert sums_in_bfloat16(traced(loss, 40, cfg)) == []
-
-
-def count(function: Any, *args: Any) -> int:
-    return len(sums_in_bfloat16(jax.make_jaxpr(function)(*args).jaxpr))
-
-
-def test_sums_in_bfloat16_are_found():
-    """The law sees what it is for: a bias, an embedding, what a loop reads, and a carry that is rounded."""
-    x, w = jnp.ones((8, 4), HALF), jnp.ones((1, 4), HALF)
-
-    def total(y: jax.Array) -> jax.Array:
-        return y.astype(jnp.float32).sum()
-
-    def step(w: jax.Array, carry: jax.Array, item: jax.Array) -> tuple[jax.Array, None]:
-        return carry * w + item[None], None
-
-    def rounded(carry: jax.Array, item: jax.Array) -> tuple[jax.Array, None]:
-        return (carry.astype(jnp.float32) + item).astype(HALF), None
-
-    assert count(jax.grad(lambda w: total(x + w)), w) == 1
-    assert count(jax.grad(lambda x: total(x[jnp.array([1, 1])])), x) == 1
-    assert count(jax.grad(lambda w: total(jax.lax.scan(partial(step, w), x[:1], x)[0])), w) == 1
-    assert count(jax.grad(lambda w: total(gradient.scan(step, w, x[:1], x)[0])), w) == 0
-    assert count(lambda c: jax.lax.scan(rounded, c, jnp.ones(3))[0], jnp.ones((), HALF)) == 1

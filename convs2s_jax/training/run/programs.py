@@ -23,6 +23,9 @@ from convs2s_jax.training.run.config import AnyModel, Config, TrainingConfig
 from convs2s_jax.training.run.tasks.task_table import task_of
 from convs2s_jax.training.step import Batch, Loss, LossSums, Step, TrainState, init_state
 
+SOFTMAX_ROWS_OF_GPUS = 4096
+"""Default of `ExecutionConfig.softmax_rows` there."""
+
 
 def abstract_batch(mesh: Mesh, *, rows: int, src: int, tgt: int) -> Batch:
     """A batch of this many rows and tokens per row, sharded over the devices as in training."""
@@ -105,7 +108,7 @@ def compile_configured(
       parallel: how the update is spread over devices.
       accumulates: whether updates have several batches; see `parallel.compile_steps`.
       rules: how parameters are sharded, before those of `training.sharding`.
-      platform: of the devices that the mesh stands in for (`ExecutionConfig.for_gradients`); None for its own.
+      platform: of the devices that the mesh stands in for (`_for_gradients`); None for its own.
     """
     platform = platform or (jax.default_backend() if mesh is None else mesh.devices.flat[0].platform)
     # if kernels are sharded in use, plain sums over taps send less; if a precision is requested, they round less
@@ -125,6 +128,32 @@ def compile_configured(
     )
 
 
+<<<<<<< HEAD
+=======
+def has_fast_bfloat16_products() -> bool:
+    """Whether XLA's bfloat16 products on CPUs are faster than its convolutions, as they are from jax 0.11 on."""
+    return jax.__version_info__ >= (0, 11)
+
+
+def _for_gradients(model: AnyModel, mesh: Mesh | None, platform: str | None) -> AnyModel:
+    """The model as it is executed for gradients, with the defaults of `execution` resolved.
+
+    If kernels are sharded in use, plain sums over taps send less; if a precision is requested, they round less.
+    """
+    platform = platform or (jax.default_backend() if mesh is None else mesh.devices.flat[0].platform)
+    plain = (mesh is not None and mesh.shape["tensor"] > 1) or model.matmul_precision != "default"
+    chosen: dict[str, Any] = {}
+    if model.execution.convolution == "auto" and platform == "cpu":
+        if model.dtype == "bfloat16" and has_fast_bfloat16_products():
+            chosen["convolution"] = "products"
+        elif not plain:
+            chosen["convolution"] = "winograd"
+    if model.execution.softmax_rows is None and platform == "gpu":
+        chosen["softmax_rows"] = SOFTMAX_ROWS_OF_GPUS
+    return dataclasses.replace(model, execution=dataclasses.replace(model.execution, **chosen))
+
+
+>>>>>>> bac9362c (Models in fewer lines: one check of shapes, shared bases of configs, one memory of encoders, remat=offload gone; a forward pass reads 15 files; each fact of models is proven once)
 class ProgramKey(NamedTuple):
     """The parts of a configuration that the programs of a run depend on.
 

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from convs2s_jax.models import execution as execution_module
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.convs2s import ConvDecoderConfig, ConvEncoderConfig, ConvLayer
 from convs2s_jax.models.execution import ExecutionConfig
+from convs2s_jax.training.run import programs
 from convs2s_jax.training.run.config import TrainingConfig
 from convs2s_jax.training.run.programs import compile_configured, loss_of
 from convs2s_jax.training.step import Batch, gradients
@@ -73,7 +73,7 @@ def test_other_devices_dtypes_and_choices_have_xlas_convolution(cfg, platform):
 
 @pytest.mark.parametrize(("fast", "form"), [(True, "products"), (False, "winograd")])
 def test_in_bfloat16_cpus_have_products_where_those_are_fast_and_fewer_of_them_elsewhere(fast, form, monkeypatch):
-    monkeypatch.setattr(execution_module, "has_fast_bfloat16_products", lambda: fast)
+    monkeypatch.setattr(programs, "has_fast_bfloat16_products", lambda: fast)
 
     def program(cfg):
         step = compile_configured(cfg, TrainingConfig(), platform="cpu")
