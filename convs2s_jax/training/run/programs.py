@@ -110,10 +110,7 @@ def compile_configured(
       rules: how parameters are sharded, before those of `training.sharding`.
       platform: of the devices that the mesh stands in for (`_for_gradients`); None for its own.
     """
-    platform = platform or (jax.default_backend() if mesh is None else mesh.devices.flat[0].platform)
-    # if kernels are sharded in use, plain sums over taps send less; if a precision is requested, they round less
-    plain = (mesh is not None and mesh.shape["tensor"] > 1) or model.matmul_precision != "default"
-    model = dataclasses.replace(model, execution=model.execution.for_gradients(platform, model.dtype, plain=plain))
+    model = _for_gradients(model, mesh, platform)
     return compile_steps(
         loss_of(model, smoothing=training.label_smoothing),
         optimizer.transformation(training.optimizer),
@@ -128,8 +125,6 @@ def compile_configured(
     )
 
 
-<<<<<<< HEAD
-=======
 def has_fast_bfloat16_products() -> bool:
     """Whether XLA's bfloat16 products on CPUs are faster than its convolutions, as they are from jax 0.11 on."""
     return jax.__version_info__ >= (0, 11)
@@ -153,7 +148,6 @@ def _for_gradients(model: AnyModel, mesh: Mesh | None, platform: str | None) -> 
     return dataclasses.replace(model, execution=dataclasses.replace(model.execution, **chosen))
 
 
->>>>>>> bac9362c (Models in fewer lines: one check of shapes, shared bases of configs, one memory of encoders, remat=offload gone; a forward pass reads 15 files; each fact of models is proven once)
 class ProgramKey(NamedTuple):
     """The parts of a configuration that the programs of a run depend on.
 
