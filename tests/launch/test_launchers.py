@@ -82,22 +82,6 @@ def test_gcloud_requests_a_slice_waits_and_gives_it_back(programs):
     ]
 
 
-@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="this is no checkout")
-def test_gcloud_installs_the_checkout_on_all_workers(programs, tmp_path):
-    """What is sent has the training and its script; what runs there unpacks and installs it."""
-    programs.add("gcloud", f'[[ $4 != scp ]] || tar -tzf "$5" >{tmp_path}/sent')
-    found = programs.call("gcloud_tpu.sh", "install", ZONE="z")
-    assert found.returncode == 0, found.stderr
-    copied, *installed = programs.calls()
-    assert copied[:5] == ["gcloud", "compute", "tpus", "tpu-vm", "scp"]
-    assert copied[6:] == ["convs2s:convs2s_jax.tar.gz", "--worker=all", "--zone=z"]
-    command = " ".join(" ".join(line) for line in installed)  # it has two lines
-    assert "tpu-vm ssh convs2s --worker=all --command=mkdir -p convs2s_jax && tar -xzf convs2s_jax.tar.gz -C" in command
-    assert ".venv/bin/python -m pip install --quiet '.[tpu]'" in command
-    assert not Path(copied[5]).exists()
-    assert {"train.py", "setup.cfg", "convs2s_jax/commands/train.py"} <= set((tmp_path / "sent").read_text().split())
-
-
 def test_gcloud_runs_logs_and_stops_on_the_workers(programs, tmp_path):
     """The stand-in runs what it is told on a worker, in the worker's home folder."""
     home, ready = tmp_path / "home", tmp_path / "ready"
