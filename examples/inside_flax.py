@@ -13,7 +13,7 @@ from flax import nnx
 from flax.training.train_state import TrainState
 
 import convs2s_jax as convs2s
-from convs2s_jax.interop.flax import LinenModel
+from convs2s_jax.interop.flax import LinenModel, NNXModel
 
 V, EOS, PAD = 12, 2, 1
 CFG = convs2s.ModelConfig(
@@ -53,9 +53,9 @@ def with_linen(params, updates):
 
 
 def with_nnx(params, updates):
-    """Train the module as one of NNX with `nnx.Optimizer`. Return the losses."""
-    model = nnx.bridge.ToNNX(LinenModel(CFG, V, V), rngs=nnx.Rngs(0)).lazy_init(SRC, TGT)
-    model.model = nnx.Param(params)
+    """Train an NNX module with `nnx.Optimizer`. Return the losses."""
+    model = NNXModel(CFG, V, V, rngs=nnx.Rngs(0))
+    nnx.update(model.params, nnx.state(jax.tree.map(nnx.Param, params)))
     optimizer = nnx.Optimizer(model, OPTIMIZER, wrt=nnx.Param)
 
     @nnx.jit

@@ -1,4 +1,4 @@
-"""The Flax module against the pure functions that they stand around."""
+"""The Flax modules against the pure functions that they stand around."""
 
 import dataclasses
 from functools import partial
@@ -10,11 +10,12 @@ import pytest
 from flax import nnx
 
 from convs2s_jax.core.tokens import EOS, PAD
-from convs2s_jax.interop.flax import LinenModel
+from convs2s_jax.interop.flax import LinenModel, NNXModel
 from convs2s_jax.models import conversion, encoder_decoder
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.convs2s import ConvDecoderConfig, ConvEncoderConfig
 from convs2s_jax.nn import weight_norm
+from convs2s_jax.nn.dropout import split_key
 from convs2s_jax.training.loss import Batch, cross_entropy, loss
 from tests.helpers import array
 from tests.models.laws import filled
@@ -49,9 +50,8 @@ pure_decode = jax.jit(decode)
 
 
 def nnx_model(params, cfg=CFG):
-    """The Linen module as one of NNX, with these parameters."""
-    model = nnx.bridge.ToNNX(LinenModel(cfg, V, V), rngs=nnx.Rngs(0)).lazy_init(SRC, TGT)
-    model.model = nnx.Param(params)
+    model = NNXModel(cfg, V, V, rngs=nnx.Rngs(0))
+    nnx.update(model.params, nnx.state(jax.tree.map(nnx.Param, params)))
     return model
 
 
@@ -77,9 +77,11 @@ def test_linen_has_the_values_and_gradients_of_the_pure_functions():
 
 @pytest.mark.drill
 def test_nnx_has_the_values_and_gradients_of_the_pure_functions():
-    value, gradient = nnx.jit(nnx.value_and_grad(lambda model: total(model(SRC, TGT))))(nnx_model(PARAMS))
+    model = nnx_model(PARAMS)
+    value, gradient = nnx.jit(nnx.value_and_grad(lambda model: total(model(SRC, TGT))))(model)
     same(value, total(pure_decode(PARAMS)[0]))
-    same(leaves(nnx.state(gradient)), leaves(jax.jit(pure_gradient)(PARAMS)))
+    expected = jax.jit(pure_gradient)(PARAMS)
+    same(leaves(nnx.state(gradient)), leaves(nnx.state(jax.tree.map(nnx.Param, expected))))
 
 
 def test_linen_decodes_step_by_step_with_the_cache_collection():
@@ -95,26 +97,29 @@ def test_linen_decodes_step_by_step_with_the_cache_collection():
 
 
 @pytest.mark.drill
-def test_nnx_decodes_step_by_step():
-    model = nnx_model(PARAMS)
-    memory = model(SRC, method="encode")
-    steps = [INPUTS[:, t : t + 1] for t in range(INPUTS.shape[1])]
-    logits = [model(memory, tokens, method="decode", mutable=["cache"])[0] for tokens in steps]
-    same(jnp.concatenate(logits, axis=1), pure_decode(PARAMS)[0])
-
-
-@pytest.mark.drill
-def test_the_module_computes_in_the_dtype_of_the_configuration():
+def test_both_modules_compute_in_the_dtype_of_the_configuration():
     half = dataclasses.replace(CFG, dtype="bfloat16")
-    expected = decode(PARAMS, half)[0]  # not compiled, as the module below: bfloat16 rounds elsewhere in programs
+    expected = decode(PARAMS, half)[0]  # not compiled, as the modules below: bfloat16 rounds elsewhere in programs
     assert not np.allclose(expected, pure_decode(PARAMS)[0], rtol=1e-4)
-    linen, variables = LinenModel(half, V, V), {"params": {"model": PARAMS}}
-    same(linen.apply(variables, SRC, TGT), expected)
+    linen, variables, model = LinenModel(half, V, V), {"params": {"model": PARAMS}}, nnx_model(PARAMS, half)
+    same((linen.apply(variables, SRC, TGT), model(SRC, TGT)), (expected, expected))
     memory = linen.apply(variables, SRC, method="encode")
+    model.init_cache(memory, 2)
     (logits, _), state = linen.apply(variables, memory, INPUTS, method="decode", mutable=["cache"])
-    same(logits, expected)
-    for held in (memory, state):
+    same((logits, model.decode(memory, INPUTS)[0]), (expected, expected))
+    for held in (memory, model.encode(SRC), state, nnx.state(model.cache)):
         assert {x.dtype for x in leaves(held) if jnp.issubdtype(x.dtype, jnp.floating)} == {jnp.dtype("bfloat16")}
+
+
+def test_nnx_decodes_step_by_step_with_its_cache():
+    model = nnx_model(PARAMS)
+    memory = model.encode(SRC)
+    with pytest.raises(ValueError, match=r"^the module has no cache; call init_cache\(memory, rows\) before decode$"):
+        model.decode(memory, INPUTS)
+    model.init_cache(memory, 2)
+    step = nnx.jit(lambda model, memory, tokens: model.decode(memory, tokens)[0])
+    logits = [step(model, memory, INPUTS[:, t : t + 1]) for t in range(INPUTS.shape[1])]
+    same(jnp.concatenate(logits, axis=1), pure_decode(PARAMS)[0])
 
 
 @pytest.mark.drill
@@ -124,4 +129,9 @@ def test_a_dropout_rng_turns_dropout_on_and_is_all_there_is_to_chance():
     first, again, other = apply(1), apply(1), apply(2)
     np.testing.assert_array_equal(first, again)
     assert not np.allclose(first, other)
-    assert not np.allclose(first, LINEN.apply(variables, SRC, TGT))
+    model = nnx_model(PARAMS)
+    merged, (encoder_key, decoder_key) = weight_norm.merge(PARAMS), split_key(nnx.Rngs(dropout=7).dropout(), 2)
+    memory = encoder_decoder.encode(merged, CFG, SRC, key=encoder_key)
+    cache = encoder_decoder.init_cache(merged, CFG, memory, 2)
+    expected = encoder_decoder.decode(merged, CFG, memory, cache, INPUTS, key=decoder_key)[0]
+    same(model(SRC, TGT, rngs=nnx.Rngs(dropout=7)), expected)
