@@ -174,7 +174,7 @@ def test_a_line_break_at_the_end_of_a_line_is_no_part_of_it(convs2s):
 
 
 def run(monkeypatch, capfdbinary, data, *flags):
-    """Status, standard output and standard error of translate.py with a model that turns lines around."""
+    """Status, standard output and standard error of translate.py with a stand-in for its model."""
     model = SimpleNamespace(
         translate=lambda lines, nbest: [[(0.5, x[::-1])] * nbest if nbest > 1 else x for x in lines]
     )
