@@ -4,6 +4,8 @@ Parameters are the records of the pure functions, with kernels split into direct
 (`conversion.split`), as in the training loop.
 """
 
+from typing import Any
+
 import jax
 from flax import linen, nnx
 
