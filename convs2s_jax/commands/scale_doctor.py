@@ -60,7 +60,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
         distributed.agree("set of flags", digest_of_record(flags), remedy="set --config and --workdir for all or none")
         own = json.dumps(doctor.facts(cfg, options.workdir))
         seen = [json.loads(line) for line in distributed.collect([own], jax.process_count(), name="facts")]
-        found = doctor.findings(seen, doctor.exchange())
+        found = [*doctor.findings(seen), doctor.Finding(doctor.exchange())]
     wrong = [finding.sentence for finding in found if finding.wrong]
     if distributed.is_primary():
         print("\n".join(("WRONG: " if finding.wrong else "") + finding.sentence for finding in found))  # noqa: T201

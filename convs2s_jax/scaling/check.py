@@ -5,17 +5,16 @@ import itertools
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import Mesh
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.tokens import SPECIAL
 from convs2s_jax.data.shapes import Shape
-from convs2s_jax.nn.types import Array, Key, Tree
+from convs2s_jax.nn.types import Key, Tree
 from convs2s_jax.scaling import chips, rates
 from convs2s_jax.scaling.plan import Plan
 from convs2s_jax.scaling.programs import Compiled
@@ -25,7 +24,7 @@ from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.programs import abstract_batch, program_key, state_program, vocabulary_sizes
 from convs2s_jax.training.run.reports.measures import device_memory
-from convs2s_jax.training.step import Batch, StepSums, TrainState
+from convs2s_jax.training.step import Batch, TrainState
 
 WARM_UP = 2
 """Number of updates before the first one that is measured."""
@@ -103,23 +102,14 @@ def measure(
     mesh = meshes.make(cfg.mesh, topology.devices, parallel=cfg.parallel)
     sizes = sizes or vocabulary_sizes(cfg)
     state = state_program(program_key(cfg), mesh, **sizes)(jax.random.key(0))
-    found = [Measured("parameters and optimiser", "B", plan.state_bytes, (float(_bytes_here(state)),))]
-    update = plan.programs[-1]
+    found = [Measured("parameters and optimiser", "B", plan.state_bytes, (_bytes_here(state),))]
     for shape, bound in zip(plan.shapes, plan.steps, strict=True):
         gradients = [each for each in plan.programs if each.shape == shape]
         batch = random_batch(mesh, shape, sizes)
-        given = float(_bytes_here((state.params, batch)))
-        found.append(
-            Measured(
-                f"arguments of gradients {shape}",
-                "B",
-                gradients[0].memory.arguments,
-                (given,),
-            )
-        )
-        state, taken = _timed(gradients, update, state, batch, steps + WARM_UP)
-        name = f"step {shape}"
-        found.append(Measured(name, "s", bound.seconds, tuple(taken[WARM_UP:])))
+        given, name = _bytes_here((state.params, batch)), f"arguments of gradients {shape}"
+        found.append(Measured(name, "B", gradients[0].memory.arguments, (given,)))
+        state, taken = _timed(gradients, plan.programs[-1], state, batch, steps + WARM_UP)
+        found.append(Measured(f"step {shape}", "s", bound.seconds, tuple(taken[WARM_UP:])))
     peak = float(device_memory(mesh.local_devices).get("memory_peak", 0))
     return [*found, Measured("peak memory", "B", plan.resident, (peak,))] if peak else found
 
@@ -144,14 +134,19 @@ def _timed(
     """Return the state after `count` updates and the seconds between their ends; the first from the return of its call.
 
     As in training, each update is dispatched before the previous one is awaited. Keys and learning rate are on the
-    devices before the first.
+    devices of all processes before the first.
     """
-    mesh = jax.tree.leaves(state.params)[0].sharding.mesh
-    rate = _replicated(mesh, jnp.float32(LEARNING_RATE))
-    keys = [_replicated(mesh, key) for key in jax.random.split(jax.random.key(0), count)]
+    place = sharding.replicated(jax.tree.leaves(state.params)[0].sharding.mesh)
+    rate = dispatch.jit(lambda: jnp.float32(LEARNING_RATE), out_shardings=place)()
+    keys = dispatch.jit(lambda: [*jax.random.split(jax.random.key(0), count)], out_shardings=place)()
+    jax.block_until_ready((rate, keys))
     last, times = None, list[float]()
     for key in keys:
-        state, sums = _one(gradients, update, state, batch, key, rate)
+        total = dispatch.Program(gradients[0].program)(state.params, batch, key)
+        for more in gradients[1:]:
+            for _ in range(more.times):
+                total = dispatch.Program(more.program)(total, state.params, batch, key)
+        state, sums = dispatch.Program(update.program)(state, total, rate)
         jax.block_until_ready(last)
         times.append(time.perf_counter())
         last = sums
@@ -160,26 +155,6 @@ def _timed(
     return state, [end - begin for begin, end in itertools.pairwise(times)]
 
 
-def _one(
-    gradients: Sequence[Compiled], update: Compiled, state: TrainState, batch: Batch, key: Key, rate: Array
-) -> tuple[TrainState, StepSums[Any]]:
-    """Run one update with the compiled programs. It is awaited only on several CPU devices."""
-    total = dispatch.Program(gradients[0].program)(state.params, batch, key)
-    for more in gradients[1:]:
-        for _ in range(more.times):
-            total = dispatch.Program(more.program)(total, state.params, batch, key)
-    return dispatch.Program(update.program)(state, total, rate)
-
-
-def _replicated(mesh: Mesh, value: Array) -> Array:
-    """Replicate an array or a key on every device of the mesh, including those of other processes. All call this."""
-    if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
-        words = _replicated(mesh, jax.random.key_data(value))
-        return jax.random.wrap_key_data(words, impl=jax.random.key_impl(value))
-    here = np.asarray(value)
-    return jax.make_array_from_callback(here.shape, sharding.replicated(mesh), lambda part: here[part])
-
-
-def _bytes_here(tree: Tree) -> int:
+def _bytes_here(tree: Tree) -> float:
     """Return the bytes on the first device of this process."""
-    return sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(tree))
+    return float(sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(tree)))

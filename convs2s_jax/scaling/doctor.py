@@ -23,7 +23,6 @@ from convs2s_jax.core.errors import UserError, counted
 from convs2s_jax.core.places import joined, scheme_of
 from convs2s_jax.data import parallel_text
 from convs2s_jax.scaling import chips, rates
-from convs2s_jax.training.mesh import slice_numbers
 from convs2s_jax.training.run import mirror, run_folder
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.inputs import fingerprint_of_text
@@ -35,8 +34,6 @@ CLOCK = 1.0
 """Seconds by which clocks may differ, since file times and logs of different machines are compared."""
 SLOW = 0.8
 """Fraction of the median product rate below which a process is reported."""
-SLOW_EXCHANGE = 0.25
-"""Fraction of the published rate of a link, or of the network, below which an all-reduce is reported (not measured)."""
 SPLITS = ("train", "valid", "test")
 
 
@@ -55,117 +52,74 @@ def facts(cfg: Config | None, place: str) -> Facts:
       place: workdir of a run, a path or an address; "" for none.
     """
     local = jax.local_devices()
-    mesh = Mesh(np.asarray(local), ("all",))
-    data, unread = ({}, {}) if cfg is None else _splits(cfg)
+    data, unread = ({}, {}) if cfg is None else splits(cfg)
     distributed.barrier("clock")
     return {
         "clock": time.time(),
         "process": jax.process_index(),
         "host": socket.gethostname(),
-        "versions": {
-            "Python": platform.python_version(),
-            **{name: found for name in PACKAGES if (found := _version(name))},
-        },
-        "devices": dict(Counter(device.device_kind for device in local)),
-        "slices": sorted(set(slice_numbers(local))),
+        "versions": {"Python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "devices": ", ".join(f"{n} x {kind}" for kind, n in Counter(each.device_kind for each in local).items()),
         "workdir": probe(place) if place else None,
         "data": data,
         "unread": unread,
-        "product_rate": rates.product_rate(mesh, "float32"),
+        "product_rate": rates.product_rate(Mesh(np.asarray(local), ("all",)), "float32"),
     }
 
 
-def exchange() -> float | None:
-    """Measure the bytes/s that a device sends in an all-reduce over all devices; None for one device.
+def exchange() -> str:
+    """Measure what a device sends in an all-reduce over all devices, and compare it with the published rates.
 
-    All processes call it together.
+    All processes call it together. Returns a sentence.
     """
     devices = jax.devices()
-    return rates.exchange_rate(Mesh(np.asarray(devices), ("all",))) if len(devices) > 1 else None
+    if len(devices) == 1:
+        return "a single device does not communicate"
+    rate = rates.exchange_rate(Mesh(np.asarray(devices), ("all",)))
+    told = f"an all-reduce over {len(devices)} devices sends {rate / 1e9:.2f} GB/s from each"
+    chip = chips.of_device(devices[0].device_kind)
+    if chip is None:
+        return told
+    return f"{told}; a link of a {chip.name} has {chip.link / 1e9:.4g} GB/s, its network {chip.network / 1e9:.4g} GB/s"
 
 
-def findings(seen: Sequence[Facts], bandwidth: float | None) -> list[Finding]:
-    """Return sentences about what the processes see.
-
-    Args:
-      seen: facts of each process, in order.
-      bandwidth: as `exchange` returns it.
-    """
-    kinds = Counter[str]()
-    for each in seen:
-        kinds.update(each["devices"])
-    what = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
-    processes, devices_in_all = counted(len(seen), "process", "processes"), counted(sum(kinds.values()), "device")
-    found = [Finding(f"{processes} with {devices_in_all}: {what}")]
-    found += [Finding(f"process {each['process']} on {each['host']}: {_devices(each)}") for each in seen]
-    found += _versions(seen)
-    devices = [_devices(each) for each in seen]
-    found += _differences(seen, "devices", devices, "give each process the same number", told=False)
-    found += _clocks(seen)
-    found += _workdirs(seen)
-    found += [*_unread(seen), *_data(seen), *_slow(seen), *_exchange(seen, kinds, bandwidth)]
-    return found
-
-
-def _differences(
-    seen: Sequence[Facts], what: str, values: Sequence[str], remedy: str, *, told: bool = True
-) -> list[Finding]:
-    """Return a sentence about values, one for each process, that should be the same."""
-    first = values[0]
-    odd = [(each["process"], value) for each, value in zip(seen, values, strict=True) if value != first]
-    if not odd:
-        return [Finding(f"{what}: {first}")] if told else []
+def findings(seen: Sequence[Facts]) -> list[Finding]:
+    """Return sentences about the facts of each process, given in order."""
     return [
-        Finding(
-            f"{what}: process {odd[0][0]} has {odd[0][1]}, process {seen[0]['process']} has {first}"
-            f"{f' ({len(odd)} differ)' if len(odd) > 1 else ''}; {remedy}",
-            wrong=True,
-        )
+        *(Finding(f"process {each['process']} on {each['host']}: {each['devices']}") for each in seen),
+        *_versions(seen),
+        *_differences(seen, "devices", [each["devices"] for each in seen], "give each process the same number"),
+        *_clocks(seen),
+        *_workdirs(seen),
+        *_data(seen),
+        *_slow(seen),
     ]
 
 
-def _unread(seen: Sequence[Facts]) -> list[Finding]:
-    """Return a sentence for each reason why a process cannot read splits of the data."""
-    reasons: dict[str, list[tuple[int, str]]] = {}
-    for each in seen:
-        for split, reason in each["unread"].items():
-            reasons.setdefault(reason, []).append((each["process"], split))
-    found = []
-    for reason, places in reasons.items():
-        first = places[0][0]
-        splits = ", ".join(split for process, split in places if process == first)
-        others = len({process for process, _ in places}) - 1
-        also = f", nor can {counted(others, 'other process', 'other processes')}" if others else ""
-        found.append(Finding(f"process {first} cannot read the data ({splits}){also}: {reason}", wrong=True))
-    return found
-
-
-def _data(seen: Sequence[Facts]) -> list[Finding]:
-    """Return sentences about whether all processes that can read a split have the same data."""
-    found = []
-    for name in SPLITS:
-        if readers := [each for each in seen if name in each["data"]]:
-            checksums = [each["data"][name] for each in readers]
-            found += _differences(readers, f"{name} data", checksums, "copy the same files")
-    return found
+def _differences(seen: Sequence[Facts], what: str, values: Sequence[str], remedy: str) -> list[Finding]:
+    """Return a sentence about values, one for each process, that should be the same."""
+    odd = [(each["process"], value) for each, value in zip(seen, values, strict=True) if value != values[0]]
+    if not odd:
+        return [Finding(f"{what}: {values[0]}")]
+    process, value = odd[0]
+    others = f" ({len(odd)} differ)" if len(odd) > 1 else ""
+    told = f"{what}: process {process} has {value}, process {seen[0]['process']} has {values[0]}{others}; {remedy}"
+    return [Finding(told, wrong=True)]
 
 
 def _versions(seen: Sequence[Facts]) -> list[Finding]:
     """Return one sentence for all versions that agree, and one for each that differs."""
-    names = sorted({name for each in seen for name in each["versions"]})
     found = [
-        _differences(seen, name, [each["versions"].get(name, "none") for each in seen], "install the same version")
-        for name in names
+        finding
+        for name in seen[0]["versions"]
+        for finding in _differences(seen, name, [each["versions"][name] for each in seen], "install the same version")
     ]
-    odd = [one for each in found for one in each if one.wrong]
-    same = [one.sentence.replace(": ", " ") for each in found for one in each if not one.wrong]
-    return [Finding(f"versions: {', '.join(same)}"), *odd]
+    same = ", ".join(one.sentence.replace(": ", " ") for one in found if not one.wrong)
+    return [Finding(f"versions: {same}"), *(one for one in found if one.wrong)]
 
 
 def _clocks(seen: Sequence[Facts]) -> list[Finding]:
     apart = max(each["clock"] for each in seen) - min(each["clock"] for each in seen)
-    if len(seen) == 1:
-        return []
     if apart > CLOCK:
         return [Finding(f"clocks are {apart:.1f} s apart; synchronise them with NTP", wrong=True)]
     return [Finding(f"clocks are at most {apart:.2f} s apart, including the time of a barrier")]
@@ -177,63 +131,54 @@ def _workdirs(seen: Sequence[Facts]) -> list[Finding]:
     for each in seen:
         if each["workdir"]["error"]:
             return [Finding(f"process {each['process']}: {each['workdir']['error']}", wrong=True)]
-    found = min((each["workdir"] for each in seen), key=lambda one: one["free"])
-    there = "" if seen[0]["workdir"]["there"] else " does not exist yet (a run would create it)"  # as process 0 saw it
-    store = " for a copy on each machine; it can be listed, read and written" if scheme_of(found["path"]) else ""
-    return [Finding(f"workdir: {found['path']}{there}, {found['free'] / 1e9:.1f} GB free{store}")]
+    path, there = seen[0]["workdir"]["path"], seen[0]["workdir"]["there"]
+    new = "" if there else " does not exist yet (a run would create it)"
+    free = min(each["workdir"]["free"] for each in seen) / 1e9
+    store = " for a copy on each machine; it can be listed, read and written" if scheme_of(path) else ""
+    return [Finding(f"workdir: {path}{new}, {free:.1f} GB free{store}")]
+
+
+def _data(seen: Sequence[Facts]) -> list[Finding]:
+    """Return a sentence for each reason why splits cannot be read, and on whether those who read a split agree."""
+    found, reasons = [], dict[str, list[Facts]]()
+    for each in seen:
+        for reason in dict.fromkeys(each["unread"].values()):
+            reasons.setdefault(reason, []).append(each)
+    for reason, (first, *others) in reasons.items():
+        names = ", ".join(name for name, why in first["unread"].items() if why == reason)
+        also = f", nor can {counted(len(others), 'other process', 'other processes')}" if others else ""
+        found.append(Finding(f"process {first['process']} cannot read the data ({names}){also}: {reason}", wrong=True))
+    for name in SPLITS:
+        if readers := [each for each in seen if name in each["data"]]:
+            checksums = [each["data"][name] for each in readers]
+            found += _differences(readers, f"{name} data", checksums, "copy the same files")
+    return found
 
 
 def _slow(seen: Sequence[Facts]) -> list[Finding]:
     middle = float(np.median([each["product_rate"] for each in seen]))
-    told = [Finding(f"a float32 product runs at {middle / 1e9:,.0f} GFLOP/s on a device (median over processes)")]
-    for each in seen:
-        if each["product_rate"] < SLOW * middle:
-            told.append(
-                Finding(
-                    f"process {each['process']} on {each['host']} computes at {each['product_rate'] / 1e9:,.0f} "
-                    "GFLOP/s; look for other programs, or for an overheated device",
-                    wrong=True,
-                )
+    return [
+        Finding(f"a float32 product runs at {middle / 1e9:,.0f} GFLOP/s on a device (median over processes)"),
+        *(
+            Finding(
+                f"process {each['process']} on {each['host']} computes at {each['product_rate'] / 1e9:,.0f} GFLOP/s; "
+                "look for other programs, or for an overheated device",
+                wrong=True,
             )
-    return told
+            for each in seen
+            if each["product_rate"] < SLOW * middle
+        ),
+    ]
 
 
-def _exchange(seen: Sequence[Facts], kinds: Mapping[str, int], bandwidth: float | None) -> list[Finding]:
-    """Compare the rate of an all-reduce with that of the links or network, if the table of chips contains it."""
-    if bandwidth is None:
-        return [Finding("a single device does not communicate")]
-    told = f"an all-reduce over all devices sends {bandwidth / 1e9:.2f} GB/s from each"
-    kind = next(iter(kinds))
-    chip = chips.of_device(kind)
-    if chip is None:
-        return [Finding(told)]
-    hosts, slices = {each["host"] for each in seen}, {number for each in seen for number in each["slices"]}
-    by_network = len(slices) > 1 if chip.axes else len(hosts) > 1
-    within = sum(kinds.values()) // len(slices if chip.axes else hosts)  # they send their shards of the array together
-    rate = chip.network * within if by_network else chip.link
-    if not rate:
-        return [Finding(told)]
-    together = f"the {within} {chip.name} of a {'slice' if chip.axes else 'machine'} together"
-    where = f"the network of {together}" if by_network else f"one link of a {chip.name}"
-    told += f", where {where} has {rate / 1e9:.4g} GB/s in each direction"
-    if bandwidth >= SLOW_EXCHANGE * min(rate, chip.link):
-        return [Finding(told)]
-    look = "a network interface that is slow or not used" if by_network else "a link that is down"
-    return [Finding(f"{told}; look for other programs on the devices, and for {look}", wrong=True)]
-
-
-def _devices(each: Facts) -> str:
-    return ", ".join(f"{count} x {kind}" for kind, count in each["devices"].items())
-
-
-def _version(name: str) -> str | None:
+def _version(name: str) -> str:
     try:
         return version(name)
     except PackageNotFoundError:
-        return None
+        return "none"
 
 
-def _splits(cfg: Config) -> tuple[dict[str, str], dict[str, str]]:
+def splits(cfg: Config) -> tuple[dict[str, str], dict[str, str]]:
     """Return a checksum of the lines of each split, and for each split that cannot be read, the reason."""
     data, unread = {}, {}
     for name in SPLITS:
@@ -256,15 +201,17 @@ def probe(workdir: str) -> dict[str, Any]:
       JSON values: "path"; "there", whether it exists; "free", free bytes for the run's files on this machine; "error",
       a sentence that explains why a run could not use it, or "".
     """
+    found = {"path": workdir, "there": False, "free": 0, "error": ""}
     try:
-        there, free = _address(workdir.rstrip("/")) if scheme_of(workdir) else _folder(Path(workdir))
+        found["there"], found["free"] = (_address if scheme_of(workdir) else _folder)(workdir.rstrip("/"))
     except UserError as error:
-        return {"path": workdir, "there": False, "free": 0, "error": str(error)}
-    return {"path": workdir, "there": there, "free": free, "error": ""}
+        found["error"] = str(error)
+    return found
 
 
-def _folder(workdir: Path) -> tuple[bool, int]:
+def _folder(place: str) -> tuple[bool, int]:
     """Return whether a folder existed, and its free bytes. UserError unless all processes share it and can write it."""
+    workdir = Path(place)
     with contextlib.ExitStack() as stack:
         was_there = distributed.primary_only("workdir made", lambda: _made(workdir, stack))
         distributed.agree_on_folder(workdir)
@@ -301,23 +248,16 @@ def _address(address: str) -> tuple[bool, int]:
     As in training, all processes list it and only process 0 writes. UserError if they cannot.
     """
     copy = mirror.folder_of(address, os.environ)
+    tried = joined(address, f"doctor-{uuid.uuid4().hex}")
     try:
         free = shutil.disk_usage(next(path for path in (copy, *copy.parents) if path.exists())).free
         there = bool(stores.names(address))
         if distributed.is_primary():
-            _try_object(joined(address, f"doctor-{uuid.uuid4().hex}"))
+            stores.write(tried, b"convs2s scale doctor\n")
+            try:
+                stores.read(tried)
+            finally:
+                stores.delete(tried)
     except OSError as error:
         raise stores.unusable("--workdir", address, error) from error
     return there, free
-
-
-def _try_object(address: str) -> None:
-    """Write, read and delete an object. Raises OSError."""
-    try:
-        stores.write(address, b"convs2s scale doctor\n")
-        stores.read(address)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            stores.delete(address)
-        raise
-    stores.delete(address)

@@ -93,7 +93,7 @@ _NAME = re.compile(r"%([\w.\-]+)")
 
 
 def parse(text: str) -> Program:
-    """Parse `compiled.as_text()`. Raises ValueError if it has no entry."""
+    """Parse `compiled.as_text()`."""
     computations: dict[str, dict[str, Operation]] = {}
     entry, current = "", {}
     for line in text.splitlines():
@@ -104,8 +104,6 @@ def parse(text: str) -> Program:
         elif " = " in line and line.startswith("  "):
             operation = _operation(line)
             current[operation.name] = operation
-    if not entry:
-        raise ValueError("the text has no ENTRY: it is not a compiled program")
     return Program(computations, entry)
 
 

@@ -20,7 +20,6 @@ from convs2s_jax.scaling.programs import Compiled, TooLargeError
 from convs2s_jax.scaling.roofline import Place, Work
 from convs2s_jax.scaling.topology import Topology
 from convs2s_jax.training import mesh as meshes
-from convs2s_jax.training.run.compilations import forget
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.programs import check_rules, placed_state, program_key, vocabulary_sizes
 
@@ -52,7 +51,6 @@ class Plan:
       efficiency: tokens/s of a chip as a fraction of those of a single chip, for each shape; () if not planned.
       too_large_alone: why a single chip cannot hold the rows of one row shard of the mesh; "" if it can, or was not
         planned. If its programs compiled nevertheless, there is an efficiency.
-      run_shapes: maximum number of batch shapes in a run of the configuration.
     """
 
     topology: str
@@ -75,24 +73,11 @@ class Plan:
     refused: str = ""
     efficiency: tuple[float, ...] = ()
     too_large_alone: str = ""
-    run_shapes: int = 0
 
     @property
     def all_programs(self) -> list[Compiled]:
         """The program that initialises the state, and those of an update."""
         return [*([self.start] if self.start else []), *self.programs]
-
-    @property
-    def run_processor_seconds(self) -> float | None:
-        """Processor seconds to compile a run's initial state and updates, with shapes as planned; None if refused.
-
-        Validation and search compile their own programs.
-        """
-        if self.refused:
-            return None
-        of_shapes = sum(each.processor_seconds for each in self.programs if each.shape)
-        rest = sum(each.processor_seconds for each in self.all_programs if not each.shape)
-        return rest + (of_shapes / len(self.shapes) * self.run_shapes if self.shapes else 0)
 
     @property
     def devices(self) -> int:
@@ -159,7 +144,6 @@ def _of_shapes(
     cfg: Config, topology: Topology, mesh: Mesh, shapes: Sequence[Shape], sizes: Mapping[str, int] | None
 ) -> Plan:
     """Plan updates on batches of these shapes, whose rows are padded as in training: a multiple of the row shards."""
-    forget()  # programs that an earlier plan compiled would take no time here
     chip = topology.chip or rates.measured(tuple(mesh.devices.flat), cfg.model.dtype)
     order = dict(zip(topology.devices, topology.places(), strict=True))
     places = [order[device] for device in mesh.devices.flat]
@@ -178,16 +162,40 @@ def _of_shapes(
         state_bytes=bytes_on_a_device(state),
         shapes=tuple(shape._replace(rows=round_up(shape.rows, meshes.row_shards(mesh))) for shape in shapes),
         rows=tuple(shape.rows for shape in shapes),
-        run_shapes=cfg.data.batch.shapes,
         counts="texts" if cfg.classifies else "target tokens",
     )
     try:
-        compiled = programs.compile_update(cfg, mesh, plan.shapes, sizes, topology.platform)
+        compiled = tuple(programs.compile_update(cfg, mesh, plan.shapes, sizes, topology.platform))
         start = programs.compile_start(cfg, mesh, sizes)
     except TooLargeError as error:
         return dataclasses.replace(plan, refused=str(error))
-    plan = dataclasses.replace(plan, start=start, resident=start.memory.peak)
-    return _costed(plan, cfg, places, compiled, bytes_on_a_device(state.params))
+    beside = plan.state_bytes - bytes_on_a_device(state.params)  # what is no argument of gradient programs
+    peaks = [each.memory.peak + (beside if each.shape else 0) for each in compiled]
+    targets = [rows * (1 if cfg.classifies else shape.tgt) for shape, rows in zip(plan.shapes, plan.rows, strict=True)]
+    plan = dataclasses.replace(
+        plan,
+        start=start,
+        programs=compiled,
+        resident=max(start.memory.peak, *peaks),
+        tokens=tuple(cfg.data.batch.accumulate * count for count in targets),
+    )
+    return dataclasses.replace(plan, steps=bounds(plan, places))
+
+
+def bounds(plan: Plan, places: Sequence[Place]) -> tuple[roofline.Step, ...]:
+    """Return the bound of an update for each shape of a plan with programs, on devices in these places."""
+    # the program of a CPU does not show which operations a GPU runs
+    chip = dataclasses.replace(plan.chip, in_turn=plan.chip.in_turn and plan.exact)
+    return tuple(
+        roofline.step(
+            [work_of(each, plan.devices) for each in plan.programs if each.shape in (shape, None)],
+            chip,
+            places,
+            dtype=plan.dtype,
+            tokens=tokens,
+        )
+        for shape, tokens in zip(plan.shapes, plan.tokens, strict=True)
+    )
 
 
 def one_chip(cfg: Config, plan: Plan, alone: Topology, *, sizes: Mapping[str, int] | None = None) -> Plan:
@@ -218,34 +226,6 @@ def compared(plan: Plan, base: Plan) -> Plan:
     pairs = zip(plan.steps, base.steps, strict=True) if base.steps else ()
     each = tuple(step.tokens_per_second / plan.devices / alone.tokens_per_second for step, alone in pairs)
     return dataclasses.replace(plan, efficiency=each, too_large_alone=reason)
-
-
-def _costed(
-    plan: Plan,
-    cfg: Config,
-    places: Sequence[Place],
-    compiled: Sequence[Compiled],
-    params_bytes: int,
-) -> Plan:
-    """Return the plan with the cost of its programs."""
-    counted = [rows * (1 if cfg.classifies else shape.tgt) for shape, rows in zip(plan.shapes, plan.rows, strict=True)]
-    targets = [cfg.data.batch.accumulate * count for count in counted]
-
-    # the program of a CPU does not show which operations a GPU runs
-    chip = dataclasses.replace(plan.chip, in_turn=plan.chip.in_turn and plan.exact)
-
-    def bound(shape: Shape, tokens: int) -> roofline.Step:
-        work = [work_of(each, plan.devices) for each in compiled if each.shape in (shape, None)]
-        return roofline.step(work, chip, places, dtype=plan.dtype, tokens=tokens)
-
-    beside = plan.state_bytes - params_bytes  # the arguments of gradient programs exclude the optimiser's state
-    return dataclasses.replace(
-        plan,
-        resident=max(plan.resident, *(each.memory.peak + (beside if each.shape else 0) for each in compiled)),
-        programs=tuple(compiled),
-        tokens=tuple(targets),
-        steps=tuple(bound(shape, tokens) for shape, tokens in zip(plan.shapes, targets, strict=True)),
-    )
 
 
 def work_of(compiled: Compiled, devices: int) -> Work:
@@ -281,5 +261,5 @@ def as_json(plan: Plan) -> dict[str, Any]:
             return {name: plain(item) for name, item in value.items()}
         return [plain(item) for item in value] if isinstance(value, tuple | list) else value
 
-    found = {name: getattr(plan, name) for name in ("devices", "fits", "run_processor_seconds")}
+    found = {name: getattr(plan, name) for name in ("devices", "fits")}
     return {**plain(plan), **found}

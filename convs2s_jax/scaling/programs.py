@@ -13,7 +13,6 @@ from jax.sharding import Mesh
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, first_line
 from convs2s_jax.data.shapes import Shape, rounded, rows_within
-from convs2s_jax.nn.types import Tree
 from convs2s_jax.scaling import collectives, hlo, traffic
 from convs2s_jax.scaling.collectives import Collective
 from convs2s_jax.scaling.traffic import Copies
@@ -23,7 +22,7 @@ from convs2s_jax.training.mesh import slice_numbers
 from convs2s_jax.training.run import programs
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.programs import abstract_batch, abstract_key, placed
-from convs2s_jax.training.step import Batch, LossSums, Step, TrainState
+from convs2s_jax.training.step import Batch, LossSums, Step
 
 RATE = jax.ShapeDtypeStruct((), jnp.float32)
 
@@ -84,7 +83,7 @@ class Compiled:
     @property
     def label(self) -> str:
         """Label of the program in tables: its name and the lengths of its batch."""
-        return _label(self.name, self.shape)
+        return self.name if self.shape is None else f"{self.name} ({self.shape.src}, {self.shape.tgt})"
 
 
 class TooLargeError(Exception):
@@ -109,23 +108,18 @@ def shape_of(cfg: Config, lengths: int | tuple[int, int], tokens: int) -> Shape:
     batch, labelled, one_sided = cfg.data.batch, cfg.classifies, cfg.data.one_sided
     longest_source = min(batch.max_length, cfg.model.max_source)
     longest_target = batch.max_length if labelled else min(batch.max_length, cfg.model.max_target)
-    if isinstance(lengths, tuple):
-        check(
-            not labelled and not one_sided,
-            f"lengths {lengths[0]}x{lengths[1]}: this configuration has text on one side only; use a single length",
-        )
-        source, target = lengths
-        fits = 1 <= source <= longest_source and 1 <= target <= longest_target
-        trains_on = f"sources of 1 to {longest_source} and targets of 1 to {longest_target} tokens"
-        check(fits, f"lengths {source}x{target} are out of range: this configuration trains on {trains_on}")
-    else:
-        most = min(longest_source, longest_target)
-        check(
-            1 <= lengths <= most,
-            f"length {lengths} is out of range: this configuration trains on 1 to {most} tokens",
-        )
-        source = 1 if one_sided else lengths  # the end symbol of an empty line
-        target = cfg.model.max_target if labelled else lengths
+    source, target = lengths if isinstance(lengths, tuple) else (lengths, lengths)
+    check(
+        not (isinstance(lengths, tuple) and (labelled or one_sided)),
+        f"lengths {source}x{target}: this configuration has text on one side only; use a single length",
+    )
+    check(
+        1 <= source <= longest_source and 1 <= target <= longest_target,
+        f"lengths {source}x{target} are out of range: this configuration trains on sources of 1 to {longest_source} "
+        f"and targets of 1 to {longest_target} tokens",
+    )
+    source = 1 if one_sided else source  # the end symbol of an empty line
+    target = cfg.model.max_target if labelled else target
     [shape] = rounded(
         (Shape(source, target, rows_within(tokens, max(source, target))),),
         tokens=tokens,
@@ -184,25 +178,17 @@ def compile_update(
     for shape in shapes:
         batch = abstract_batch(mesh, rows=shape.rows, src=shape.src, tgt=shape.tgt)
         found.append(_compiled("gradients", shape, 1, mesh, steps.first, state.params, batch, key))
-        total = _total(steps, state, batch, key, found[-1])
+        outputs = jax.eval_shape(steps.first, state.params, batch, key)
+        total = placed(outputs, found[-1].program.output_shardings)
         if more:
             found.append(_compiled("more gradients", shape, more, mesh, steps.add, total, state.params, batch, key))
     return [*found, _compiled("update", None, 1, mesh, steps.finish, state, total, rate)]
-
-
-def _label(name: str, shape: Shape | None) -> str:
-    return name if shape is None else f"{name} ({shape.src}, {shape.tgt})"
 
 
 def _reason(message: str) -> str:
     """Extract the sentence of a compiler error that says how much memory is missing."""
     found = re.search(r"[^\n.]*(?:exceed|out of memory|Used)[^\n]*", message)
     return (found.group() if found else message.splitlines()[0]).strip()[:300]
-
-
-def _total(steps: Step[Batch, LossSums], state: TrainState, batch: Batch, key: Any, compiled: Compiled) -> Tree:
-    """Return the outputs of the compiled program of `steps.first`, as shapes with their shardings."""
-    return placed(jax.eval_shape(steps.first, state.params, batch, key), compiled.program.output_shardings)
 
 
 def _compiled(name: str, shape: Shape | None, times: int, mesh: Mesh, function: Any, *args: Any) -> Compiled:
@@ -216,7 +202,8 @@ def _compiled(name: str, shape: Shape | None, times: int, mesh: Mesh, function: 
             ) from error
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        raise TooLargeError(f"{_label(name, shape)}: {_reason(str(error))}") from error
+        where = name if shape is None else f"{name} ({shape.src}, {shape.tgt})"
+        raise TooLargeError(f"{where}: {_reason(str(error))}") from error
     wall, processor = time.perf_counter() - wall, time.process_time() - processor
     text = hlo.parse(program.as_text())
     return Compiled(

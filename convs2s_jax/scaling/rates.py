@@ -26,6 +26,7 @@ COPIED = 1 << 22
 LARGER = 16
 """How much larger both are, counted in elements, on an accelerator."""
 REPEATS = 5
+EACH = P("all")
 
 
 @functools.lru_cache(maxsize=64)
@@ -57,48 +58,36 @@ def memory_limit(devices: Sequence[Any]) -> float:
 
 def product_rate(mesh: Mesh, dtype: str) -> float:
     """Measure the FLOP/s of one device while all multiply square matrices."""
-    side = SIDE * (1 if _is_cpu(mesh) else int(LARGER**0.5))
-    a = _ones(mesh, (mesh.size * side, side), dtype)
-    return 2 * side**3 / _best(_each(mesh, lambda a: a @ a), a)
+    side = int((_larger(mesh) ** 0.5) * SIDE)
+    return 2 * side**3 / _seconds(mesh, lambda a: a @ a, (mesh.size * side, side), dtype)
 
 
 def copy_rate(mesh: Mesh) -> float:
     """Measure the bytes/s that one device reads and writes while all of them add a number to an array."""
-    x = _ones(mesh, (mesh.size * _elements(mesh),), "float32")
-    return 2 * x.nbytes / mesh.size / _best(_each(mesh, lambda x: x + 1), x)
+    elements = COPIED * _larger(mesh)
+    return 2 * 4 * elements / _seconds(mesh, lambda x: x + 1, (mesh.size * elements,), "float32")
 
 
 def exchange_rate(mesh: Mesh) -> float:
     """Measure the bytes/s that one device sends in an all-reduce, counted as in a ring: 2 size (n - 1) / n."""
-    x = _ones(mesh, (mesh.size * _elements(mesh) // 4,), "float32")
-    seconds = _best(_each(mesh, lambda x: jax.lax.psum(x, "all"), summed=True), x)
-    size = x.nbytes / mesh.size
-    return 2 * size * (mesh.size - 1) / mesh.size / seconds
+    elements = COPIED * _larger(mesh) // 4
+    seconds = _seconds(mesh, lambda x: jax.lax.psum(x, "all"), (mesh.size * elements,), "float32", out=P())
+    return 2 * 4 * elements * (mesh.size - 1) / mesh.size / seconds
 
 
-def _is_cpu(mesh: Mesh) -> bool:
-    return bool(mesh.devices.flat[0].platform == "cpu")
+def _larger(mesh: Mesh) -> int:
+    return 1 if mesh.devices.flat[0].platform == "cpu" else LARGER
 
 
-def _elements(mesh: Mesh) -> int:
-    return COPIED if _is_cpu(mesh) else COPIED * LARGER
-
-
-def _ones(mesh: Mesh, shape: tuple[int, ...], dtype: str) -> Array:
-    """Create an array of ones, sharded over the devices, each shard on its own device."""
-    return jax.jit(lambda: jnp.ones(shape, dtype), out_shardings=NamedSharding(mesh, P("all")))()
-
-
-def _each(mesh: Mesh, function: Callable[[Array], Array], *, summed: bool = False) -> Callable[[Array], Array]:
-    """Apply the function to each device's shard."""
-    return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=P("all"), out_specs=P() if summed else P("all")))
-
-
-def _best(function: Callable[[Array], Array], x: Array) -> float:
-    """Return the seconds of the fastest call after the first."""
+def _seconds(
+    mesh: Mesh, function: Callable[[Array], Array], shape: tuple[int, ...], dtype: str, out: P = EACH
+) -> float:
+    """Return the seconds of the fastest call after the first, on shards of an array of ones on all devices at once."""
+    x = jax.jit(lambda: jnp.ones(shape, dtype), out_shardings=NamedSharding(mesh, EACH))()
+    each = jax.jit(jax.shard_map(function, mesh=mesh, in_specs=EACH, out_specs=out))
     taken = []
     for _ in range(REPEATS + 1):
         before = time.perf_counter()
-        jax.block_until_ready(function(x))
+        jax.block_until_ready(each(x))
         taken.append(time.perf_counter() - before)
     return min(taken[1:])

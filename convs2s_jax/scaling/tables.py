@@ -47,20 +47,12 @@ def _batch(shape: Shape, rows: int) -> str:
 
 
 def _memory(plan: Plan) -> list[str]:
-    rows = [
-        [
-            each.label,
-            *(
-                _bytes(size)
-                for size in (each.memory.arguments, each.memory.temporaries, each.memory.outputs, each.memory.peak)
-            ),
-        ]
-        for each in plan.all_programs
-    ]
+    names = ["arguments", "temporaries", "outputs", "peak"]
+    rows = [[each.label, *(_bytes(getattr(each.memory, name)) for name in names)] for each in plan.all_programs]
     fits = {True: "fits", False: "DOES NOT FIT", None: "the memory of the chip is unknown"}[plan.fits]
     of = f" of {_bytes(plan.chip.memory)}" if plan.chip.memory else ""
     return [
-        *table(["memory of a chip", "arguments", "temporaries", "outputs", "peak"], rows),
+        *table(["memory of a chip", *names], rows),
         f"peak with the whole state: {_bytes(plan.resident)}{of}, {fits}",
     ]
 
@@ -69,8 +61,8 @@ def _work(plan: Plan) -> list[str]:
     rows = [
         [
             each.label,
-            _flops(each.flops.model / plan.devices),
-            _flops(each.flops.executed / plan.devices),
+            _scaled(each.flops.model / plan.devices, "FLOP"),
+            _scaled(each.flops.executed / plan.devices, "FLOP"),
             _bytes(each.memory_traffic),
             f"{each.seconds:.1f} s",
             f"{each.processor_seconds:.1f} s",
@@ -78,13 +70,7 @@ def _work(plan: Plan) -> list[str]:
         for each in plan.all_programs
     ]
     head = ["work of a chip", "model", "executed", "memory traffic", "compiled in", "processor"]
-    total = sum(each.seconds for each in plan.all_programs), sum(each.processor_seconds for each in plan.all_programs)
-    rows.append(["all", "", "", "", f"{total[0]:.1f} s", f"{total[1]:.1f} s"])
-    run = f"a run has at most {counted(plan.run_shapes, 'shape')} of batches (data.batch.shapes)"
-    return [
-        *table(head, rows),
-        f"{run}: {plan.run_processor_seconds:,.0f} processor seconds to compile its first state and updates once",
-    ]
+    return table(head, rows)
 
 
 def _collectives(plan: Plan) -> list[str]:
@@ -100,25 +86,19 @@ def _collectives(plan: Plan) -> list[str]:
         for program in plan.programs
         for each in program.collectives
     ]
-    head = ["collective", "program", "times", "arrays", "sent by a chip", "asynchronous"]
-    return [*(table(head, rows) if rows else ["no collectives"]), *_copies(plan)]
-
-
-def _copies(plan: Plan) -> list[str]:
-    """Return a line for each program that keeps arrays in the host's memory."""
-    return [
+    copies = [
         f"memory of the host, {each.label}: {_bytes(each.memory.host)} for a chip; {_bytes(each.copies.to_host)} "
         f"copied to it and {_bytes(each.copies.from_host)} back, {_bytes(each.copies.synchronous)} of this while "
         "nothing else runs"
         for each in plan.programs
         if any(each.copies)
     ]
+    head = ["collective", "program", "times", "arrays", "sent by a chip", "asynchronous"]
+    return [*(table(head, rows) if rows else ["no collectives"]), *copies]
 
 
 def _steps(plan: Plan) -> list[str]:
     times = ["compute", "memory", "links", "host", "exposed", "seconds"]
-    if not any(step.host for step in plan.steps):
-        times.remove("host")
     rows = [
         [
             str(shape),
@@ -128,17 +108,12 @@ def _steps(plan: Plan) -> list[str]:
         ]
         for shape, step in zip(plan.shapes, plan.steps, strict=True)
     ]
-    head = ["bound of an update", *times[:-1], "step", f"{plan.counts}/s", "MFU at most"]
-    return [*table(head, rows), *_efficiency(plan)]
-
-
-def _efficiency(plan: Plan) -> list[str]:
-    """Return a line about the efficiency against one chip, if that was planned."""
-    compared = ", ".join(f"{100 * share:.1f} %" for share in plan.efficiency)
-    if not (compared or plan.too_large_alone):
-        return []
-    too_large = f"; one chip cannot hold it ({plan.too_large_alone})" if plan.too_large_alone else ""
-    return [f"efficiency against one chip: {compared or 'unknown'}{too_large}"]
+    lines = table(["bound of an update", *times[:-1], "step", f"{plan.counts}/s", "MFU at most"], rows)
+    if plan.efficiency or plan.too_large_alone:
+        compared = ", ".join(f"{100 * share:.1f} %" for share in plan.efficiency) or "unknown"
+        too_large = f"; one chip cannot hold it ({plan.too_large_alone})" if plan.too_large_alone else ""
+        lines.append(f"efficiency against one chip: {compared}{too_large}")
+    return lines
 
 
 def _notes(plan: Plan) -> list[str]:
@@ -157,22 +132,12 @@ def _notes(plan: Plan) -> list[str]:
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Format the lines of a table: the first column left-aligned, the others right-aligned."""
-    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-    return [
-        "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in [head, *rows]
-    ]
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in [head, *rows]]
 
 
 def _bytes(size: float) -> str:
     return _scaled(size, "B")
-
-
-def _flops(count: float) -> str:
-    return _scaled(count, "FLOP")
 
 
 def _seconds(seconds: float) -> str:
@@ -180,10 +145,9 @@ def _seconds(seconds: float) -> str:
 
 
 def _scaled(value: float, unit: str) -> str:
-    """Format a value with a unit prefix, such as 393 MB."""
+    """Format a value with three digits and a unit prefix, such as 393 MB."""
     for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= factor:
-            return (
-                f"{value / factor:.{0 if value >= 100 * factor else 1 if value >= 10 * factor else 2}f} {prefix}{unit}"
-            )
+            scaled = value / factor
+            return f"{scaled:.{0 if scaled >= 100 else 1 if scaled >= 10 else 2}f} {prefix}{unit}"
     return f"{value:.0f} {unit}"

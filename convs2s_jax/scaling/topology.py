@@ -6,8 +6,8 @@ not installed, the update is compiled for the same number of virtual CPU devices
 communicates, but not its memory or which collectives are asynchronous. "cpu:8" are virtual devices of this machine.
 """
 
+import contextlib
 import importlib.util
-import math
 import os
 import re
 from collections.abc import MutableMapping, Sequence
@@ -28,7 +28,6 @@ REFUSALS = (RuntimeError, ValueError, NotImplementedError)
 """Exceptions that JAX and the compilers raise for an unknown topology."""
 MOST_VIRTUAL = 2048
 """Maximum number of virtual devices. XLA runs nothing on more CPU devices, and to create 16,384 takes two minutes."""
-LIBTPU = "libtpu is not installed, and planning a TPU needs its compiler: pip install '.[plan]'"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +76,8 @@ def named(name: str, *, slices: int = 1) -> Topology:
       UserError: the chip or shape is unknown, libtpu is missing, or this process has too few virtual devices.
     """
     kind, _, shape = name.partition(":")
-    _check_chip(name)
+    if kind != CPU and kind not in CHIPS:
+        raise UserError(f"--topology={name}: the chip is {shown(kind)}{did_you_mean(kind, [*CHIPS, CPU])}")
     check(slices >= 1, f"--slices={slices}: use 1 or more")
     chip = CHIPS.get(kind)
     if chip is not None and chip.axes:
@@ -107,33 +107,6 @@ def single_device(name: str) -> str:
     return f"{kind}:{'x'.join(['1'] * chip.axes) if chip and chip.axes else 1}"
 
 
-def device_count(name: str) -> int:
-    """Return the number of devices of a topology, without looking for them. Raises UserError for an invalid name."""
-    _check_chip(name)
-    _, _, shape = name.partition(":")
-    check(
-        bool(re.fullmatch("[0-9]{1,9}(x[0-9]{1,9})*", shape)),
-        f"--topology={name}: write CHIP:SHAPE, as in v5e:4x4 or h100:8",
-    )
-    return math.prod(int(size) for size in shape.split("x"))
-
-
-def check_compilers(names: Sequence[str]) -> None:
-    """Raise UserError if one of these topologies needs a compiler that is not installed."""
-    for name in names:
-        chip = CHIPS.get(name.partition(":")[0])
-        if chip is not None and chip.axes and importlib.util.find_spec("libtpu") is None:
-            raise UserError(f"--topology={name}: {LIBTPU}")
-
-
-def virtual_devices(names: Sequence[str]) -> int:
-    """Return how many virtual CPU devices the largest of these topologies needs; 0 if compilers need none."""
-    kinds = {name: CHIPS.get(name.partition(":")[0]) for name in names}
-    compiled = chips.has_compiler()
-    needing = (name for name, chip in kinds.items() if chip is None or not (chip.axes or compiled))
-    return max(map(device_count, needing), default=0)
-
-
 def reserve(count: int) -> None:
     """Give this process `count` virtual CPU devices, unless its devices are in use or the user has set a number.
 
@@ -147,10 +120,8 @@ def reserve(count: int) -> None:
     )
     chosen = "host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
     if not chosen and count > jax.config.values["jax_num_cpu_devices"]:
-        try:
+        with contextlib.suppress(RuntimeError):  # the devices are already in use
             jax.config.update("jax_num_cpu_devices", count)
-        except RuntimeError:  # the devices are already in use
-            return
 
 
 def virtual(count: int, name: str) -> Sequence[Any]:
@@ -177,12 +148,6 @@ def only_compile(environment: MutableMapping[str, str]) -> None:
     environment.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
 
 
-def _check_chip(name: str) -> None:
-    kind = name.partition(":")[0]
-    if kind != CPU and kind not in CHIPS:
-        raise UserError(f"--topology={name}: the chip is {shown(kind)}{did_you_mean(kind, [*CHIPS, CPU])}")
-
-
 def _gpu(name: str, chip: Chip, count: int) -> Topology:
     machines = max(1, count // chip.together)
     shape = f"{machines}x1x{count // machines}"  # groups that links connect, machines of each, GPUs of each
@@ -203,21 +168,20 @@ def _tpu(name: str, chip: Chip, shape: str, slices: int) -> Topology:
         bool(re.fullmatch("[0-9]{1,9}(x[0-9]{1,9})*", shape)) and shape.count("x") == chip.axes - 1,
         f"--topology={name}: a {chip.name} slice has {chip.axes} axes, as in {chip.name}:{'x'.join(['4'] * chip.axes)}",
     )
-    check_compilers([name])
+    check(
+        importlib.util.find_spec("libtpu") is not None,
+        f"--topology={name}: libtpu is not installed, and planning a TPU needs its compiler: pip install '.[plan]'",
+    )
     options: dict[str, Any] = {} if slices == 1 else {"num_slices": slices}
-    if math.prod(int(size) for size in shape.split("x")) == 1:
+    if name == single_device(name):
         options["chips_per_host_bounds"] = (1, 1, 1)
     if chip.name == "v4":
         options["chip_config_name"] = "megacore"  # a chip is one device
     try:
         found = topologies.get_topology_desc(platform="tpu", topology_name=name, **options)
     except REFUSALS as error:
+        remedy = f"use a shape from {chip.source}"
         if "lockfile" in str(error):
-            raise UserError(
-                f"--topology={name}: libtpu is in use on this machine, or its lock /tmp/libtpu_lockfile belongs to "
-                "another user; wait, or set ALLOW_MULTIPLE_LIBTPU_LOAD=1"
-            ) from error
-        raise UserError(
-            f"--topology={name}: libtpu does not support it ({first_line(error)}); use a shape from {chip.source}"
-        ) from error
+            remedy = "wait while another process uses libtpu, or set ALLOW_MULTIPLE_LIBTPU_LOAD=1"
+        raise UserError(f"--topology={name}: libtpu refuses it ({first_line(error)}); {remedy}") from error
     return Topology(name=name, chip=chip, devices=tuple(found.devices), slices=slices, exact=True)

@@ -11,13 +11,10 @@ import pytest
 from convs2s_jax.commands import scale
 from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.scaling import check, plan, tables, topology
+from convs2s_jax.scaling import plan, tables, topology
 from convs2s_jax.scaling.check import Measured, attached_topology
 from convs2s_jax.scaling.chips import CHIPS
-from convs2s_jax.training.sharding import replicated
-from convs2s_jax.training.step import TrainState
 from tests import processes, tiny
-from tests.meshes import mesh_of
 from tests.stores import bucket  # noqa: F401  (a fixture)
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -41,35 +38,6 @@ def test_eight_devices_are_measured_beside_their_plan(tmp_path, capsys):
     assert step["planned"] == found["steps"][0]["seconds"]
     assert -0.5 < step["error"] < math.inf
     assert all(each["seconds"] > step["median"] for each in found["programs"])
-
-
-def test_an_update_is_called_before_the_last_one_is_awaited(monkeypatch):
-    """A device whose host awaited each update would have nothing to do while the next is called."""
-    log = []
-
-    class Report:
-        def __init__(self, number):
-            self.number = number
-
-    def one(_gradients, _update, state, _batch, _key, _rate):
-        log.append(("called", state.step))
-        return state.replace(step=state.step + 1), Report(state.step)
-
-    monkeypatch.setattr(check, "_one", one)
-    monkeypatch.setattr(check, "_replicated", lambda _mesh, value: log.append(("placed", value.shape)) or value)
-    monkeypatch.setattr(check.jax, "block_until_ready", lambda x: x and log.append(("awaited", x.number)))
-    state = TrainState(params={"w": jax.device_put(1.0, replicated(mesh_of((1, 1, 1))))}, optimizer=None, step=0)
-    after, seconds = check._timed([], None, state, None, 3)
-    assert after.step == len(seconds) == 3
-    calls = [("called", 0), ("called", 1), ("awaited", 0), ("called", 2), ("awaited", 1), ("awaited", 2)]
-    assert log == [("placed", ())] * 4 + calls  # keys and rate, before what is timed
-
-
-def test_keys_and_rates_are_on_all_devices():
-    mesh, key = mesh_of((4, 2, 1)), jax.random.key(3)
-    placed = check._replicated(mesh, key)
-    assert placed.sharding == replicated(mesh)
-    assert (placed.dtype, jax.random.uniform(placed)) == (key.dtype, jax.random.uniform(key))
 
 
 @pytest.mark.drill
@@ -99,7 +67,6 @@ def test_medians_spreads_and_errors_are_those_of_the_values():
         (["check", "--config=x", "--steps=1"], "--steps=1: one update has no spread"),
         (["plan", "--config=cldr_en_de"], "--topology is missing"),
         (["plan", "--topology=v5e:4x4"], "--config is missing"),
-        (["sweep", "--config=cldr_en_de", "--output=x", "--topologies=cpu:1"], "set the size of a batch"),
         (["doctor", "--config.seed=3"], "--config.* without --config"),
     ],
 )
@@ -120,37 +87,20 @@ def test_a_file_that_cannot_be_written_is_refused_before_planning(action, name, 
     assert f"--json={tmp_path / name} cannot be written: {why}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("action", [["plan", "--topology=cpu:1"], ["check", "--devices=1"]], ids=["plan", "check"])
-def test_a_plan_is_written_to_a_store_or_refused_before_planning(action, bucket, capsys, monkeypatch):  # noqa: F811
+def test_a_plan_is_written_to_a_store_or_refused_before_planning(bucket, capsys, monkeypatch):  # noqa: F811
     bucket.mkdir()
-    monkeypatch.setattr(topology, "only_compile", lambda _: None)
-    monkeypatch.setattr(topology, "reserve", lambda _: None)
-    monkeypatch.setattr(plan, "make", lambda *_, **__: SimpleNamespace(refused=""))
-    monkeypatch.setattr(check, "measure", lambda *_, **__: [])
-    monkeypatch.setattr(tables, "of_plan", lambda _: "the plan")
-    monkeypatch.setattr(tables, "of_check", lambda *_: "the check")
+    for module, name in ((topology, "only_compile"), (tables, "of_plan")):
+        monkeypatch.setattr(module, name, lambda _: "the plan")
+    monkeypatch.setattr(plan, "make", lambda *_, **__: None)
     monkeypatch.setattr(plan, "as_json", lambda _: {"devices": 1})
-    run = ["convs2s scale", *action, "--config=cldr_en_de"]
+    run = ["convs2s scale", "plan", "--topology=cpu:1", "--config=cldr_en_de"]
     scale.console([*run, "--json=gs://bucket/plans/a.json"])
-    assert json.loads(stores.read("gs://bucket/plans/a.json"))["devices"] == 1
+    assert json.loads(stores.read("gs://bucket/plans/a.json")) == {"devices": 1}
     assert "the plan" in capsys.readouterr().out
     monkeypatch.setattr(plan, "make", pytest.fail)
     with pytest.raises(SystemExit):
         scale.console([*run, "--json=gs://bucket"])
     assert "--json=gs://bucket has no object name: use gs://BUCKET/NAME" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "arguments", [[], ["plan", "--help"], ["check", "--help"], ["sweep", "--help"], ["doctor", "--help"]]
-)
-def test_help_is_printed(arguments, capsys):
-    scale.console(["convs2s scale", *arguments])
-    assert "convs2s scale" in capsys.readouterr().out
-
-
-def test_more_devices_than_there_are_are_refused():
-    with pytest.raises(UserError, match=r"^--devices=9: only 8 are attached; use fewer"):
-        attached_topology(9)
 
 
 @pytest.mark.parametrize(("limits", "memory"), [((9e9, 8e9), 8e9), ((None, None), CHIPS["h100"].memory)])
@@ -167,7 +117,9 @@ def stats(limit):
     return limit and {"bytes_limit": limit}
 
 
-def test_several_processes_use_all_their_devices(monkeypatch):
+def test_devices_are_those_that_are_attached_and_of_several_processes_all(monkeypatch):
+    with pytest.raises(UserError, match=r"^--devices=9: only 8 are attached; use fewer"):
+        attached_topology(9)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     assert len(attached_topology(8).devices) == len(attached_topology().devices) == 8
     with pytest.raises(UserError, match=r"^--devices=4: several processes use all of their 8 devices; omit the flag"):

@@ -43,33 +43,23 @@ def test_what_is_no_topology_gets_a_sentence(name, slices, message):
         topology.named(name, slices=slices)
 
 
-def test_without_libtpu_the_way_to_install_it_is_told(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(UserError, match=r"libtpu is not installed.*pip install '\.\[plan\]'"):
-        topology.named("v5e:4x4")
-
-
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("name", "said", "message"),
     [
-        (
-            "ABORTED: Internal error when accessing libtpu multi-process lockfile.",
-            "libtpu is in use on this machine, or its lock .* belongs to another user; wait, or set",
-        ),
-        (
-            "INVALID_ARGUMENT: no such shape\nand more",
-            r"libtpu does not support it \(INVALID_ARGUMENT: no such shape\); use",
-        ),
+        ("v5e:4x4", "ABORTED: Internal error when accessing libtpu multi-process lockfile.", "wait while another pro"),
+        ("v5e:4x4", "no such shape\nand more", r"libtpu refuses it \(no such shape\); use a shape from https"),
+        ("h100:8", "no such field\nand more", r"XLA's GPU compiler rejects it \(no such field\); without the extra"),
+        ("v5e:4x4", None, r"libtpu is not installed.*pip install '\.\[plan\]'"),
     ],
 )
-def test_what_libtpu_refuses_is_told_in_a_sentence(said, message, monkeypatch):
+def test_what_a_compiler_refuses_is_told_in_a_sentence(name, said, message, monkeypatch):
     def refuse(**_):
         raise RuntimeError(said)
 
-    monkeypatch.setattr(topology, "check_compilers", lambda _: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: said)
     monkeypatch.setattr(topology.topologies, "get_topology_desc", refuse)
-    with pytest.raises(UserError, match=f"^--topology=v5e:4x4: {message}"):
-        topology.named("v5e:4x4")
+    with pytest.raises(UserError, match=f"^--topology={name}: .*{message}"):
+        topology.named(name)
 
 
 def test_without_their_compiler_gpus_are_planned_on_as_many_virtual_devices(monkeypatch):
@@ -77,13 +67,6 @@ def test_without_their_compiler_gpus_are_planned_on_as_many_virtual_devices(monk
     found = topology.named("h100:8")
     assert (len(found.devices), found.chip.name, found.exact) == (8, "h100", False)
     assert {place for place, _ in found.places()} == {0}
-
-
-@pytest.mark.parametrize(("compiler", "count"), [(False, 4), (True, 2)])
-def test_virtual_devices_are_needed_where_there_is_no_compiler(compiler, count, monkeypatch):
-    monkeypatch.setattr(chips, "has_compiler", lambda: compiler)
-    assert topology.virtual_devices(["v5e:16x16", "h100:4", "cpu:2"]) == count
-    assert topology.virtual_devices(["v5e:16x16"]) == 0
 
 
 @pytest.mark.parametrize(
@@ -107,22 +90,8 @@ def test_gpus_are_described_to_their_compiler_by_machines_of_eight(name, shape, 
     assert float(figures["device_memory_size"]) == pytest.approx(chip.memory / 0.75)
 
 
-def test_what_the_compiler_for_gpus_does_not_take_is_told(monkeypatch):
-    def refuse(**_):
-        raise RuntimeError("INVALID_ARGUMENT: no such field\nand more")
-
-    monkeypatch.setattr(chips, "has_compiler", lambda: True)
-    monkeypatch.setattr(topology.topologies, "get_topology_desc", refuse)
-    with pytest.raises(UserError, match=r"^--topology=h100:8: XLA's GPU compiler .* \(INVALID_ARGUMENT: no such f"):
-        topology.named("h100:8")
-
-
-def test_every_gpu_of_the_table_of_chips_has_a_description():
-    assert set(chips.CORES) == {name for name, chip in CHIPS.items() if not chip.axes}
-
-
 @pytest.mark.skipif(not chips.has_compiler(), reason="XLA's compiler for GPUs is not installed")
-@pytest.mark.parametrize("name", chips.CORES)
+@pytest.mark.parametrize("name", [name for name, chip in CHIPS.items() if not chip.axes])
 def test_gpus_need_not_be_attached(name):
     found = topology.named(f"{name}:2")
     place = NamedSharding(Mesh(np.array(found.devices), "x"), P("x"))

@@ -49,8 +49,7 @@ def test_an_update_in_place_writes_the_update_only():
     program = compiled(
         lambda ys, y: jax.lax.scan(lambda y, _: (y + 1, y), y, None, length=64)[1].sum() + ys.sum(), (8,), (64,)
     )
-    whole = 4 * 64 * 64
-    assert traffic.memory_bytes(hlo.parse(program.as_text())) <= 12 * whole
+    assert traffic.memory_bytes(hlo.parse(program.as_text())) <= 12 * 4 * 64 * 64
 
 
 TPU = """\
@@ -164,12 +163,6 @@ ENTRY %main (p: f32[1,64], q: f32[64,4], r: f32[8]) -> f32[4,64] {
 def test_combined_exchanges_count_each_array():
     """As single ones: each array is read and written in the size of the smaller of its two forms."""
     assert traffic.memory_bytes(hlo.parse(COMBINED)) == 2 * 4 * (64 + 256) + 2 * 4 * (64 + 8)
-
-
-def test_products_outside_of_fusions_count():
-    program = compiled(lambda x, y: jnp.sin(x @ y), (64, 64), (64, 64))
-    found = hlo.parse(program.as_text())
-    assert 3 * 4 * 64 * 64 <= traffic.product_bytes(found) <= traffic.memory_bytes(found)
 
 
 COPIED = """\
