@@ -17,7 +17,7 @@ from convs2s_jax.nn.types import Tree
 from convs2s_jax.scaling import programs, rates, roofline
 from convs2s_jax.scaling.chips import Chip
 from convs2s_jax.scaling.programs import Compiled, TooLargeError
-from convs2s_jax.scaling.roofline import Place, Work
+from convs2s_jax.scaling.roofline import Place
 from convs2s_jax.scaling.topology import Topology
 from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training.run.config import Config
@@ -188,9 +188,10 @@ def bounds(plan: Plan, places: Sequence[Place]) -> tuple[roofline.Step, ...]:
     chip = dataclasses.replace(plan.chip, in_turn=plan.chip.in_turn and plan.exact)
     return tuple(
         roofline.step(
-            [work_of(each, plan.devices) for each in plan.programs if each.shape in (shape, None)],
+            [each for each in plan.programs if each.shape in (shape, None)],
             chip,
             places,
+            devices=plan.devices,
             dtype=plan.dtype,
             tokens=tokens,
         )
@@ -226,19 +227,6 @@ def compared(plan: Plan, base: Plan) -> Plan:
     pairs = zip(plan.steps, base.steps, strict=True) if base.steps else ()
     each = tuple(step.tokens_per_second / plan.devices / alone.tokens_per_second for step, alone in pairs)
     return dataclasses.replace(plan, efficiency=each, too_large_alone=reason)
-
-
-def work_of(compiled: Compiled, devices: int) -> Work:
-    """Return a device's share of a program's work."""
-    return Work(
-        model=compiled.flops.model / devices,
-        executed=compiled.flops.executed / devices,
-        memory=compiled.memory_traffic,
-        product_memory=compiled.product_traffic,
-        copies=compiled.copies,
-        collectives=compiled.collectives,
-        times=compiled.times,
-    )
 
 
 def bytes_on_a_device(tree: Tree) -> int:

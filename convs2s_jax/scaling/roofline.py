@@ -22,32 +22,11 @@ from typing import NamedTuple
 from convs2s_jax.core.config import check
 from convs2s_jax.scaling.chips import Chip
 from convs2s_jax.scaling.collectives import PERMUTATION, Collective, pairs_of
+from convs2s_jax.scaling.programs import Compiled
 from convs2s_jax.scaling.traffic import Copies
 
 Place = tuple[int, tuple[int, ...]]
 """Index of a device's slice or machine, and its coordinates on the torus there."""
-
-
-class Work(NamedTuple):
-    """The work of one device in an execution of a program.
-
-    Attributes:
-      model: FLOPs of the model.
-      executed: FLOPs including recomputation.
-      memory: bytes from and to its memory.
-      collectives: its collectives.
-      times: executions in an update.
-      copies: bytes to its host and back.
-      product_memory: the part of `memory` that operations with products read and write.
-    """
-
-    model: float
-    executed: float
-    memory: float
-    collectives: tuple[Collective, ...]
-    times: int = 1
-    copies: Copies = Copies()
-    product_memory: float = 0.0
 
 
 class Step(NamedTuple):
@@ -74,29 +53,32 @@ class Step(NamedTuple):
     mfu: float
 
 
-def step(work: Sequence[Work], chip: Chip, places: Sequence[Place], *, dtype: str, tokens: int) -> Step:
+def step(
+    programs: Sequence[Compiled], chip: Chip, places: Sequence[Place], *, devices: int, dtype: str, tokens: int
+) -> Step:
     """Compute the bound of an update.
 
     Args:
-      work: work of the programs of an update, for one device.
+      programs: the programs of an update.
       chip: its rates.
       places: places of all devices, in the order of the mesh.
+      devices: their number.
       dtype: dtype of the model's products.
       tokens: target tokens of the whole update.
 
     Raises:
       UserError: the table of chips lacks the rate of the dtype, or of a host link that is used.
     """
-    peak = chip.peak(dtype)
+    peak = chip.peak(dtype) * devices
     compute = memory = links = host = exposed = seconds = 0.0
-    for each in work:
-        arithmetic, traffic = each.executed / peak, each.memory / chip.memory_bandwidth
+    for each in programs:
+        arithmetic, traffic = each.flops.executed / peak, each.memory_traffic / chip.memory_bandwidth
         link_seconds = {True: 0.0, False: 0.0}
         for collective in each.collectives:
             link_seconds[collective.asynchronous] += exchange_seconds(collective, chip, places)
         links_sync, links_async = link_seconds[False], link_seconds[True]
         host_sync, host_async = copy_seconds(each.copies, chip)
-        alone = (each.memory - each.product_memory) / chip.memory_bandwidth if chip.in_turn else 0.0
+        alone = (each.memory_traffic - each.product_traffic) / chip.memory_bandwidth if chip.in_turn else 0.0
         busy = max(arithmetic, traffic - alone) + alone
         not_hidden = links_sync + host_sync + max(0.0, max(links_async, host_async) - busy)
         compute += each.times * arithmetic
@@ -105,7 +87,7 @@ def step(work: Sequence[Work], chip: Chip, places: Sequence[Place], *, dtype: st
         host += each.times * (host_sync + host_async)
         exposed += each.times * not_hidden
         seconds += each.times * (busy + not_hidden)
-    model = sum(each.times * each.model for each in work)
+    model = sum(each.times * each.flops.model for each in programs)
     return Step(compute, memory, links, host, exposed, seconds, tokens / seconds, model / (peak * seconds))
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,8 +10,8 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.scaling import chips, roofline
 from convs2s_jax.scaling.chips import CHIPS, Chip
 from convs2s_jax.scaling.collectives import Collective
-from convs2s_jax.scaling.roofline import Work
 from convs2s_jax.scaling.traffic import Copies
+from convs2s_jax.training.flops import Flops
 
 CHIP = Chip(
     name="test",
@@ -23,60 +24,73 @@ CHIP = Chip(
     source="-",
 )
 LINE = [(0, ()), (0, ())]
+NO_COPIES = Copies()
 
 
 def exchange(wire, *, asynchronous=False, kind="all-reduce", members=(0, 1), size=8):
     return Collective(kind, "data", members, 1, 1, size, wire, asynchronous)
 
 
-def step(*work, chip=CHIP, places=LINE, tokens=100):
-    return roofline.step(work, chip, places, dtype="bfloat16", tokens=tokens)
+def work(model, executed, memory, collectives=(), *, times=1, copies=NO_COPIES, products=0):
+    """What the bound reads of a compiled program, for two devices."""
+    return SimpleNamespace(
+        flops=Flops(2 * model, 2 * (executed - model)),
+        memory_traffic=memory,
+        product_traffic=products,
+        collectives=collectives,
+        times=times,
+        copies=copies,
+    )
+
+
+def step(*programs, chip=CHIP):
+    return roofline.step(programs, chip, LINE, devices=2, dtype="bfloat16", tokens=100)
 
 
 def test_arithmetic_and_memory_overlap():
-    assert step(Work(200, 200, 10, ())).seconds == 2.0
-    assert step(Work(200, 200, 50, ())).seconds == 5.0
+    assert step(work(200, 200, 10)).seconds == 2.0
+    assert step(work(200, 200, 50)).seconds == 5.0
 
 
 def test_operations_of_a_gpu_without_products_take_turns_with_those_that_have_them():
     chip = dataclasses.replace(CHIP, in_turn=True)
-    assert step(Work(200, 200, 50, (), product_memory=30), chip=chip).seconds == 5.0  # 3 s of memory, 2 s alone
-    assert step(Work(400, 400, 50, (), product_memory=30), chip=chip).seconds == 6.0  # 4 s of arithmetic
-    assert step(Work(400, 400, 50, (), product_memory=30)).seconds == 5.0
-    assert step(Work(0, 0, 50, ()), chip=chip).seconds == 5.0
+    assert step(work(200, 200, 50, products=30), chip=chip).seconds == 5.0  # 3 s of memory, 2 s alone
+    assert step(work(400, 400, 50, products=30), chip=chip).seconds == 6.0  # 4 s of arithmetic
+    assert step(work(400, 400, 50, products=30)).seconds == 5.0
+    assert step(work(0, 0, 50), chip=chip).seconds == 5.0
 
 
 def test_programs_and_their_repetitions_follow_each_other():
-    bound = step(Work(200, 200, 0, ()), Work(100, 100, 0, (), times=3), Work(0, 0, 10, ()))
+    bound = step(work(200, 200, 0), work(100, 100, 0, times=3), work(0, 0, 10))
     assert (bound.seconds, bound.compute, bound.memory) == (6.0, 5.0, 1.0)
 
 
 def test_a_synchronous_exchange_adds_its_time_and_an_asynchronous_one_what_nothing_hides():
     sync, hidden, longer = exchange(6), exchange(3, asynchronous=True), exchange(10, asynchronous=True)
-    assert step(Work(200, 200, 0, (sync,))).exposed == 3.0
-    assert step(Work(200, 200, 0, (hidden,))).exposed == 0.0
-    bound = step(Work(200, 200, 0, (sync, longer)))
+    assert step(work(200, 200, 0, (sync,))).exposed == 3.0
+    assert step(work(200, 200, 0, (hidden,))).exposed == 0.0
+    bound = step(work(200, 200, 0, (sync, longer)))
     assert (bound.links, bound.exposed, bound.seconds) == (8.0, 6.0, 8.0)
 
 
 def test_copies_to_the_host_and_back_take_turns_beside_other_operations():
     chip = dataclasses.replace(CHIP, host=4.0)
-    assert step(Work(200, 200, 0, (), copies=Copies(4, 2)), chip=chip).seconds == 2.0
-    longer = step(Work(200, 200, 0, (), copies=Copies(8, 4)), chip=chip)
+    assert step(work(200, 200, 0, copies=Copies(4, 2)), chip=chip).seconds == 2.0
+    longer = step(work(200, 200, 0, copies=Copies(8, 4)), chip=chip)
     assert (longer.host, longer.exposed, longer.seconds) == (3.0, 1.0, 3.0)
-    synchronous = step(Work(200, 200, 0, (), copies=Copies(8, 0, synchronous=4), times=2), chip=chip)
+    synchronous = step(work(200, 200, 0, copies=Copies(8, 0, synchronous=4), times=2), chip=chip)
     assert (synchronous.host, synchronous.exposed, synchronous.seconds) == (4.0, 2.0, 6.0)
     hidden = exchange(5, asynchronous=True)  # 2.5 s on the links, beside copies of 3 s
-    assert step(Work(200, 200, 0, (hidden,), copies=Copies(8, 4)), chip=chip).exposed == 1.0
+    assert step(work(200, 200, 0, (hidden,), copies=Copies(8, 4)), chip=chip).exposed == 1.0
 
 
 def test_copies_of_a_chip_whose_link_to_the_host_is_not_known_are_refused():
     with pytest.raises(UserError, match=r"^arrays are kept in the host's memory, .* no rate for test$"):
-        step(Work(200, 200, 0, (), copies=Copies(1, 0)))
+        step(work(200, 200, 0, copies=Copies(1, 0)))
 
 
 def test_what_is_computed_twice_takes_time_and_is_no_work_of_the_model():
-    bound = step(Work(200, 300, 0, ()))
+    bound = step(work(200, 300, 0))
     assert (bound.seconds, bound.mfu, bound.tokens_per_second) == (3.0, 200 / 300, 100 / 3)
 
 
