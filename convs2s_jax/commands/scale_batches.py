@@ -48,15 +48,11 @@ class Batches:
             check(value is None or value >= least, f"--{name}={value}: use {least} or more")
             check(value is None or value < 2**31, f"--{name}={value}: use less than {2**31}")
 
-    @property
-    def pairs(self) -> list[int | tuple[int, int]]:
-        """Return `lengths` as numbers."""
-        split = [tuple(map(int, each.split("x"))) for each in self.lengths]
-        return [(each[0], each[1]) if len(each) == 2 else each[0] for each in split]
-
     def given(self) -> dict[str, Any]:
-        """Return the arguments of `scaling.plan.make` that describe the batches."""
-        return {"lengths": self.pairs, "tokens": self.tokens, "tokens_per_chip": self.tokens_per_chip}
+        """Return the arguments of `scaling.plan.make` that describe the batches, with lengths as numbers or pairs."""
+        split = [tuple(map(int, each.split("x"))) for each in self.lengths]
+        lengths = [each if len(each) == 2 else each[0] for each in split]
+        return {"lengths": lengths, "tokens": self.tokens, "tokens_per_chip": self.tokens_per_chip}
 
 
 def check_json(name: str) -> None:
@@ -71,18 +67,11 @@ def check_json(name: str) -> None:
         try:
             files.check_replaceable(Path(name))
         except OSError as error:
-            raise _unwritable(name, error) from error
+            raise UserError(f"--json={name} cannot be written: {error.strerror}; choose another file") from error
 
 
 def write_json(name: str, values: Mapping[str, Any]) -> None:
-    """Write the file of --json, if set. Raises UserError if it cannot be written."""
+    """Write the file of --json, if set. Raises UserError if it is an address that cannot be written."""
     if name:
         with local_copies.outgoing("--json", name, tell) as path:
-            try:
-                files.replace_file(path, json.dumps(values, indent=1) + "\n")
-            except OSError as error:
-                raise _unwritable(name, error) from error
-
-
-def _unwritable(name: str, error: OSError) -> UserError:
-    return UserError(f"--json={name} cannot be written: {error.strerror}; choose another file")
+            files.replace_file(path, json.dumps(values, indent=1) + "\n")

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from convs2s_jax.scaling import hlo
-from convs2s_jax.scaling.hlo import Operation, Program
+from convs2s_jax.scaling.hlo import Operation, Program, Runs
 
 PERMUTATION = "collective-permute"
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", PERMUTATION)
@@ -71,7 +71,7 @@ def of_program(program: Program, mesh: Mapping[str, int], slices: Sequence[int] 
       mesh: size of each mesh axis, in order. The number of a device in the program is its position in the mesh.
       slices: position in the mesh of the first device of each slice.
     """
-    found: dict[tuple[object, ...], Collective] = {}
+    found: dict[tuple[str, str, bool], list[Collective]] = {}
     seen: set[tuple[str, str]] = set()
     for name, how in hlo.runs(program).items():
         computation = program.computations[name]
@@ -81,22 +81,19 @@ def of_program(program: Program, mesh: Mapping[str, int], slices: Sequence[int] 
                 continue
             between = operation.kind == "send"
             groups = _between(kind, slices) if between else _groups(operation, math.prod(mesh.values()))
-            if not groups:  # a permutation that moves nothing
-                continue
-            one = _one(kind, operation, computation, groups, mesh)
-            if between:
-                one = one._replace(axis=one.axis.removeprefix(PART) + BETWEEN)
-            one = one._replace(asynchronous=how.asynchronous or _asynchronous(operation))
-            key = (one.kind, one.axis, one.asynchronous)
-            before = found.get(key)
-            found[key] = one._replace(
-                members=_joined(before.members, one.members) if before and kind == PERMUTATION else one.members,
-                operations=1 + (before.operations if before else 0),
-                times=how.times + (before.times if before else 0),
-                size=how.times * one.size + (before.size if before else 0),
-                wire=how.times * one.wire + (before.wire if before else 0.0),
-            )
-    return tuple(sorted(found.values(), key=lambda each: -each.wire))
+            if groups:  # otherwise a permutation that moves nothing
+                one = _one(kind, operation, computation, groups, mesh, how)
+                found.setdefault((one.kind, one.axis, one.asynchronous), []).append(one)
+    return tuple(sorted(map(_sum, found.values()), key=lambda each: -each.wire))
+
+
+def _sum(same: Sequence[Collective]) -> Collective:
+    """Add up collectives of one kind and axis. Permutations have each pair once."""
+    kind, axis, members, *_, asynchronous = same[-1]
+    if kind == PERMUTATION:
+        members = tuple(itertools.chain(*dict.fromkeys(pair for one in same for pair in pairs_of(one.members))))
+    operations, times, size, wire = (sum(values) for values in zip(*(one[3:7] for one in same), strict=True))
+    return Collective(kind, axis, members, operations, times, size, wire, asynchronous)
 
 
 def _kind(operation: Operation, computation: str) -> str | None:
@@ -135,26 +132,25 @@ def _one(
     computation: Mapping[str, Operation],
     groups: Sequence[Sequence[int]],
     mesh: Mapping[str, int],
+    how: Runs,
 ) -> Collective:
     count = len(groups[0])
     given = sum(b.bytes for name in operation.operands if name in computation for b in computation[name].results)
     if not given:  # the operand is not printed, so use the size of the result
         given = sum(b.bytes for b in operation.results) // (count if kind == "all-gather" else 1)
-    size = given * count if kind == "all-gather" else given
+    size = how.times * given * (count if kind == "all-gather" else 1)
     share = {"all-reduce": 2 * (count - 1) / count, PERMUTATION: 1.0}.get(kind, (count - 1) / count)
     pairs = kind == PERMUTATION
-    members = itertools.chain(*groups) if pairs else groups[0]
-    return Collective(kind, _axis(groups, mesh, pairs=pairs), tuple(members), 1, 1, size, size * share, False)
+    axis = _axis(groups, mesh, pairs=pairs)
+    axis = axis.removeprefix(PART) + BETWEEN if operation.kind == "send" else axis
+    members = tuple(itertools.chain(*groups) if pairs else groups[0])
+    asynchronous = how.asynchronous or _asynchronous(operation)
+    return Collective(kind, axis, members, 1, how.times, size, size * share, asynchronous)
 
 
 def pairs_of(members: Sequence[int]) -> list[tuple[int, int]]:
     """Return the sender and receiver of each pair of permutations, from their `members`."""
     return list(zip(members[::2], members[1::2], strict=True))
-
-
-def _joined(before: Sequence[int], more: Sequence[int]) -> tuple[int, ...]:
-    """Merge the members of several permutations, with each pair once."""
-    return tuple(itertools.chain(*dict.fromkeys([*pairs_of(before), *pairs_of(more)])))
 
 
 def _between(kind: str, slices: Sequence[int]) -> list[list[int]]:
