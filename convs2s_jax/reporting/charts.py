@@ -84,6 +84,7 @@ def bundle() -> str:
     return vl_convert.javascript_bundle(vl_version=alt.SCHEMA_VERSION.rpartition(".")[0])
 
 
+RUN = alt.Color("run:N", sort=None)
 CHOSEN = alt.selection_point(name="chosen", fields=["run"], bind="legend")
 SHOWN = alt.when(CHOSEN).then(alt.value(1)).otherwise(alt.value(0.1))
 """Opacity of a run: a click on one in the legend fades the others."""
@@ -95,14 +96,13 @@ def curve(rows: Sequence[Row], field: str) -> Spec:
     base = alt.Chart(alt.Data(values=list(rows))).encode(
         alt.X("step:Q", axis=alt.Axis(format="~s", tickCount=6)),
         alt.Y("value:Q", title=QUANTITIES[field].unit, scale=scale, axis=axis),
-        color="run:N",
+        color=RUN,
         tooltip=[alt.Tooltip("value:Q", format=".6~g"), "step:Q", "run:N", "split:N"],
     )
-    legend = alt.Legend(symbolType="stroke", symbolOpacity=1, symbolStrokeColor="gray")
-    dash = alt.StrokeDash("split:N", sort=SPLITS, legend=legend)
-    lines = base.mark_line(point="transparent").encode(strokeDash=dash, strokeOpacity=SHOWN)
+    lines = base.mark_line().encode(strokeDash=alt.StrokeDash("split:N", sort=SPLITS), strokeOpacity=SHOWN)
     held_out = base.transform_filter("datum.split != 'train'").mark_point(filled=True, size=40).encode(opacity=SHOWN)
-    layers = [lines, held_out] if any(row["split"] != "train" for row in rows) else [lines]
+    has_more = any(row["split"] != "train" for row in rows)
+    layers = [lines, *([held_out] if has_more else []), base.mark_point(size=80, opacity=0)]  # the last for tooltips
     return _finished(alt.layer(*layers), f"{QUANTITIES[field].title} by step")
 
 
@@ -115,7 +115,7 @@ def by_length(rows: Sequence[Row], metric: str) -> Spec:
             alt.X("tokens:N", sort=None, title="source tokens", axis=alt.Axis(labelAngle=0)),
             alt.Y(f"{metric}:Q"),
             xOffset="run:N",
-            color="run:N",
+            color=RUN,
             opacity=SHOWN,
             tooltip=[alt.Tooltip(f"{metric}:Q", format=".2f"), "tokens:N", "sentences:Q", "run:N"],
         )
