@@ -1,20 +1,19 @@
 """Speed of depthwise convolutions:  python benchmarks/depthwise.py
 
-Depthwise, lightweight and dynamic convolutions: each form of `nn.depthwise` and XLA's grouped convolution, the forward
-pass alone and with both gradients. Forms take turns, so that other load on the machine affects all equally. Prints
-minimum and median times, and the rates of an array copy and of a matrix product in the same run.
+Depthwise, lightweight and dynamic convolutions: `nn.depthwise` and XLA's grouped convolution, the forward pass alone
+and with both gradients. They take turns, so that other load on the machine affects all equally. Prints minimum and
+median times, and the rates of an array copy and of a matrix product in the same run.
 """
 
 import argparse
 import statistics
 import time
-from functools import partial
 
 import jax
 import jax.numpy as jnp
 from machine import describe, positive, product_rate, run_script
 
-from convs2s_jax.nn.depthwise import DEPTHWISE_FORMS, depthwise
+from convs2s_jax.nn.depthwise import depthwise
 
 
 def grouped(w, x):
@@ -30,11 +29,10 @@ def grouped_by_head(w, x):
     return grouped(jnp.repeat(w, x.shape[-1] // w.shape[1], axis=1), x)
 
 
-FORMS = {form: partial(depthwise, form=form) for form in DEPTHWISE_FORMS}
 OPERATIONS = {
-    "depthwise": {**FORMS, "grouped": grouped},
-    "lightweight": {**FORMS, "grouped": grouped_by_head},
-    "dynamic": FORMS,
+    "depthwise": {"products": depthwise, "grouped": grouped},
+    "lightweight": {"products": depthwise, "grouped": grouped_by_head},
+    "dynamic": {"products": depthwise},
 }
 
 

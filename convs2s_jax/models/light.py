@@ -13,11 +13,11 @@ from convs2s_jax.core.config import check, record
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import kinds
 from convs2s_jax.models.kinds import Cache, Memory, Options, check_rate, memory_of
-from convs2s_jax.nn import affine, convolution, embedding, layer_norm, multihead, struct
+from convs2s_jax.nn import affine, convolution, depthwise, embedding, layer_norm, multihead, struct
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.convolution import glu
 from convs2s_jax.nn.cpu import materialise_gradient
-from convs2s_jax.nn.depthwise import TAPS, depthwise, uniform
+from convs2s_jax.nn.depthwise import TAPS, uniform
 from convs2s_jax.nn.dropout import dropout, split_key
 from convs2s_jax.nn.embedding import Embedding, length_after, sinusoidal
 from convs2s_jax.nn.layer_norm import LayerNorm
@@ -219,7 +219,7 @@ def sublayer_output(params: Any, cfg: LightConfig, x: Array, y: Array, rate: flo
 def taps_and_input(
     params: LightConvolution, cfg: LightConfig, x: Array, key: Key | None, mask: Array | None = None
 ) -> tuple[Array, Array]:
-    """Compute the taps of `nn.depthwise.TapKind` and the input of a convolution, z = glu(W_in x) [N, T, C].
+    """Compute the taps of `nn.depthwise.taps` and the input of a convolution, z = glu(W_in x) [N, T, C].
 
     Dynamic taps are predicted from z. It is zero where the mask [N, T] is False.
     """
@@ -229,7 +229,7 @@ def taps_and_input(
     )
     z = glu(z) if cfg.glu else z
     z = z if mask is None else zero_padding(z, mask)
-    return TAPS[cfg.convolution].taps(params.taps, z, cfg.weight_dropout, taps_key), z
+    return depthwise.taps(TAPS[cfg.convolution], params.taps, z, cfg.weight_dropout, taps_key), z
 
 
 def feed_forward(params: FeedForward, cfg: LightConfig, x: Array, key: Key | None) -> Array:
@@ -255,7 +255,7 @@ def encode(params: LightParams, cfg: LightEncoderConfig, src: Array, options: Op
     def layer(width: int, block: LightBlock, x: Array, key: Key | None) -> Array:
         k, conv, ffn = split_key(key, 4), block.convolution, block.feed_forward
         w, z = taps_and_input(conv, cfg, x, k[0], mask)
-        y = linear(conv.map_out, depthwise(w, z, padding=((width - 1) // 2, width // 2)))
+        y = linear(conv.map_out, depthwise.depthwise(w, z, padding=((width - 1) // 2, width // 2)))
         x = sublayer_output(conv, cfg, x, y, rate, k[2])
         return sublayer_output(ffn, cfg, x, feed_forward(ffn, cfg, x, k[1]), rate, k[3])
 
@@ -334,7 +334,7 @@ def advance(
     def layer(block: LightBlock, history: Array, source: SourceHeads, x: Array, key: Key | None) -> Any:
         k, conv, attention, ffn = split_key(key, 6), block.convolution, block.attention, block.feed_forward
         w, z = taps_and_input(conv, cfg, x, k[0])
-        z, after = convolution.causal(partial(depthwise, w), history, z)
+        z, after = convolution.causal(partial(depthwise.depthwise, w), history, z)
         x = sublayer_output(conv, cfg, x, linear(conv.map_out, z), rate, k[3])
         q, dropped = sublayer_input(attention, cfg, x), cfg.attention_dropout
         y, a = multihead.attend(attention.heads, source, q, memory.mask, rate=dropped, key=k[1])

@@ -397,7 +397,7 @@ WIRINGS: dict[str, Callable[[Target, RecurrentDecoderCache], Reading]] = {
 """The functions that run the layers between embedding and softmax layer."""
 
 
-def attend(kind: Scoring[Any], params: AttentionParams, memory: Memory, queries: Array) -> tuple[Array, Array]:
+def attend(kind: Scoring, params: AttentionParams, memory: Memory, queries: Array) -> tuple[Array, Array]:
     """Return the contexts c [N, T, E] and weights a [N, T, S], float32 or better, of queries [N, T, U], N = B * W.
 
     Args:

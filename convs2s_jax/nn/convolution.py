@@ -120,16 +120,10 @@ def xla(w: Array, x: Array) -> Array:
     return jax.lax.conv_general_dilated(x, w, (1,), "VALID", dimension_numbers=("NWC", "WIO", "NWC"))
 
 
-def fewer_products(w: Array, x: Array) -> Array:
-    """Use `cpu.winograd`, or `cpu.convolution` if it saves no multiplications, as for kernels of width 6 and more."""
-    form = cpu.convolution if cpu.tile(x.shape[1] - len(w) + 1, len(w)) == 1 else cpu.winograd
-    return form(w, x)
-
-
 DENSE_FORMS: dict[str, Callable[[Array, Array], Array]] = {
     "xla": xla,
     "products": cpu.convolution,
-    "winograd": fewer_products,
+    "winograd": cpu.winograd,
 }
 """At width 3 on CPU, the first two are about equally fast, but the gradient of XLA's convolution is 20 times slower
 inside a loop there. It is silently wrong if batch and kernel are sharded over a mesh of three axes. The

@@ -6,15 +6,18 @@ On other devices the same functions are used where they cost nothing; barriers e
 from collections.abc import Sequence
 from functools import cache, partial
 from math import prod
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from numpy.polynomial.polynomial import polyfromroots
 
 from convs2s_jax.nn.types import Array, accumulation_dtype
 
 EPSILON = 1e-5
 """Added to the variance of a layer normalisation. It is PyTorch's default, which fairseq uses."""
+
+Pair = tuple[Array, Array]
 
 # Barriers against recomputation
 
@@ -29,7 +32,7 @@ def materialise_gradient(x: Array) -> Array:
 
 
 @materialise_gradient.defjvp
-def _materialised_tangent(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+def _materialised_tangent(primals: tuple[Array], tangents: tuple[Array]) -> Pair:
     return primals[0], materialise_on_cpu(tangents[0])
 
 
@@ -62,21 +65,22 @@ def tangent_product(x: Array, dw: Array, precision: str | None = None) -> Array:
 
 @jax.custom_jvp
 def matmul(x: Array, w: Array) -> Array:
-    """Multiply x w over the last axis of x [..., C] and w [C, D], as a product of two matrices.
-
-    The derivative with respect to w is `tangent_product`, which XLA's CPU compiler computes faster in bfloat16.
-    """
-    return _matmul_2d(x, w)
+    """`matmul_2d` whose derivative with respect to w is `tangent_product`, which is faster in bfloat16 on CPUs."""
+    return matmul_2d(x, w)
 
 
 @matmul.defjvp
-def _matmul_tangent(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+def _matmul_tangent(primals: Pair, tangents: Pair) -> Pair:
     """Product rule: dy = dx w + x dw."""
     (x, w), (dx, dw) = primals, tangents
-    return _matmul_2d(x, w), _matmul_2d(dx, w) + tangent_product(x, dw)
+    return matmul_2d(x, w), matmul_2d(dx, w) + tangent_product(x, dw)
 
 
-def _matmul_2d(x: Array, w: Array) -> Array:
+def matmul_2d(x: Array, w: Array) -> Array:
+    """Multiply x w over the last axis of x [..., C] and w [C, D].
+
+    All axes of x but the last are one, so that this and its gradient with respect to w are products of two matrices.
+    """
     return (x.reshape(-1, x.shape[-1]) @ w).reshape(*x.shape[:-1], w.shape[-1])
 
 
@@ -99,9 +103,7 @@ def _convolution(w: Array, x: Array, precision: str | None) -> Array:
 
 
 @_convolution.defjvp
-def _convolution_tangent(
-    precision: str | None, primals: tuple[Array, Array], tangents: tuple[Array, Array]
-) -> tuple[Array, Array]:
+def _convolution_tangent(precision: str | None, primals: Pair, tangents: Pair) -> Pair:
     return _convolution(*primals, precision), _convolution_of_tangents(precision, *primals, *tangents)
 
 
@@ -170,102 +172,63 @@ def _centred(x: Array) -> tuple[Array, Array]:
 # Networks", section 4)
 
 POINTS = (0, 1, -1, 2, -2)
-"""Where the polynomials behind the transforms are evaluated, besides at infinity."""
-
-MOST_PRODUCTS = len(POINTS) + 1
-"""The number of products n of the largest tile."""
-
-Matrix = tuple[tuple[float, ...], ...]
-
-
-class Transforms(NamedTuple):
-    """The transform matrices for tiles of m outputs and kernels of width K, n = m + K - 1.
-
-    Attributes:
-      inputs: B', [n, n].
-      taps: G, [n, K].
-      outputs: A', [m, n].
-    """
-
-    inputs: Matrix
-    taps: Matrix
-    outputs: Matrix
+"""Where the polynomials behind the transforms are evaluated, besides at infinity: tiles have at most 6 products."""
 
 
 @cache
-def transforms(outputs: int, width: int) -> Transforms:
-    """Return the transforms for m `outputs` and K = `width`, by the transposed method of Toom and Cook.
+def transforms(outputs: int, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return B' [n, n], G [n, K] and A' [m, n] for m `outputs`, K = `width` and n = m + K - 1 (Toom and Cook).
 
     Row i of B' contains the coefficients of the product of all (t - p) except that of point i, and G divides by its
     value at point i. The last row is for the point at infinity.
     """
     points = POINTS[: outputs + width - 2]
     others = [[q for q in points if q != p] for p in points]
-    scales = [prod(p - q for q in rest) for p, rest in zip(points, others, strict=True)] + [1]
-    inputs = [[*_coefficients(rest), 0] for rest in others] + [_coefficients(points)]
-    taps = [[a / s for a in row] for row, s in zip(_powers(points, width), scales, strict=True)]
-    values = _powers(points, outputs)
-    results = [[row[t] for row in values] for t in range(outputs)]
-    return Transforms(inputs=_matrix(inputs), taps=_matrix(taps), outputs=_matrix(results))
+    inputs = np.stack([*([*polyfromroots(rest), 0.0] for rest in others), polyfromroots(points)])
+    scales = np.array([*(prod(p - q for q in rest) for p, rest in zip(points, others, strict=True)), 1])
+
+    def powers(count: int) -> np.ndarray:
+        """1, t, ..., t^(count - 1) at each point; at infinity only the highest power counts."""
+        return np.concatenate([np.vander(points, count, increasing=True), np.eye(count)[-1:]])
+
+    return inputs, powers(width) / scales[:, None], powers(outputs).T
 
 
 def tile(length: int, width: int) -> int:
     """Return the smallest m whose tiles cover this many outputs with the fewest products. 1 is the plain sum."""
-    largest = max(MOST_PRODUCTS - width + 1, 1)
+    largest = max(len(POINTS) + 2 - width, 1)
     return min(range(1, largest + 1), key=lambda m: -(-length // m) * (m + width - 1))
 
 
 @jax.jit  # so that equal layers are traced once
 def winograd(w: Array, x: Array) -> Array:
-    """Convolve x [B, T + K - 1, C] with w [K, C, D], 2 <= K <= 5: [B, T, D], computed in float32 or better.
+    """Convolve x [B, T + K - 1, C] with w [K, C, D]: [B, T, D], computed in float32 or better.
 
     A tile of m outputs is  y = A' [(G w) * (B' x)],  where * stands for n = m + K - 1 products, here matrix products
     over the channels. The plain sum over taps needs m K of them, or 12 instead of 6 with K = 3 and m = 4. A, B and G
     have small constants, so the rest are sums of inputs, taps and results. Gradients need equally few products.
 
     The price is rounding. In float32 the errors of such a tile are about 3e-6 of the largest output, ten times those of
-    the sum. They grow with n, so n is at most 6.
+    the sum. They grow with n, so n is at most 6. Where no tile saves products, as for K >= 6, it is `convolution`.
 
     JAX sees that it is linear in w and in x, so it has derivatives of every kind and order.
     """
     width, inputs, channels = w.shape
+    m = tile(x.shape[1] - width + 1, width)
+    if m == 1:
+        return convolution(w, x)
     dtype, w, x = w.dtype, w.astype(accumulation_dtype(w.dtype)), x.astype(accumulation_dtype(x.dtype))
     rows, length = x.shape[0], x.shape[1] - width + 1
-    m = tile(length, width)
-    tiles = -(-length // m)
-    by = transforms(m, width)
-    x = jnp.pad(x, ((0, 0), (0, m * (tiles + _beyond(m, width)) - x.shape[1]), (0, 0))).reshape(rows, -1, m, inputs)
+    tiles, beyond = -(-length // m), -(-(width - 1) // m)  # the last tile reads this many beyond itself
+    of_inputs, of_taps, of_outputs = transforms(m, width)
+    x = jnp.pad(x, ((0, 0), (0, m * (tiles + beyond) - x.shape[1]), (0, 0))).reshape(rows, -1, m, inputs)
     read = [x[:, i // m : i // m + tiles, i % m].reshape(rows * tiles, inputs) for i in range(m + width - 1)]
-    products = [
-        _sum(of_inputs, read) @ _sum(of_taps, list(w)) for of_inputs, of_taps in zip(by.inputs, by.taps, strict=True)
-    ]
-    y = jnp.stack([_sum(row, products).reshape(rows, tiles, channels) for row in by.outputs], axis=2)
+    products = [_sum(a, read) @ _sum(b, list(w)) for a, b in zip(of_inputs, of_taps, strict=True)]
+    y = jnp.stack([_sum(row, products).reshape(rows, tiles, channels) for row in of_outputs], axis=2)
     return y.reshape(rows, tiles * m, channels)[:, :length].astype(dtype)
 
 
-def _beyond(outputs: int, width: int) -> int:
-    """Return how many tiles beyond itself the last one reads."""
-    return -(-(width - 1) // outputs)
-
-
-def _sum(coefficients: Sequence[float], arrays: Sequence[Array]) -> Array:
+def _sum(coefficients: np.ndarray, arrays: Sequence[Array]) -> Array:
     """Sum arrays times coefficients, in their dtype; arrays with coefficient 0 are skipped."""
-    terms = [a if c == 1 else c * a for c, a in zip(coefficients, arrays, strict=True) if c]
+    terms = [a if c == 1 else c * a for c, a in zip(coefficients.tolist(), arrays, strict=True) if c]
     return sum(terms[1:], terms[0])
-
-
-def _powers(points: Sequence[int], count: int) -> list[list[int]]:
-    """Return 1, t, ..., t^(count - 1) at each point; at infinity only the highest power counts."""
-    return [[p**j for j in range(count)] for p in points] + [[int(j == count - 1) for j in range(count)]]
-
-
-def _coefficients(roots: Sequence[int]) -> list[int]:
-    """Return the coefficients of the product of all (t - r), lowest power first."""
-    found = [1]
-    for r in roots:
-        found = [up - r * same for up, same in zip([0, *found], [*found, 0], strict=True)]
-    return found
-
-
-def _matrix(rows: Sequence[Sequence[float]]) -> Matrix:
-    return tuple(tuple(float(a) for a in row) for row in rows)

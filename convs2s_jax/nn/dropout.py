@@ -13,8 +13,7 @@ THREEFRY = "threefry2x32"
 LEVELS = 2**16
 """Probabilities are multiples of 1 / LEVELS, so 32 random bits, the main cost of dropout, suffice for two elements."""
 GOLDEN = np.uint32(0x9E3779B9)
-"""2^32 over the golden ratio. It is added before mixing, since the mixing function maps zero to zero and a key may be
-zero."""
+"""2^32 over the golden ratio, added before mixing, which maps zero to zero."""
 
 
 def dropout(x: Array, rate: float, key: Key | None) -> Array:
@@ -78,7 +77,7 @@ def typed(key: Key) -> Key:
 
 
 def threefry(key: Key) -> Key:
-    """Return a typed key [...] of JAX's default generator; a key of another one is hashed.
+    """Return a typed key [...] of JAX's default generator: of a key of another one, the first two words.
 
     Under `vmap` over keys, the generators "rbg" and "unsafe_rbg" use only the first key (documentation of
     `jax.random`), so that a row would depend on its neighbours.
@@ -86,17 +85,7 @@ def threefry(key: Key) -> Key:
     key = typed(key)
     if jax.random.key_impl(key) == THREEFRY:
         return key
-    words = jax.random.key_data(key)
-    fold = jnp.vectorize(_folded, signature="(k),()->(k)")
-    found = words[..., :2]
-    for i in range(2, words.shape[-1]):
-        found = fold(found, words[..., i])
-    return jax.random.wrap_key_data(found, impl=THREEFRY)
-
-
-def _folded(words: Array, number: Array) -> Array:
-    key = jax.random.wrap_key_data(words, impl=THREEFRY)
-    return jax.random.key_data(jax.random.fold_in(key, number))
+    return jax.random.wrap_key_data(jax.random.key_data(key)[..., :2], impl=THREEFRY)
 
 
 @partial(jax.jit, static_argnums=1)

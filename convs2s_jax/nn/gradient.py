@@ -91,15 +91,11 @@ def scan(
 
 
 def _varying(carry: CarryT, others: Any) -> CarryT:
-    """Mark the carry as varying over every axis of a `jax.shard_map` that it or `others` vary over.
+    """Mark the carry as varying over every axis of a `jax.shard_map` that it or `others` vary over, as after a step."""
 
-    Its type must equal that of the carry after a step. Outside `jax.shard_map` nothing changes.
-    """
+    def axes(x: Any) -> set[str]:
+        return set(jax.typeof(x).manual_axis_type.varying)
 
-    def axes(x: Any) -> frozenset[str]:
-        found: frozenset[str] = jax.typeof(x).manual_axis_type.varying
-        return found
-
-    together = frozenset[str]().union(*map(axes, jax.tree.leaves((carry, others))))
+    together = set[str]().union(*map(axes, jax.tree.leaves((carry, others))))
     made: CarryT = jax.tree.map(lambda x: jax.lax.pcast(x, tuple(sorted(together - axes(x))), to="varying"), carry)
     return made

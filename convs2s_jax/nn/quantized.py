@@ -44,11 +44,6 @@ class Quantized:
         """Shape of the kernel."""
         return self.values.shape
 
-    @property
-    def ndim(self) -> int:
-        """Number of axes of the kernel."""
-        return self.values.ndim
-
     def astype(self, dtype: DTypeLike) -> "Quantized":
         """Return the same integers for activations of this dtype."""
         return dataclasses.replace(self, dtype=jnp.dtype(dtype))

@@ -12,7 +12,7 @@ compute scores. The part that only depends on the memory is computed once, and s
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -114,20 +114,14 @@ def init(key: Key, kind: CellKind, inputs: int, units: int, *, keep: float = 1.0
     )
 
 
-@jax.custom_batching.sequential_vmap
-def _qr(x: Array) -> tuple[Array, Array]:
-    """Factorise a matrix [U, U]; several ones, under `vmap`, one after another.
-
-    jaxlib's kernel for several matrices waits for threads of the pool that it runs in, so several of these kernels may
-    wait forever on CPUs (jax 0.10.2; benchmarks/upstream/batched_qr.py).
-    """
-    q, r = jnp.linalg.qr(x)
-    return q, r
-
-
 def _orthogonal(key: Key, count: int, units: int) -> Array:
-    """Sample uniform orthogonal matrices [count, U, U] (Mezzadri 2007), the same as `jax.random.orthogonal`."""
-    q, r = jax.vmap(_qr)(jax.random.normal(key, (count, units, units)))
+    """Sample uniform orthogonal matrices [count, U, U] (Mezzadri 2007), the same as `jax.random.orthogonal`.
+
+    They are factorised one after another: jaxlib's kernel for several matrices waits for threads of the pool that it
+    runs in, so several of these kernels may wait forever on CPUs (jax 0.10.2; benchmarks/upstream/batched_qr.py).
+    """
+    qr = jax.custom_batching.sequential_vmap(lambda x: tuple(jnp.linalg.qr(x)))
+    q, r = jax.vmap(qr)(jax.random.normal(key, (count, units, units)))
     return q * jnp.sign(jnp.diagonal(r, axis1=-2, axis2=-1))[:, None, :]
 
 
@@ -180,7 +174,6 @@ def output(state: CellState, mask: Array, dtype: Any) -> Array:
     return jnp.where(mask[:, None], state[0], jnp.zeros_like(state[0])).astype(dtype)
 
 
-ParamsT = TypeVar("ParamsT")
 AttentionName = Literal["additive", "dot", "general", "none"]
 CHUNK = 8
 """Queries of a sentence scored at once, since tanh(W_s s + W_h h) needs U numbers per query and source position."""
@@ -215,19 +208,19 @@ class General:
 AttentionParams = Additive | General | None
 
 
-class Scoring(NamedTuple, Generic[ParamsT]):
+class Scoring(NamedTuple):
     """A kind of attention.
 
     Attributes:
-      init: (key, U, E) -> params, for queries of U channels and a memory of E.
+      init: (key, U, E) -> params, for queries of U channels and a memory of E; None if there are none.
       keys: (params, keys [B, S, E]) -> [B, S, X], the part of the score that only depends on the memory.
       score: (params, queries [B, Q, U], keys [B, S, X]) -> [B, Q, S] in float32 or better. None for no attention, where
         the context is the memory's summary and all weights are zero.
     """
 
-    init: Callable[[Key, int, int], ParamsT]
-    keys: Callable[[ParamsT, Array], Array]
-    score: Callable[[ParamsT, Array, Array], Array] | None
+    init: Callable[[Key, int, int], AttentionParams] = lambda *_: None
+    keys: Callable[[Any, Array], Array] = lambda _, keys: keys
+    score: Callable[[Any, Array, Array], Array] | None = None
 
 
 def additive_init(key: Key, units: int, dim: int) -> Additive:
@@ -243,10 +236,6 @@ def additive_init(key: Key, units: int, dim: int) -> Additive:
 def general_init(key: Key, units: int, dim: int) -> General:
     """Initialise W ~ N(0, sqrt(1 / E))."""
     return General(key=affine.init(key, dim, units).w)
-
-
-def no_init(_key: Key, _units: int, _dim: int) -> None:
-    """Return None, since there are no parameters."""
 
 
 def additive(params: Additive, queries: Array, keys: Array) -> Array:
@@ -281,14 +270,9 @@ def map_keys(params: Additive | General, keys: Array) -> Array:
     return matmul(keys, params.key)
 
 
-def keep_keys(_params: None, keys: Array) -> Array:
-    """Return the keys unchanged."""
-    return keys
-
-
-ATTENTIONS: dict[str, Scoring[Any]] = {
+ATTENTIONS: dict[str, Scoring] = {
     "additive": Scoring(init=additive_init, keys=map_keys, score=additive),
-    "dot": Scoring(init=no_init, keys=keep_keys, score=product),
+    "dot": Scoring(score=product),
     "general": Scoring(init=general_init, keys=map_keys, score=product),
-    "none": Scoring(init=no_init, keys=keep_keys, score=None),
+    "none": Scoring(),
 }

@@ -63,7 +63,7 @@ def test_dropout_stands_where_fairseq_puts_it(monkeypatch):
 def test_dropped_taps_of_a_lightweight_kernel_are_those_of_its_sentence():
     """Every sentence loses others, the same at all its positions; what is left is divided by what is kept."""
     params = SharedTaps(scores=array(np.random.default_rng(0).normal(size=(15, 4))))
-    weights = TAPS["lightweight"].taps
+    weights = partial(depthwise.taps, TAPS["lightweight"])
     x = jnp.zeros((3, 6, 12))
     plain = weights(params, x, 0.5, None)
     dropped = weights(params, x, 0.5, jax.random.key(0))

@@ -14,7 +14,6 @@ from convs2s_jax.models.convs2s import ConvDecoderConfig, ConvEncoderConfig
 from convs2s_jax.models.encoder_decoder import layer_attention
 from convs2s_jax.models.recurrent import RecurrentDecoderConfig, RecurrentEncoderConfig
 from convs2s_jax.nn import convolution, multihead
-from convs2s_jax.nn.depthwise import depthwise
 from convs2s_jax.nn.embedding import sinusoidal
 from convs2s_jax.training.loss import Batch, loss
 from tests.models.small_model import BATCH, CFG, KIM, SRC, L, V, decode, init, initialised
