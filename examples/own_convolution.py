@@ -74,7 +74,7 @@ def dense(params: LowRank, cfg: LowRankConfig) -> Affine:
 
 convs2s.register_convolution(LowRankConfig, init=init, convolve=convolve, dense=dense)
 RULES = (
-    ShardingRule("conv/down/w", (None, "fsdp", "tensor")),
+    ShardingRule("conv/down/w", (None, None, "tensor")),
 )  # sharding of A; the package already has a rule for P, `up/w`
 LAYERS = (ConvLayer(32, 3),) * 2  # a list such as [(32, 3)] * 2 works too, but type checkers reject it
 CFG = convs2s.ModelConfig(

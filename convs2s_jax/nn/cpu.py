@@ -14,9 +14,6 @@ from numpy.polynomial.polynomial import polyfromroots
 
 from convs2s_jax.nn.types import Array, accumulation_dtype
 
-EPSILON = 1e-5
-"""Added to the variance of a layer normalisation. It is PyTorch's default, which fairseq uses."""
-
 Pair = tuple[Array, Array]
 
 # Barriers against recomputation
@@ -126,46 +123,6 @@ def windows(x: Array, width: int) -> Array:
     """Collect the inputs that each output position sees, [B, T + K - 1, C] -> [B, T, K * C]."""
     count = x.shape[1] - width + 1
     return jnp.concatenate([x[:, j : j + count] for j in range(width)], axis=-1)
-
-
-# Layer normalisation
-
-
-@jax.custom_jvp
-def normalised(x: Array, scale: Array, shift: Array) -> Array:
-    """Compute scale r z + shift,  z = x - mean(x),  r = 1 / sqrt(mean(z^2) + 1e-5).
-
-    The backward pass saves z and r.
-    """
-    z, r = _centred(x)
-    return z * r * scale + shift
-
-
-@normalised.defjvp
-def _normalised_tangent(
-    primals: tuple[Array, Array, Array], tangents: tuple[Array, Array, Array]
-) -> tuple[Array, Array]:
-    x, scale, shift = primals
-    z, r = _centred(x)
-    # otherwise XLA's CPU compiler would recompute the result in each of its uses
-    return materialise_on_cpu(z * r * scale + shift), _normalised_of_tangents(z, r, scale, *tangents)
-
-
-@partial(jax.checkpoint, prevent_cse=False)
-def _normalised_of_tangents(z: Array, r: Array, scale: Array, dx: Array, dscale: Array, dshift: Array) -> Array:
-    """Compute dy = scale r (dx - mean(dx) - n mean(n dx)) + n dscale + dshift,  n = r z.
-
-    Its transpose is the gradient of x in few passes:  dx = g - mean(g) - n mean(n g)  with g = r scale dy.
-    """
-    n = z * r
-    along = jnp.mean(n * dx, axis=-1, keepdims=True)
-    return scale * r * (dx - jnp.mean(dx, axis=-1, keepdims=True) - n * along) + n * dscale + dshift
-
-
-def _centred(x: Array) -> tuple[Array, Array]:
-    """Compute z = x - mean(x) and r = 1 / sqrt(mean(z^2) + 1e-5) over the last axis."""
-    z = x - jnp.mean(x, axis=-1, keepdims=True)
-    return z, jax.lax.rsqrt(jnp.mean(jnp.square(z), axis=-1, keepdims=True) + EPSILON)
 
 
 # Convolutions with fewer multiplications (Winograd 1980; Lavin and Gray 2016, "Fast Algorithms for Convolutional Neural

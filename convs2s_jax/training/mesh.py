@@ -9,7 +9,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, Mesh
 
 from convs2s_jax.core.config import check, record
-from convs2s_jax.core.errors import UserError, did_you_mean
+from convs2s_jax.core.errors import UserError
 
 AXES = ("data", "fsdp", "tensor")
 ROWS = ("data", "fsdp")
@@ -25,24 +25,15 @@ class ShardingRule:
     Attributes:
       path: end of a parameter's path, such as "conv/w" or "encoder/blocks/*/conv/w", where * is any one name or number.
         The parts of a weight-normalised kernel, w/v and w/g, and the optimiser's state follow it.
-      axes: for each axis of the array, the mesh axes that shard it: "tensor", "fsdp", "data", several as "tensor+fsdp",
-        None for none. `tensor` also shards the array in use; `fsdp` and `data` only between updates.
+      axes: for each axis of the array, "tensor" if `tensor` shards it, else None. Between updates `fsdp` or `data`
+        shards one of the others.
     """
 
     path: str
-    axes: tuple[str | None, ...]
+    axes: tuple[Literal["tensor"] | None, ...]
 
     def __post_init__(self) -> None:
-        check(all(self.path.split("/")), f"path is '{self.path}': use the end of a parameter's path, such as conv/w")
-        named = [name for text in self.axes for name in names_of(text)]
-        for name in named:
-            check(name in AXES, f"axes contains '{name}'{did_you_mean(name, AXES)}")
-            check(named.count(name) == 1, f"axes contains {name} {named.count(name)} times: it can shard only one axis")
-
-
-def names_of(axes: str | None) -> tuple[str, ...]:
-    """The mesh axes in an entry of a `ShardingRule`."""
-    return tuple(axes.split("+")) if axes else ()
+        check(self.axes.count("tensor") <= 1, f"axes is {self.axes}: tensor can shard only one axis")
 
 
 @record
@@ -56,8 +47,8 @@ class MeshConfig:
       fsdp: devices that split the batch like `data` and shard parameters, gradients and optimiser state (fully sharded
         data parallelism, Zhao et al. 2023). The kernels of a layer are gathered to compute it.
       tensor: devices over which the outputs of each layer and the vocabulary are sharded.
-      rules: sharding of some parameters, in place of the built-in rules; the first matching rule applies. See
-        `convs2s config --config=NAME --shardings`.
+      rules: which axes of some parameters `tensor` shards, before the built-in rules; the first matching rule applies.
+        See `convs2s config --config=NAME --shardings`.
     """
 
     data: int = -1
@@ -111,41 +102,29 @@ def make(cfg: MeshConfig, devices: Sequence[Any] | None = None, *, parallel: Par
 
     Raises:
       UserError: the config requests more devices than there are, or fewer with several processes, or a `data` that the
-        number of TPU slices does not divide, or a rule shards state over slices.
+        number of TPU slices does not divide.
     """
     devices = list(jax.devices() if devices is None else devices)
-    sizes = shape(cfg, len(devices))
-    count = math.prod(sizes)
+    data, fsdp, tensor = shape(cfg, len(devices))
+    count = data * fsdp * tensor
     if count < len(devices) and len({device.process_index for device in devices}) > 1:
         raise UserError(
             f"mesh: {count} of {len(devices)} devices: several processes must use all of them; set one axis to -1"
         )
     devices = devices[:count]
-    slices = len(set(slice_numbers(devices)))
-    if slices > 1 and devices[0].platform == "tpu":
-        _check_within_slices(cfg.rules, slices)
-    if slices > 1 and sizes[0] % slices == 0:  # the network between slices is slow: only `data` crosses it
-        data, fsdp, tensor = sizes[0] // slices, *sizes[1:]
-        inside = fsdp == 1 and parallel != "pmap" and devices[0].platform == "tpu"
-        within = (1, data, tensor) if inside else (data, fsdp, tensor)
-        split = {"allow_split_physical_axes": True}
-        return Mesh(mesh_utils.create_hybrid_device_mesh(within, (slices, 1, 1), devices=devices, **split), AXES)
+    slices, tpu = len(set(slice_numbers(devices))), devices[0].platform == "tpu"
     check(
-        slices == 1 or devices[0].platform != "tpu",
-        f"mesh.data is {sizes[0]} on {slices} slices: use a multiple of {slices}, since fsdp and tensor "
-        "cannot cross the network between slices",
+        slices == 1 or not tpu or data % slices == 0,
+        f"mesh.data is {data} on {slices} slices: use a multiple of {slices}, since fsdp and tensor cannot cross the "
+        "network between slices",
     )
-    return Mesh(mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True), AXES)
-
-
-def _check_within_slices(rules: Sequence[ShardingRule], slices: int) -> None:
-    """Raise UserError if a rule shards arrays over TPU slices."""
-    for number, rule in enumerate(rules):
-        check(
-            not any("data" in names_of(axes) for axes in rule.axes),
-            f"mesh.rules[{number}].axes contains data on {slices} slices: state is sharded within each slice, since "
-            "the network between them is slow; use fsdp",
-        )
+    if slices == 1 or data % slices:
+        return Mesh(mesh_utils.create_device_mesh((data, fsdp, tensor), devices, allow_split_physical_axes=True), AXES)
+    within = (data // slices, fsdp, tensor)
+    if tpu and fsdp == 1 and parallel != "pmap":
+        within = (1, data // slices, tensor)
+    found = mesh_utils.create_hybrid_device_mesh(within, (slices, 1, 1), devices, allow_split_physical_axes=True)
+    return Mesh(found, AXES)
 
 
 def slice_numbers(devices: Sequence[Any]) -> list[int]:

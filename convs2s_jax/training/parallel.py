@@ -2,8 +2,7 @@
 
 `jit`: the program is written for the whole batch, and XLA partitions it by the shardings of its arguments.
 `shard_map`: each row of devices along `data` runs the program on its rows of the batch, with named collectives over
-`data`, and XLA partitions what `fsdp` or `tensor` divide. With one device along `data`, or several along each axis, it
-is `jit`.
+`data`, and XLA partitions what `fsdp` or `tensor` divide. With one device along `data` it is `jit`.
 `pmap`: each device runs the program on its rows with all parameters; the axis is `data`.
 All give the same update as one device with the whole batch, dropout included.
 """
@@ -27,7 +26,7 @@ from convs2s_jax.nn.sharding import ShardedKernel, gather
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Array, Key, Tree, accumulation_dtype
 from convs2s_jax.training import dispatch, sharding
-from convs2s_jax.training.mesh import Parallel, ShardingRule, check_mesh, names_of, row_shards, spans_slices
+from convs2s_jax.training.mesh import Parallel, ShardingRule, check_mesh, row_shards, spans_slices
 from convs2s_jax.training.step import (
     BatchT,
     Finish,
@@ -93,6 +92,7 @@ def compile_steps(
       sum_dtype: dtype of the sums of gradients over `data`.
       accumulates: whether updates have several batches, so that gradients are summed over devices once per update.
         `jit` with `fsdp` does so only if the mesh spans slices, since one sum for each batch mostly takes less time.
+        `pmap` sums those of each batch.
       rules: how parameters are sharded, before `sharding.RULES`; `sharding.check_rules` checks them against parameters.
 
     Raises:
@@ -104,16 +104,6 @@ def compile_steps(
         raise ValueError(f"parallel is {parallel!r}: use 'jit', 'shard_map', 'pmap'")
     if not clip >= 0:
         raise ValueError(f"clip is {clip}: use a maximum gradient norm above 0, or 0 for no clipping")
-    named = False
-    if mesh is not None:
-        check_mesh(mesh)
-        # with three axes, XLA's partitioner ends the process on lookups in a `shard_map` over one (jax 0.10)
-        named = mesh.shape["data"] > 1 and 1 in (mesh.shape["fsdp"], mesh.shape["tensor"])
-        check(
-            sum_dtype == "auto" or named or row_shards(mesh) == 1,
-            f"training.sum_dtype is {sum_dtype}: it is the dtype of sums over data, on meshes where data is above 1 "
-            "and fsdp or tensor is 1; use auto",
-        )
 
     def finish(state: TrainState, total: tuple[Tree, SumsT], rate: Array | None) -> tuple[TrainState, StepSums[SumsT]]:
         return apply_gradients(state, optimizer, *total, rate, clip=clip, skip_bad_steps=skip_bad_steps)
@@ -121,19 +111,25 @@ def compile_steps(
     place = Placement(mesh, rules, layers_gather, sum_dtype, accumulates)
     if parallel == "pmap":
         return _pmap(loss, finish, place)
-    if mesh is None or not named:
+    if mesh is None:
         return _jit(loss, finish, place)
-    sums_named = sum_dtype != "auto" or (accumulates and (mesh.shape["fsdp"] == 1 or spans_slices(mesh)))
-    if parallel == "jit" and not sums_named:
-        return _jit(loss, finish, place)
-    for number, rule in enumerate(rules):
-        check(
-            sharding.state_axis(mesh) == "data" or not any("data" in names_of(axes) for axes in rule.axes),
-            f"mesh.rules[{number}].axes contains data, but parallel=shard_map gathers over fsdp only (so does jit if "
-            "training.sum_dtype is set, or data.batch.accumulate is above 1 on several slices); drop it, or use "
-            "parallel=jit with training.sum_dtype=auto and data.batch.accumulate=1",
-        )
-    return _shard_map(loss, finish, place, mesh)
+    check_mesh(mesh)
+    all_three = all(size > 1 for size in mesh.shape.values())
+    # XLA's partitioner ends the process on lookups in a `shard_map` over one of three axes (jax 0.10)
+    check(
+        parallel == "jit" or not all_three,
+        "parallel is shard_map, but data, fsdp and tensor of the mesh are above 1: set one of them to 1, or use jit",
+    )
+    check(
+        sum_dtype == "auto" or (mesh.shape["data"] > 1 and not all_three) or row_shards(mesh) == 1,
+        f"training.sum_dtype is {sum_dtype}: it is the dtype of sums over data, on meshes where data is above 1 "
+        "and fsdp or tensor is 1; use auto",
+    )
+    once = accumulates and (mesh.shape["fsdp"] == 1 or spans_slices(mesh))
+    named = parallel == "shard_map" or sum_dtype != "auto" or once
+    if named and mesh.shape["data"] > 1 and not all_three:
+        return _shard_map(loss, finish, place, mesh)
+    return _jit(loss, finish, place)
 
 
 def in_use(
@@ -154,38 +150,34 @@ def in_use(
     manual = mesh.manual_axes if isinstance(mesh, AbstractMesh) else ()
     if mesh is None or all(size == 1 for axis, size in mesh.shape.items() if axis not in manual):
         return params
+    axis = sharding.state_axis(mesh)
 
-    def shardings(path: str, x: Array) -> tuple[NamedSharding, NamedSharding]:
-        cut = sharding.state_axis(mesh)
-        whole, own = (sharding.spec(path, x.shape, mesh, cut=axis, rules=rules) for axis in (None, cut))
-        own = P(*(sharding.entry([a for a in sharding.axes_of(e) if a not in manual]) for e in own))
-        return NamedSharding(mesh, whole), NamedSharding(mesh, own)
-
-    def array(path: str, x: Array) -> Array:
-        used, stored = shardings(path, x)
-        return gather(x, used, stored, x.dtype if dtype is None or used == stored else dtype).astype(x.dtype)
+    def array(name: str, x: Array, *, kernel: bool = False) -> Any:
+        cuts = (None, None if axis in manual else axis)
+        used, stored = (NamedSharding(mesh, sharding.spec(name, x.shape, mesh, cut=cut, rules=rules)) for cut in cuts)
+        if used == stored or dtype is None:
+            return gather(x, used, stored, x.dtype)
+        if kernel and axis == "fsdp":
+            return ShardedKernel(x, used, stored, x.dtype)
+        return gather(x, used, stored, dtype).astype(x.dtype)
 
     def node(path: tuple[Any, ...], x: Any) -> Any:
         name = path_of(path)
-        if not isinstance(x, Affine):
-            return array(name, x)
-        b = array(f"{name}/b", x.b)
-        used, stored = shardings(f"{name}/w", x.w)
-        if dtype is None or used == stored or sharding.state_axis(mesh) == "data" or "/blocks/" not in name:
-            return Affine(w=array(f"{name}/w", x.w), b=b)
-        return Affine(w=ShardedKernel(x.w, used, stored, x.w.dtype), b=b)
+        if isinstance(x, Affine):
+            return Affine(w=array(f"{name}/w", x.w, kernel="/blocks/" in name), b=array(f"{name}/b", x.b))
+        return array(name, x)
 
     return jax.tree_util.tree_map_with_path(node, params, is_leaf=lambda x: isinstance(x, Affine))
 
 
 def _jit(loss: Loss[BatchT, SumsT], finish: Finish[SumsT], place: Placement) -> Step[BatchT, SumsT]:
-    mesh, rules = place.mesh, place.rules
+    mesh = place.mesh
 
     def sharded_loss(params: Tree, batch: BatchT, key: Key | None) -> SumsT:
         if mesh is None:
             return loss(params, batch, key)
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            return loss(in_use(params, mesh, rules, place.layers_gather), batch, key)
+            return loss(in_use(params, mesh, place.rules, place.layers_gather), batch, key)
 
     def first(params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
         grads, sums = gradients(sharded_loss, params, batch, key=key)
@@ -199,16 +191,18 @@ def _shard_map(loss: Loss[BatchT, SumsT], finish: Finish[SumsT], place: Placemen
     alone = mesh.size == mesh.shape["data"]
     each = partial(jax.shard_map, mesh=mesh, axis_names=set(mesh.axis_names) if alone else {"data"}, check_vma=False)
 
-    def dims(merged: Tree) -> Tree:
-        """For each array the dimension that `data` shards, -1 for none."""
-        return jax.tree_util.tree_map_with_path(partial(_dim_over_data, mesh, place.rules), merged)
+    def specs(merged: Tree) -> Tree:
+        """For each array how `data` shards it."""
 
-    def specs(dims: Tree) -> Tree:
-        return jax.tree.map(lambda dim: P() if dim < 0 else P(*[None] * dim, "data"), dims)
+        def over_data(path: tuple[Any, ...], x: Array) -> P:
+            axes = sharding.spec(path_of(path), x.shape, mesh, cut=sharding.state_axis(mesh), rules=place.rules)
+            return P(*(axis if axis == "data" else None for axis in axes))
+
+        return jax.tree_util.tree_map_with_path(over_data, merged)
 
     def computed(merged: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
-        """Gradients with respect to merged parameters; if they accumulate, with an axis [data] that is not summed."""
-        cut = dims(merged)
+        """Gradients with respect to merged parameters and sums, with an axis [data] that is not summed."""
+        cut = specs(merged)
 
         def local(merged: Tree, batch: BatchT, key: Key | None, first: Array) -> tuple[Tree, SumsT]:
             inside = jax.sharding.get_abstract_mesh()
@@ -218,56 +212,50 @@ def _shard_map(loss: Loss[BatchT, SumsT], finish: Finish[SumsT], place: Placemen
 
             batch = batch if alone else lax.with_sharding_constraint(batch, NamedSharding(inside, P("fsdp")))
             whole = jax.tree.map(partial(_gathered, place), merged, cut)
-            grads, sums = merged_gradients(sharded_loss, whole, batch, first=first[0], key=key)
-            if place.accumulates:
-                return jax.tree.map(lambda x: x[None], (grads, sums))
-            return jax.tree.map(partial(_summed, place), grads, cut), lax.psum(sums, "data")
+            found = merged_gradients(sharded_loss, whole, batch, first=first[0], key=key)
+            return jax.tree.map(lambda x: x[None], found)
 
-        results = (P("data"), P("data")) if place.accumulates else (specs(cut), P())
-        arguments = (specs(cut), P("data"), P(), P("data"))
         rows, count = len(jax.tree.leaves(batch)[0]), mesh.shape["data"]
         firsts = jnp.arange(count) * (rows // count)  # with other axes, XLA's partitioner has no `lax.axis_index`
-        found: tuple[Tree, SumsT] = each(local, in_specs=arguments, out_specs=results)(merged, batch, key, firsts)
+        arguments = (cut, P("data"), P(), P("data"))
+        found: tuple[Tree, SumsT] = each(local, in_specs=arguments, out_specs=P("data"))(merged, batch, key, firsts)
         return found
 
     def summed(total: tuple[Tree, SumsT]) -> tuple[Tree, SumsT]:
-        cut = dims(jax.eval_shape(lambda grads: jax.tree.map(lambda x: x[0], grads), total[0]))
+        cut = specs(jax.eval_shape(lambda grads: jax.tree.map(lambda x: x[0], grads), total[0]))
 
         def local(total: tuple[Tree, SumsT]) -> tuple[Tree, SumsT]:
             grads, sums = jax.tree.map(lambda x: x[0], total)
             return jax.tree.map(partial(_summed, place), grads, cut), lax.psum(sums, "data")
 
-        found: tuple[Tree, SumsT] = each(local, in_specs=(P("data"),), out_specs=(specs(cut), P()))(total)
+        found: tuple[Tree, SumsT] = each(local, in_specs=(P("data"),), out_specs=(cut, P()))(total)
         return found
 
-    def first(params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
-        if place.accumulates:
-            return computed(weight_norm.merge(params), batch, key)
-        grads, sums = gradients_through_merge(params, lambda merged: computed(merged, batch, key))
-        return _placed(grads, place), sums
+    if not place.accumulates:
+
+        def first(params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
+            grads, sums = gradients_through_merge(params, lambda merged: summed(computed(merged, batch, key)))
+            return _placed(grads, place), sums
+
+        return _compiled(first, finish, place)
 
     def finish_summed(state: TrainState, total: Any, rate: Array | None) -> tuple[TrainState, StepSums[SumsT]]:
         return finish(state, gradients_through_merge(state.params, lambda _: summed(total)), rate)
 
-    return _compiled(first, finish_summed if place.accumulates else finish, place)
+    return _compiled(lambda params, *rest: computed(weight_norm.merge(params), *rest), finish_summed, place)
 
 
-def _dim_over_data(mesh: Mesh, rules: Sequence[ShardingRule], path: tuple[Any, ...], x: Array) -> int:
-    spec = sharding.spec(path_of(path), x.shape, mesh, cut=sharding.state_axis(mesh), rules=rules)
-    return next((i for i, entry in enumerate(spec) if "data" in sharding.axes_of(entry)), -1)
-
-
-def _gathered(place: Placement, shard: Array, dim: int) -> Array:
-    """An array that `data` shards along `dim`, whole along it."""
-    if dim < 0:
+def _gathered(place: Placement, shard: Array, cut: P) -> Array:
+    """An array that `data` shards, whole along it."""
+    if "data" not in cut:
         return shard
     sent = shard if place.layers_gather is None else shard.astype(place.layers_gather)
-    whole: Array = lax.all_gather(sent, "data", axis=dim, tiled=True).astype(shard.dtype)
+    whole: Array = lax.all_gather(sent, "data", axis=cut.index("data"), tiled=True).astype(shard.dtype)
     return whole
 
 
-def _summed(place: Placement, gradient: Array, dim: int = -1) -> Array:
-    """The sum over `data`, of which a device gets its shard along `dim`, or all if this is -1.
+def _summed(place: Placement, gradient: Array, cut: Sequence[Any] = ()) -> Array:
+    """The sum over `data`, of which a device gets its shard, or all if `data` does not shard it.
 
     XLA's CPU compiler makes sums in bfloat16 those in float32 of rounded numbers. It ends the process instead if the
     `shard_map` leaves an axis to the partitioner (jax 0.10 and 0.12), so that is written out here.
@@ -276,8 +264,9 @@ def _summed(place: Placement, gradient: Array, dim: int = -1) -> Array:
     sent = gradient.astype(jnp.bfloat16 if place.sum_dtype == "bfloat16" else dtype)
     if mesh is not None and mesh.size > mesh.shape["data"] and mesh.devices.flat[0].platform == "cpu":
         sent = sent.astype(dtype)
-    total = lax.psum(sent, "data") if dim < 0 else lax.psum_scatter(sent, "data", scatter_dimension=dim, tiled=True)
-    return total.astype(gradient.dtype)
+    if "data" not in cut:
+        return lax.psum(sent, "data").astype(gradient.dtype)
+    return lax.psum_scatter(sent, "data", scatter_dimension=cut.index("data"), tiled=True).astype(gradient.dtype)
 
 
 def _pmap(loss: Loss[BatchT, SumsT], finish: Finish[SumsT], place: Placement) -> Step[BatchT, SumsT]:
@@ -285,57 +274,45 @@ def _pmap(loss: Loss[BatchT, SumsT], finish: Finish[SumsT], place: Placement) ->
     mesh = place.mesh
     check_pmap(mesh, place.rules)
     devices = jax.devices()[:1] if mesh is None else list(mesh.devices.flat)
-    each = partial(dispatch.pmap, axis_name="data", devices=devices)
+
+    def local(params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
+        begin = lax.axis_index("data") * len(jax.tree.leaves(batch)[0])
+        grads, sums = gradients(loss, params, batch, first=begin, key=key)
+        return jax.tree.map(partial(_summed, place), grads), lax.psum(sums, "data")
 
     def cut(batch: BatchT) -> BatchT:
         """[B, ...] -> [devices, B / devices, ...]. No data moves between devices."""
         return jax.tree.map(lambda x: x.reshape(len(devices), -1, *x.shape[1:]), batch)
 
-    def public(tree: Tree) -> Tree:
-        """Replicated results as arrays over all devices, since those of pmap only cover the devices of this process."""
-        return tree if mesh is None or not mesh.is_multi_process else jax.tree.map(partial(_of_all, mesh), tree)
+    def public(x: Array) -> Array:
+        """A replicated result as an array over all devices: that of pmap only covers the devices of this process."""
+        if mesh is None or not mesh.is_multi_process:
+            return x
+        shards = [shard.data for shard in x.addressable_shards]
+        return jax.make_array_from_single_device_arrays(x.shape, sharding.replicated(mesh), shards)
 
-    def local(params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
-        begin = lax.axis_index("data") * len(jax.tree.leaves(batch)[0])
-        return gradients(loss, params, batch, first=begin, key=key)
-
-    def summed(total: tuple[Tree, SumsT]) -> tuple[Tree, SumsT]:
-        return jax.tree.map(partial(_summed, place), total[0]), lax.psum(total[1], "data")
-
-    cut_compiled, finish_compiled = dispatch.jit(cut), dispatch.jit(finish, donate_argnums=0)  # the same everywhere
-    if place.accumulates:
-        computed, total = each(local, in_axes=(None, 0, None), out_axes=0), each(summed, in_axes=0, out_axes=None)
-        add = each(tree_add, in_axes=0, out_axes=0, donate_argnums=0)
-    else:
-        computed = each(lambda *args: summed(local(*args)), in_axes=(None, 0, None), out_axes=None)
-        add = dispatch.jit(tree_add, donate_argnums=0)
+    computed = dispatch.pmap(local, axis_name="data", devices=devices, in_axes=(None, 0, None), out_axes=None)
+    cut_compiled, add = dispatch.jit(cut), dispatch.jit(tree_add, donate_argnums=0)
 
     def first(params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
-        found = computed(params, cut_compiled(batch), key)
-        return found if place.accumulates else public(found)
-
-    def end(state: TrainState, found: Any, rate: Any) -> tuple[TrainState, StepSums[SumsT]]:
-        after: tuple[TrainState, StepSums[SumsT]] = finish_compiled(state, public(total(found)), rate)
-        return after
+        found: tuple[Tree, SumsT] = jax.tree.map(public, computed(params, cut_compiled(batch), key))
+        return found
 
     return Step(
         first=first,
         add=lambda total, params, batch, key: add(total, first(params, batch, key)),
-        finish=end if place.accumulates else finish_compiled,
+        finish=dispatch.jit(finish, donate_argnums=0),
     )
 
 
 def check_pmap(mesh: Mesh | None, rules: Sequence[ShardingRule]) -> None:
     """Refuse sharding rules, and a mesh that shards parameters. Raises UserError."""
     check(not rules, "mesh.rules is set with parallel=pmap, which replicates all parameters; drop it, or use jit")
-    for axis in ("fsdp", "tensor"):
-        size = 1 if mesh is None else mesh.shape[axis]
-        check(size == 1, f"mesh.{axis} is {size}, but parallel=pmap shards data only: use 1, or parallel=jit")
-
-
-def _of_all(mesh: Mesh, x: Array) -> Array:
-    shards = [shard.data for shard in x.addressable_shards]
-    return jax.make_array_from_single_device_arrays(x.shape, sharding.replicated(mesh), shards)
+    if mesh is not None:
+        check_mesh(mesh)
+        for axis in ("fsdp", "tensor"):
+            size = mesh.shape[axis]
+            check(size == 1, f"mesh.{axis} is {size}, but parallel=pmap shards data only: use 1, or parallel=jit")
 
 
 def _placed(tree: Tree, place: Placement) -> Tree:

@@ -2,8 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
 from convs2s_jax.core.config import check, record
 
@@ -130,25 +129,38 @@ class ScheduleState:
 AnySchedule = PlateauConfig | FixedConfig | InverseSqrtConfig | CosineConfig
 
 
-class Schedule(NamedTuple):
-    """A kind of schedule. Its functions are called with the config of this kind.
-
-    Attributes:
-      initial: cfg -> rate at the start.
-      rate: (cfg, state, step, epoch) -> rate of that step; steps and epochs count from 1.
-      validated: (cfg, state, loss) -> state after a validation, and a sentence for the user or "".
-    """
-
-    initial: Callable[[Any], float]
-    rate: Callable[[Any, ScheduleState, int, int], float]
-    validated: Callable[[Any, ScheduleState, float], tuple[ScheduleState, str]]
+def start(cfg: AnySchedule) -> ScheduleState:
+    """The state before the first step."""
+    match cfg:
+        case FixedConfig():
+            return ScheduleState(rate=cfg.rates[0])
+        case InverseSqrtConfig() | CosineConfig():
+            return ScheduleState(rate=cfg.initial)
+    return ScheduleState(rate=cfg.rate)
 
 
-def _state_rate(_cfg: Any, state: ScheduleState, _step: int, _epoch: int) -> float:
+def rate(cfg: AnySchedule, state: ScheduleState, *, step: int, epoch: int) -> float:
+    """Learning rate of an update; steps and epochs count from 1."""
+    match cfg:
+        case FixedConfig():
+            found = cfg.rates[min(epoch, len(cfg.rates)) - 1]
+            if cfg.force_anneal is not None and epoch >= cfg.force_anneal:
+                found = cfg.rates[-1] * cfg.shrink ** (epoch + 1 - cfg.force_anneal)
+            return found * step / cfg.warmup if step < cfg.warmup else found
+        case InverseSqrtConfig() | CosineConfig() if step < cfg.warmup:
+            return cfg.initial + (cfg.rate - cfg.initial) * step / cfg.warmup
+        case InverseSqrtConfig():
+            return cfg.rate * math.sqrt(cfg.warmup / step)
+        case CosineConfig():
+            done = min(1.0, (step - cfg.warmup) / (cfg.steps - cfg.warmup))
+            return cfg.minimum + (cfg.rate - cfg.minimum) * (1 + math.cos(math.pi * done)) / 2
     return state.rate
 
 
-def _plateau_validated(cfg: PlateauConfig, state: ScheduleState, loss: float) -> tuple[ScheduleState, str]:
+def validated(cfg: AnySchedule, state: ScheduleState, loss: float) -> tuple[ScheduleState, str]:
+    """State after a validation with this loss (nats per token), and a sentence for the log or ""."""
+    if not isinstance(cfg, PlateauConfig):
+        return dataclasses.replace(state, best=min(state.best, loss)), ""
     if loss < state.best:
         return dataclasses.replace(state, best=loss, waiting=0), ""
     waiting = state.waiting + 1
@@ -156,56 +168,5 @@ def _plateau_validated(cfg: PlateauConfig, state: ScheduleState, loss: float) ->
         return dataclasses.replace(state, waiting=waiting), ""
     rate = state.rate * cfg.shrink
     why = f"validation loss {loss:.4f} did not improve on {state.best:.4f}: learning rate {state.rate:g} -> {rate:g}"
-    state = dataclasses.replace(state, rate=rate, waiting=0)
-    if rate < cfg.minimum:
-        state = dataclasses.replace(state, stopped=f"the learning rate fell below {cfg.minimum:g}")
-    return state, why
-
-
-def _fixed_rate(cfg: FixedConfig, _state: ScheduleState, step: int, epoch: int) -> float:
-    rate = cfg.rates[min(epoch, len(cfg.rates)) - 1]
-    if cfg.force_anneal is not None and epoch >= cfg.force_anneal:
-        rate = cfg.rates[-1] * cfg.shrink ** (epoch + 1 - cfg.force_anneal)
-    return rate * step / cfg.warmup if step < cfg.warmup else rate
-
-
-def _warming(cfg: InverseSqrtConfig | CosineConfig, step: int) -> float:
-    return cfg.initial + (cfg.rate - cfg.initial) * step / cfg.warmup
-
-
-def _inverse_sqrt_rate(cfg: InverseSqrtConfig, _state: ScheduleState, step: int, _epoch: int) -> float:
-    return _warming(cfg, step) if step < cfg.warmup else cfg.rate * math.sqrt(cfg.warmup / step)
-
-
-def _cosine_rate(cfg: CosineConfig, _state: ScheduleState, step: int, _epoch: int) -> float:
-    if step < cfg.warmup:
-        return _warming(cfg, step)
-    done = min(1.0, (step - cfg.warmup) / (cfg.steps - cfg.warmup))
-    return cfg.minimum + (cfg.rate - cfg.minimum) * (1 + math.cos(math.pi * done)) / 2
-
-
-def _keep_best(_cfg: Any, state: ScheduleState, loss: float) -> tuple[ScheduleState, str]:
-    return dataclasses.replace(state, best=min(state.best, loss)), ""
-
-
-SCHEDULES: Mapping[str, Schedule] = {
-    "plateau": Schedule(lambda cfg: cfg.rate, _state_rate, _plateau_validated),
-    "fixed": Schedule(lambda cfg: cfg.rates[0], _fixed_rate, _keep_best),
-    "inverse_sqrt": Schedule(lambda cfg: cfg.initial, _inverse_sqrt_rate, _keep_best),
-    "cosine": Schedule(lambda cfg: cfg.initial, _cosine_rate, _keep_best),
-}
-
-
-def start(cfg: AnySchedule) -> ScheduleState:
-    """The state before the first step."""
-    return ScheduleState(rate=SCHEDULES[cfg.kind].initial(cfg))
-
-
-def rate(cfg: AnySchedule, state: ScheduleState, *, step: int, epoch: int) -> float:
-    """Learning rate of an update; steps and epochs count from 1."""
-    return SCHEDULES[cfg.kind].rate(cfg, state, step, epoch)
-
-
-def validated(cfg: AnySchedule, state: ScheduleState, loss: float) -> tuple[ScheduleState, str]:
-    """State after a validation with this loss (nats per token), and a sentence for the log or ""."""
-    return SCHEDULES[cfg.kind].validated(cfg, state, loss)
+    stopped = f"the learning rate fell below {cfg.minimum:g}" if rate < cfg.minimum else ""
+    return dataclasses.replace(state, rate=rate, waiting=0, stopped=stopped), why

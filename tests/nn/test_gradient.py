@@ -9,31 +9,21 @@ from convs2s_jax.nn.cpu import materialise_gradient
 from convs2s_jax.nn.gradient import add_broadcast, broadcast, scale_gradient, scan
 from tests.helpers import barriers
 
+EQUAL = 1000
+"""Summands of one, of which a sum in bfloat16 would give 256."""
 
-@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["plain", "jit"])
-def test_scale_gradient_keeps_the_value_and_scales_the_gradient(wrap):
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit, jax.vmap], ids=["plain", "jit", "vmap"])
+def test_both_modes_scale_the_derivative_of_what_lies_below_and_keep_the_value(transform):
     x = jnp.arange(4.0)
-    value, gradient = wrap(jax.value_and_grad(lambda x: jnp.sum(scale_gradient(x, 0.25) ** 3)))(x)
-    assert float(value) == 36.0
-    np.testing.assert_allclose(gradient, 0.25 * 3 * x**2)
 
+    def f(x):
+        return jnp.sum(scale_gradient(x, 0.25) ** 3 + x)
 
-def test_scale_gradient_acts_on_each_example_under_vmap():
-    x = jnp.arange(6.0).reshape(2, 3)
-    each = jax.vmap(jax.grad(lambda x: jnp.sum(scale_gradient(x, 0.5) ** 2)))(x)
-    np.testing.assert_allclose(each, x)
-
-
-def test_only_what_lies_below_is_scaled():
-    gradient = jax.grad(lambda x: jnp.sum(scale_gradient(x, 0.125) + x))(jnp.ones(2))
-    np.testing.assert_allclose(gradient, 1.125)
-
-
-def test_forward_mode_scales_the_tangent_as_reverse_mode_scales_the_cotangent():
-    x, dx = jnp.arange(3.0), jnp.ones(3)
-    value, tangent = jax.jvp(lambda x: scale_gradient(x, 0.25) ** 2, (x,), (dx,))
-    np.testing.assert_array_equal(value, x**2)
-    np.testing.assert_allclose(tangent, 0.25 * 2 * x)
+    value, gradient = transform(jax.value_and_grad(f))(x)
+    np.testing.assert_array_equal(np.sum(value), 42.0)
+    np.testing.assert_allclose(gradient, 0.25 * 3 * x**2 + 1)
+    np.testing.assert_allclose(transform(jax.jacfwd(f))(x), gradient)
 
 
 def test_a_gradient_that_is_computed_once_is_the_same_in_both_modes():
@@ -51,10 +41,6 @@ def test_a_gradient_that_is_computed_once_stands_behind_a_barrier_on_cpus():
     """Without it XLA computes the product with the mask twice there; others fuse better."""
     gradient = jax.grad(lambda x: jnp.sum(materialise_gradient(x) ** 2))
     assert barriers(gradient, jnp.ones(2)) == {"cpu": 1, "cuda": 0, "tpu": 0}
-
-
-EQUAL = 1000
-"""Summands of one, of which a sum in bfloat16 would give 256."""
 
 
 def test_the_gradient_of_what_is_broadcast_is_summed_in_float32():
@@ -77,11 +63,8 @@ def test_the_gradient_of_what_all_steps_read_is_summed_in_float32(reverse):
         w, index = (params[name].astype(jnp.float32) for name in ("w", "index"))
         return carry + w * index, carry * item
 
-    def total(w):
-        last, _ = scan(body, {**params, "w": w}, jnp.float32(0), items, reverse=reverse)
-        return last
-
-    np.testing.assert_array_equal(jax.grad(total)(params["w"]), jnp.bfloat16(3 * EQUAL))
+    gradient = jax.grad(lambda w: scan(body, {**params, "w": w}, jnp.float32(0), items, reverse=reverse)[0])
+    np.testing.assert_array_equal(gradient(params["w"]), jnp.bfloat16(3 * EQUAL))
     ours = scan(body, params, jnp.float32(0), items, reverse=reverse)
     expected = jax.lax.scan(lambda carry, item: body(params, carry, item), jnp.float32(0), items, reverse=reverse)
     jax.tree.map(np.testing.assert_array_equal, ours, expected)

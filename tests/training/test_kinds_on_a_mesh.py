@@ -21,21 +21,18 @@ LEAST = 1e-3
 """What adds the same to all scores of an attention has no gradient but rounding: such a one is compared with all."""
 
 
-def gradients(cfg, mesh=None, way="jit"):
+def gradients(cfg, mesh=None):
     """Of the first part of an update, with dropout."""
     init = partial(fresh_state, model=cfg, training=TRAINING, source=24, target=20)
     params, given = filled(jax.eval_shape(init, jax.random.key(1)).params), BATCH
     if mesh is not None:
         params = jax.device_put(params, sharding.shardings(params, mesh))
         given = jax.device_put(given, sharding.batch_sharding(mesh))
-    return jax.device_get(compile_configured(cfg, TRAINING, mesh, parallel=way).first(params, given, KEY))
-
-
-ALL = [(way, *kinds) for way in ("jit", "shard_map") for kinds in together()]
+    return jax.device_get(compile_configured(cfg, TRAINING, mesh).first(params, given, KEY))
 
 
 @pytest.mark.drill
-@pytest.mark.parametrize(("way", "encoder", "decoder"), ALL)
-def test_gradients_on_a_mesh_are_those_of_one_device(way, encoder, decoder):
+@pytest.mark.parametrize(("encoder", "decoder"), together())
+def test_gradients_on_a_mesh_are_those_of_one_device(encoder, decoder):
     cfg = build(ModelConfig, {"embedding_dim": 32, "dropout": 0.3, **pair(encoder, decoder)})
-    assert_equal_each(gradients(cfg, mesh_of((2, 2, 2)), way), gradients(cfg), least=LEAST)
+    assert_equal_each(gradients(cfg, mesh_of((2, 2, 2))), gradients(cfg), least=LEAST)

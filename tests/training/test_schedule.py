@@ -8,7 +8,6 @@ import pytest
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training import schedule
 from convs2s_jax.training.schedule import (
-    SCHEDULES,
     CosineConfig,
     FixedConfig,
     InverseSqrtConfig,
@@ -124,7 +123,7 @@ def test_inverse_sqrt_begins_at_its_initial_rate():
     assert schedule.rate(cfg, schedule.start(cfg), step=10, epoch=1) == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize("kind", SCHEDULES)
+@pytest.mark.parametrize("kind", CONFIGS)
 def test_every_schedule_keeps_the_best_loss_and_its_state_is_json(kind):
     cfg = CONFIGS[kind]()
     state = schedule.start(cfg)

@@ -1,4 +1,4 @@
-"""Sharding rules of the configuration, and the table of what they resolve to."""
+"""Sharding rules, built-in and of the configuration, and the table of what they resolve to."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,6 @@ import optax
 import pytest
 
 from convs2s_jax.commands.config import shardings as table_of
-from convs2s_jax.core.config import build, override
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.nn.embedding import rows
 from convs2s_jax.nn.trees import path_of
@@ -24,78 +23,59 @@ from tests.training.test_own_update import SquaredSums
 
 P = jax.sharding.PartitionSpec
 RULES = (
-    ShardingRule("encoder/embedding/table", (None, "fsdp+tensor")),
-    ShardingRule("decoder/blocks/*/conv/w", ("data", None, None)),
-    ShardingRule("conv/w/v", (None, "fsdp", "tensor")),
+    ShardingRule("encoder/embedding/table", (None, "tensor")),
+    ShardingRule("decoder/blocks/*/conv/w", (None, "tensor", None)),
     ShardingRule("decoder/map_out/w", (None, None)),
 )
-LAYERS = {"model__encoder__layers": [[16, 3]] * 3 + [[32, 3]], "model__decoder__layers": [[16, 2]] * 2}
-
-
-def test_rules_of_the_configuration_come_before_the_built_in_ones():
-    """And say alone how an array is cut: the state's axis is not added."""
-    mesh = mesh_of((2, 2, 2))
-    cases = [
-        ("encoder/embedding/table", (20, 8), P(None, ("tensor", "fsdp")), P(None, "tensor")),
-        ("encoder/embedding/table", (20, 6), P(None, "tensor"), P(None, "tensor")),  # 4 devices do not divide 6
-        ("decoder/blocks/1/conv/w/v", (4, 8, 16), P("data", None, None), P(None, None, None)),
-        ("optimizer/trace/decoder/blocks/1/conv/w/g", (1, 1, 16), P(None, None, None), P(None, None, None)),
-        ("encoder/blocks/0/conv/w/v", (3, 8, 16), P(None, "fsdp", "tensor"), P(None, None, "tensor")),
-        ("decoder/map_out/w/v", (8, 16), P(None, None), P(None, None)),
-        ("encoder/map_in/w/v", (8, 16), P("fsdp", "tensor"), P(None, "tensor")),  # the built-in rule
-    ]
-    for name, shape, between, in_use in cases:
-        assert sharding.spec(name, shape, mesh, cut="fsdp", rules=RULES) == between, name
-        assert sharding.spec(name, shape, mesh, rules=RULES) == in_use, name
 
 
 @pytest.mark.parametrize(
-    ("length", "entry"),
-    [(8, ("fsdp", "data")), (9, "tensor"), (10, "data"), (12, ("tensor", "fsdp")), (24, ("tensor", "fsdp", "data"))],
+    ("name", "shape", "between", "in_use"),
+    [
+        ("step", (), P(), P()),
+        ("encoder/embedding/table", (20, 8), P("fsdp", "tensor"), P(None, "tensor")),
+        ("decoder/embedding/table", (20, 8), P("tensor", "fsdp"), P("tensor", None)),
+        ("decoder/blocks/1/conv/w/v", (4, 8, 16), P(None, "tensor", "fsdp"), P(None, "tensor", None)),
+        ("encoder/blocks/0/conv/w/v", (3, 8, 16), P(None, "fsdp", "tensor"), P(None, None, "tensor")),
+        ("optimizer/trace/encoder/blocks/0/conv/w/g", (1, 1, 16), P(None, None, "tensor"), P(None, None, "tensor")),
+        ("decoder/map_out/w/v", (8, 16), P(None, "fsdp"), P(None, None)),
+        ("decoder/blocks/0/attention/query/b", (8,), P(None), P(None)),
+        ("decoder/output", (20,), P("tensor"), P("tensor")),
+        ("decoder/output/b", (7,), P(None), P(None)),  # 7 words on 2 devices
+        ("taps/scores", (3, 8), P(None, "tensor"), P(None, "tensor")),
+        ("optimizer/rows/conv/w", (3,), P(), P()),
+    ],
 )
-def test_an_axis_that_does_not_divide_takes_no_other_with_it(length, entry):
-    mesh, rules = abstract(MeshConfig(data=2, fsdp=4, tensor=3), 24), [ShardingRule("b", ("data+fsdp+tensor",))]
-    assert sharding.spec("b", (length,), mesh, cut="fsdp", rules=rules) == P(entry)
+def test_rules_of_the_configuration_come_before_the_built_in_ones(name, shape, between, in_use):
+    mesh = mesh_of((2, 2, 2))
+    assert sharding.spec(name, shape, mesh, cut="fsdp", rules=RULES) == between
+    assert sharding.spec(name, shape, mesh, rules=RULES) == in_use
+
+
+@pytest.mark.parametrize(("name", "shape"), [("decoder/gate", (3,)), ("conv/w", (3, 4))])
+def test_a_parameter_without_a_rule_is_refused(name, shape):
+    with pytest.raises(ValueError, match=r"\): no rule of training.sharding.RULES"):
+        sharding.spec(name, shape, mesh_of((2, 2, 2)))
 
 
 @pytest.mark.parametrize("name", ["adafactor", "sm3"])
 def test_arrays_of_an_optimiser_that_are_not_like_the_parameter_are_not_cut(name):
-    """Rows and columns of squares, as adafactor has them; a parameter of other axes than its rule's stays a mistake."""
+    """Rows and columns of squares, as adafactor has them."""
     optimizer = optax.adafactor(1e-2, min_dim_size_to_factor=4) if name == "adafactor" else optax.sm3(1e-2)
-    shapes = {"embedding": {"table": (20, 8)}, "conv": {"w": (3, 8, 16)}, "output": {"b": (20,)}}
-    params = jax.tree.map(
-        lambda shape: jax.ShapeDtypeStruct(shape, jnp.float32),
-        shapes,
-        is_leaf=lambda x: len(x) and isinstance(x, tuple),
-    )
+    params = {"embedding": {"table": jnp.zeros((20, 8))}, "conv": {"w": jnp.zeros((3, 8, 16))}}
     state = jax.eval_shape(lambda params: init_state(params, optimizer), params)
-    mesh = mesh_of((2, 2, 2))
-    for rules in ((), (ShardingRule("conv/w", (None, "fsdp", "tensor")),)):
-        placed = sharding.shardings(state, mesh, rules=rules)
-        jax.tree.map(lambda leaf, at: at.shard_shape(leaf.shape), state, placed)
-        assert placed.params["embedding"]["table"].spec == P("tensor", "fsdp")
-        assert any(
-            leaf.shape and at.spec == P()
-            for leaf, at in zip(jax.tree.leaves(state.optimizer), jax.tree.leaves(placed.optimizer), strict=True)
-        )
-
-
-def test_rules_are_read_from_a_command_line_and_from_json():
-    text = "[('conv/w', (None, 'fsdp', 'tensor')), ['b', [None]]]"
-    cfg = build(MeshConfig, override({}, "rules", text))
-    assert cfg.rules == (ShardingRule("conv/w", (None, "fsdp", "tensor")), ShardingRule("b", (None,)))
-    assert build(MeshConfig, {"rules": [{"path": "b", "axes": [None]}]}).rules == cfg.rules[1:]
+    placed = sharding.shardings(state, mesh_of((2, 2, 2)))
+    jax.tree.map(lambda leaf, at: at.shard_shape(leaf.shape), state, placed)
+    assert placed.params["embedding"]["table"].spec == P("tensor", "fsdp")
+    leaves = zip(jax.tree.leaves(state.optimizer), jax.tree.leaves(placed.optimizer), strict=True)
+    assert any(leaf.shape and at.spec == P() for leaf, at in leaves)
 
 
 @pytest.mark.parametrize(
     ("rules", "message"),
     [
-        ([("b", ("tensr",))], r"^config\.mesh\.rules\[0\]\.axes contains 'tensr'; did you mean 'tensor'\?"),
-        (
-            [("conv/w", (None, "fsdp", "tensor+fsdp"))],
-            r"^config\.mesh\.rules\[0\]\.axes contains fsdp 2 times: it can shard",
-        ),
-        ([("conv//w", (None,))], r"^config\.mesh\.rules\[0\]\.path is 'conv//w': use the end of a parameter's path"),
+        ([("b", ("fsdp",))], r"^config\.mesh\.rules\[0\]\.axes\[0\] is 'fsdp'; available: tensor"),
+        ([("conv/w", (None, "tensor", "tensor"))], r"^config\.mesh\.rules\[0\]\.axes is .*: tensor can shard only one"),
         ([("conv/x", (None,))], r"^mesh\.rules\[0\]\.path is 'conv/x': it matches no parameter that earlier"),
         (
             [("b", ("tensor",)), ("conv/b", (None,))],
@@ -110,27 +90,6 @@ def test_rules_that_do_not_fit_are_refused_before_anything_is_written(rules, mes
     assert not (tmp_path / "run").exists()
 
 
-def test_taps_stay_whole_between_updates():
-    params = {"taps": {"scores": jax.ShapeDtypeStruct((3, 8), jnp.float32)}}
-    sharding.check_rules(params, [ShardingRule("taps/scores", (None, "tensor"))])
-    with pytest.raises(
-        UserError, match=r"axes contains fsdp, but taps/scores stays whole between updates: use tensor only"
-    ):
-        sharding.check_rules(params, [ShardingRule("scores", (None, "fsdp"))])
-
-
-@pytest.mark.parametrize(
-    ("way", "sizes", "message"),
-    [
-        ("pmap", (8, 1, 1), r"^mesh\.rules is set with parallel=pmap, which replicates all"),
-        ("shard_map", (4, 2, 1), r"axes contains data, but parallel=shard_map gathers over fsdp only"),
-    ],
-)
-def test_ways_refuse_rules_that_they_cannot_follow(way, sizes, message):
-    with pytest.raises(UserError, match=message):
-        compile_steps(lookup_loss, optax.sgd(0.1), mesh_of(sizes), parallel=way, rules=[ShardingRule("b", ("data",))])
-
-
 def lookup_loss(params, batch, key):
     """A table of which rows are looked up, several of them often, and the same table as a softmax layer."""
     del key
@@ -141,12 +100,10 @@ def lookup_loss(params, batch, key):
 @pytest.mark.parametrize(
     ("way", "sizes", "axes"),
     [
-        ("jit", (2, 2, 2), ("tensor+fsdp", None)),
-        ("jit", (2, 2, 2), ("fsdp+data", "tensor")),
-        ("jit", (4, 1, 2), ("tensor", "data")),
-        ("shard_map", (4, 2, 1), ("fsdp", None)),
-        ("shard_map", (2, 2, 2), ("tensor+fsdp", None)),
-        ("shard_map", (4, 1, 2), ("tensor+data", None)),
+        ("jit", (2, 2, 2), ("tensor", None)),
+        ("jit", (4, 1, 2), (None, "tensor")),
+        ("shard_map", (4, 2, 1), (None, None)),
+        ("shard_map", (4, 1, 2), ("tensor", None)),
     ],
     ids=str,
 )
@@ -167,13 +124,16 @@ def test_gradients_of_cut_tables_are_those_of_whole_ones(way, sizes, axes):
     step = compile_steps(lookup_loss, optax.sgd(0.1), mesh, parallel=way, rules=rules)
     gradients, _ = step.first(params, batch, None)
     assert_equal_each(gradients, expected)
-    spec = sharding.spec("table", (16, 8), mesh, cut=sharding.state_axis(mesh), rules=rules)
-    assert gradients["table"].sharding.is_equivalent_to(jax.sharding.NamedSharding(mesh, spec), 2)
+    assert gradients["table"].sharding.is_equivalent_to(params["table"].sharding, 2)
 
 
 def test_the_table_says_what_a_device_holds():
     cfg = tiny.config(
-        mesh__data=2, mesh__fsdp=2, mesh__tensor=2, mesh__rules=[(RULES[0].path, RULES[0].axes)], **LAYERS
+        mesh__data=2,
+        mesh__fsdp=2,
+        mesh__tensor=2,
+        mesh__rules=[("encoder/embedding/table", (None, "tensor"))],
+        model__encoder__layers=[[16, 3]] * 3 + [[32, 3]],
     )
     mesh = mesh_of((2, 2, 2))
     table = sharding.table(abstract_state(cfg).params, abstract(cfg.mesh, 8), cfg.parallel, cfg.mesh.rules)
@@ -183,44 +143,27 @@ def test_the_table_says_what_a_device_holds():
     assert sum(row.number for row in table) == len(leaves)
     assert sum(row.bytes_here for row in table) == sum(x.addressable_shards[0].data.nbytes for x in leaves.values())
     assert sum(row.bytes_whole for row in table) == sum(x.nbytes for x in leaves.values())
-    found = {row.name: row for row in table}
-    assert found["encoder/embedding/table"].rule == "mesh.rules[0]"
-    assert found["decoder/embedding/table"].rule == "embedding/table"
-    assert found["encoder/blocks/0-2/conv/w/v"][1:4] == (3, (3, 16, 32), ((), ("fsdp",), ("tensor",)))
-    assert found["encoder/blocks/3/conv/b"].number == 1
-    assert found["decoder/blocks/*/conv/w/v"].number == 2
+    found = {(row.name, row.shape): row for row in table}
+    assert found["encoder/blocks/*/conv/w/v", (3, 16, 32)][1:4] == (3, (3, 16, 32), "-, fsdp, tensor")
+    assert found["encoder/blocks/*/conv/b", (64,)].number == 1
     text = table_of(cfg, 8)
     assert "8 devices as data 2, fsdp 2, tensor 2; jit" in text
-    assert "encoder/blocks/0-2/conv/w/v" in text
-    assert f"{sharding.size_text(sum(row.bytes_here for row in table))} per device of" in text
-    one_line = sharding.summary(table)
-    assert "; conv/w [-, fsdp, tensor]: 6; " in one_line
-    assert "mesh.rules[0] [-, tensor+fsdp]: 1; " in one_line
-
-
-def test_pmap_holds_everything():
-    cfg = tiny.config(mesh__data=8, parallel="pmap")
-    table = sharding.table(abstract_state(cfg).params, abstract(cfg.mesh, 8), cfg.parallel)
-    assert all(row.bytes_here == row.bytes_whole for row in table)
-
-
-def test_the_table_wants_a_number_of_devices_that_fits():
-    with pytest.raises(UserError, match=r"^mesh: data 1 \* fsdp 1 \* tensor 16 is 16 devices, but there are only 8"):
-        table_of(tiny.config(mesh__tensor=16), 8)
+    assert "encoder/blocks/*/conv/w/v" in text
+    stored = sharding.size_text(sum(row.bytes_here for row in table))
+    assert f"{stored} per device of" in text
+    assert sharding.summary(table).startswith(f"each device stores {stored} of")
+    whole = sharding.table(abstract_state(cfg).params, abstract(MeshConfig(), 8), "pmap")
+    assert all(row.bytes_here == row.bytes_whole for row in whole)
 
 
 @pytest.mark.drill
 def test_rules_may_change_when_a_run_continues(tmp_path):
-    """The log has the table in a line, and the parameters are those of a run without rules."""
+    """The parameters are those of a run without rules."""
     mesh = {"mesh__data": 2, "mesh__tensor": 2, "training__max_steps": 2}
     for folder in ("a", "b"):
         train(tiny.config(**mesh), tmp_path / folder)
     more = {**mesh, "training__max_steps": 4}
     train(tiny.config(**more), tmp_path / "a")
-    rules = [("encoder/embedding/table", (None, "data+tensor")), ("conv/w", (None, "tensor", None))]
+    rules = [("encoder/embedding/table", (None, "tensor")), ("conv/w", (None, "tensor", None))]
     train(tiny.config(**more, mesh__rules=rules), tmp_path / "b")
-    ours, theirs = (tiny.arrays(tmp_path / folder, 4) for folder in ("b", "a"))
-    assert_equal_each(ours, theirs)
-    log = (tmp_path / "b" / "train.log").read_text()
-    assert "embedding/table [tensor, data]: 2; " in log
-    assert "mesh.rules[0] [-, tensor+data]: 1; " in log
+    assert_equal_each(*(tiny.arrays(tmp_path / folder, 4) for folder in ("b", "a")))

@@ -117,7 +117,7 @@ OTHERS_OF_PROGRAMS = {
     "model__execution__remat": "block",
     "parallel": "shard_map",
     "data__batch__accumulate": 2,
-    "mesh__rules": (("decoder/output", (None, "fsdp")),),
+    "mesh__rules": (("decoder/output", (None,)),),
 }
 OTHERS_NOT_OF_PROGRAMS = {"seed": 3, "data__batch__shapes": 3, "search__beam_size": 4}
 
