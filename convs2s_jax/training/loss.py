@@ -16,12 +16,8 @@ from convs2s_jax.nn.dropout import split_key
 from convs2s_jax.nn.gradient import scan
 from convs2s_jax.nn.types import Array, Key, accumulation_dtype
 from convs2s_jax.training.mesh import ROWS
-from convs2s_jax.training.softmax import summed_cross_entropy
+from convs2s_jax.training.softmax import chunks, summed_cross_entropy
 from convs2s_jax.training.step import Batch, LossSums
-
-CHUNKS = 8
-"""Number of chunks of the output projection: the logits of a chunk are recomputed for the gradient and never stored
-(docs/performance.md)."""
 
 
 def cross_entropy(
@@ -131,18 +127,7 @@ def _features(
 def _projected(
     params: Params, cfg: ModelConfig, features: Array, targets: Array, smoothing: float | Array, shards: int
 ) -> tuple[Array, Array]:
-    """Cross entropy of logits(features), computed in chunks so that only the logits of one chunk are in memory.
-
-    Chunk i has the rows i, i + count, ..., so that every device has rows of every chunk. If there are few rows, which
-    are then long, they are split along time in the same way.
-    """
-    B, T = targets.shape
-    rows = math.gcd(CHUNKS, B // shards)
-    times = math.gcd(CHUNKS // rows, T)
-
-    def cut(x: Array) -> Array:
-        x = x.reshape(B // rows, rows, T // times, times, *x.shape[2:])
-        return jnp.moveaxis(x, (1, 3), (0, 1)).reshape(rows * times, B // rows, T // times, *x.shape[4:])
+    """Cross entropy of logits(features) in chunks, whose logits are recomputed for the gradient and never stored."""
 
     @jax.checkpoint
     def add_chunk(
@@ -152,4 +137,5 @@ def _projected(
         return (sums[0] + total, sums[1] + nll), None
 
     zero = jnp.zeros((), accumulation_dtype(features.dtype))
-    return scan(add_chunk, params, (zero, zero), (cut(features), cut(targets)))[0]
+    cut = tuple(chunks(x, shards, cfg.execution.rows_of_scores) for x in (features, targets))
+    return scan(add_chunk, params, (zero, zero), cut)[0]

@@ -66,7 +66,7 @@ def _sums(layer: Affine, features: Array, targets: Array, options: Options) -> t
         scores = _scores(layer, rows[0], options)
         return None, (jax.nn.logsumexp(scores, axis=-1), _picked(scores, rows[1]))
 
-    cut = (_chunks(features, options), _chunks(targets, options))
+    cut = _cut(features, targets, options)
     return _totals(layer, *cut, *jax.lax.scan(chunk, None, cut)[1], options)
 
 
@@ -98,12 +98,12 @@ def _forward(
         dh = product("...NV,OV->...NO", e, layer.w) * scale
         return (sums[0] + dw, sums[1] + db), (dh.astype(h.dtype), (m + jnp.log(s))[..., 0], _picked(scores, target))
 
-    cut = (_chunks(features, options), _chunks(targets, options))
+    cut = _cut(features, targets, options)
     start = [jnp.zeros((*cut[0].shape[1:-2], *shape), dtype) for shape in (layer.w.shape, layer.b.shape)]
     (dw, db), (dh, lse, picked) = jax.lax.scan(chunk, (start[0], start[1]), cut)
     if options.shards > 1:  # here, so that all of the backward pass can overlap with the reduction
         dw, db = jnp.sum(dw, axis=0), jnp.sum(db, axis=0)
-    dh = _whole(dh, features.shape)
+    dh = _whole(dh, features.shape, options.shards)
     constant = None
     if options.smoothing:
         real = (targets != PAD).astype(dtype)
@@ -155,22 +155,23 @@ def _totals(
     return (1.0 - options.smoothing - each) * nll + each * total, nll
 
 
-def _chunks(x: Array, options: Options) -> Array:
-    """[B, T, ...] to chunks of rows: [count, N, ...], or [count, shards, N, ...]. Targets of PAD fill the last one."""
-    shards = options.shards
-    x = x.reshape(-1, *x.shape[2:])[None] if shards == 1 else x.reshape(shards, -1, *x.shape[2:])
-    count = max(1, -(-x.shape[1] // options.rows))
-    missing = -x.shape[1] % count
-    if missing:
-        x = jnp.pad(x, ((0, 0), (0, missing), *((0, 0),) * (x.ndim - 2)), constant_values=PAD)
+def _cut(features: Array, targets: Array, options: Options) -> tuple[Array, Array]:
+    return chunks(features, options.shards, options.rows), chunks(targets, options.shards, options.rows)
+
+
+def chunks(x: Array, shards: int, rows: int) -> Array:
+    """[B, T, ...] to chunks of at most `rows` rows on each device: [count, N, ...], or [count, shards, N, ...].
+
+    Targets of PAD fill the last one.
+    """
+    x = x.reshape(shards, -1, *x.shape[2:])
+    count = max(1, -(-x.shape[1] // rows))
+    x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % count), *((0, 0),) * (x.ndim - 2)), constant_values=PAD)
     x = jnp.moveaxis(x.reshape(shards, count, -1, *x.shape[2:]), 1, 0)
     return x[:, 0] if shards == 1 else x
 
 
-def _whole(x: Array, shape: tuple[int, ...]) -> Array:
-    """The array [B, T, O] that `_chunks` has split."""
-    x = x[:, None] if x.ndim == len(shape) else x
-    count, shards, each = x.shape[:3]
-    x = jnp.moveaxis(x, 0, 1).reshape(shards, count * each, shape[-1])
-    x = x[:, : shape[0] * shape[1] // shards]
-    return x[0].reshape(shape) if shards == 1 else x.reshape(shape)
+def _whole(x: Array, shape: tuple[int, ...], shards: int) -> Array:
+    """The array [B, T, O] that `chunks` has split."""
+    x = jnp.moveaxis(x.reshape(len(x), shards, -1, shape[-1]), 0, 1).reshape(shards, -1, shape[-1])
+    return x[:, : shape[0] * shape[1] // shards].reshape(shape)

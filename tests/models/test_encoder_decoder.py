@@ -1,5 +1,6 @@
 """What the laws of kinds do not say about whole models and their loss."""
 
+import dataclasses
 from functools import partial
 
 import jax
@@ -11,7 +12,6 @@ from convs2s_jax.core.config import build
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models import convs2s, encoder_decoder
 from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.training import loss as losses
 from convs2s_jax.training.loss import Batch, cross_entropy, loss
 from tests.helpers import array, padded, same
 from tests.models.laws import config, filled, parameters
@@ -80,23 +80,19 @@ def test_cross_entropy_equals_a_loop(smoothing):
     same(ours, (total, nll))
 
 
-def test_projecting_in_chunks_changes_neither_loss_nor_gradient(monkeypatch):
+@pytest.mark.parametrize("shards", [1, 7])
+def test_projecting_in_chunks_changes_neither_loss_nor_gradient(shards):
     cfg, params = setup()
-    rng = np.random.default_rng(4)
-    features = array(rng.normal(size=(7, 3, 5)))
-    targets = array(rng.integers(0, TARGET, size=(7, 3)), jnp.int32)
+    batch = Batch(*(array(np.random.default_rng(4).integers(4, 8, size=(7, 3)), jnp.int32) for _ in range(2)))
 
-    def value_and_gradient(chunks):
-        monkeypatch.setattr(losses, "CHUNKS", chunks)
+    def value_and_gradient(rows):
+        execution = dataclasses.replace(cfg.execution, softmax_rows=rows)
+        chosen = dataclasses.replace(cfg, execution=execution)
+        return jax.jit(
+            jax.value_and_grad(lambda params: loss(params, chosen, batch, smoothing=0.1, shards=shards).loss)
+        )(params)
 
-        def total(params, features):
-            return losses._projected(params, cfg, features, targets, 0.1, 1)[0]
-
-        return jax.jit(jax.value_and_grad(total, (0, 1)))(params, features)
-
-    logits = encoder_decoder.logits(params, cfg, features)
-    same(value_and_gradient(8)[0], cross_entropy(logits, targets, 0.1)[0])
-    same(value_and_gradient(8), value_and_gradient(1))
+    same(value_and_gradient(2), value_and_gradient(100))
 
 
 def test_a_language_model_has_no_parameters_of_a_source_and_reads_nothing_of_it():
