@@ -137,7 +137,7 @@ nn/dropout.py  nn/test_dropout.py -k keeps_the_mean
 - x / (kept / LEVELS)
 + x
 dropout: devices count their rows from 0
-nn/dropout.py  training/test_parallel.py -k gradients_are_those_of_one_device
+nn/dropout.py  training/test_by_device.py -k updates_of_several
 - jnp.asarray(first, jnp.uint32)
 + jnp.uint32(0)
 initialisation: no factor 4 for the gate
@@ -217,7 +217,7 @@ training/parallel.py  training/test_by_device.py -k updates_of_several
 - lax.psum(sent, "data").astype
 + sent.astype
 mesh sums: pmap keeps the sums of one device
-training/parallel.py  training/test_own_update.py -k pmap
+training/parallel.py  training/test_own_update.py -k value_of_the_loss
 - tree.map(partial(_summed, place), grads), lax.psum(sums, "data")
 + tree.map(partial(_summed, place), grads), sums
 dropout: every update has the same key

@@ -6,21 +6,13 @@ import importlib
 import itertools
 import pickle
 import pkgutil
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import pytest
 
 import convs2s_jax
-from convs2s_jax.models import encoder_decoder
 from convs2s_jax.nn import struct
 from tests.models.laws import config, parameters
-from tests.models.test_decoder_laws import memory
-
-UPSTREAM = Path(__file__).parents[2] / "benchmarks" / "upstream" / "dataclass_structures.py"
 
 
 def adding(number):
@@ -58,15 +50,6 @@ def test_copies_keep_their_structure():
         assert hash(jax.tree.structure(copied)) == hash(jax.tree.structure(params))
 
 
-def test_a_memory_and_what_a_decoder_makes_of_it_have_different_structures():
-    """With additive attention both have the same arrays: only the class differs."""
-    cfg = config(decoder="bahdanau")
-    source = memory()
-    prepared = encoder_decoder.prepare(parameters(cfg), cfg, source)
-    assert jax.tree.map(jnp.shape, jax.tree.leaves(prepared)) == jax.tree.map(jnp.shape, jax.tree.leaves(source))
-    assert jax.tree.structure(prepared) != jax.tree.structure(source)
-
-
 def test_fields_constructors_and_keys_are_those_of_the_fields_that_are_written_down():
     @struct.dataclass
     class Node:
@@ -80,14 +63,3 @@ def test_fields_constructors_and_keys_are_those_of_the_fields_that_are_written_d
     assert [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(node)] == [".x"]
     with pytest.raises(dataclasses.FrozenInstanceError):
         node.x = 2
-
-
-@pytest.mark.drill
-def test_structures_of_two_dataclasses_are_still_equal_in_jax():
-    """When this is skipped on all versions that are supported, delete the script, `nn.struct` and this file."""
-    run = subprocess.run([sys.executable, UPSTREAM], capture_output=True, text=True, check=False)
-    if run.returncode == 0 and tuple(map(int, jax.__version__.split(".")[:2])) > (0, 12):
-        pytest.skip("mended in this version of JAX")
-    assert run.returncode == 1, run.stderr
-    assert "Adds0" in run.stdout
-    assert "True, hashes equal: False" in run.stdout

@@ -95,17 +95,6 @@ def test_an_optimizer_may_need_the_value_of_the_loss():
             np.testing.assert_allclose(found[key], value, rtol=1e-4)
 
 
-def test_what_is_no_list_of_batches_or_no_key_is_refused():
-    step = compile_steps(squared_error, optax.sgd(0.1))
-    state = init_state(START, optax.sgd(0.1))
-    with pytest.raises(TypeError, match=r"^batches is a dict: pass a list of one or more batches, such as \[batch\]$"):
-        update(step, state, BATCHES[0], None, None)
-    with pytest.raises(TypeError, match=r"^batches is a Pair: pass a list"):
-        update(step, state, NamedTuple("Pair", [("x", Any)])(BATCHES[0]["x"]), None, None)
-    with pytest.raises(TypeError, match=r"^key is 0: create one with jax.random.key\(seed\)$"):
-        update(step, state, BATCHES, None, 0)
-
-
 def test_an_update_runs_without_compilation():
     expected, other = (init_state(jax.tree.map(jnp.asarray, START), optax.sgd(1.0)) for _ in range(2))
     steps = compile_steps(squared_error, optax.sgd(1.0))
@@ -135,21 +124,6 @@ def test_the_public_loss_is_that_of_one_device_in_each_mode(parallel, impl):
         close(mean(mesh_of((2, 1, 1))), mean(None), 1e-12)
 
 
-def test_a_loss_of_ones_own_runs_with_pmap():
-    """`jit` over a mesh asks `sharding.RULES` for each parameter's name; pmap cuts none."""
-    one = after_three(*OPTIMIZERS["chain"])
-    other = after_three(*OPTIMIZERS["chain"], mesh_of((8, 1, 1)), parallel="pmap")
-    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5)
-
-
-def test_a_batch_whose_leaves_have_other_rows_is_refused():
-    steps = compile_steps(squared_error, optax.sgd(0.1))
-    uneven = {"x": BATCHES[0]["x"], "y": BATCHES[0]["y"][:-1]}
-    with pytest.raises(ValueError, match=r"^the leaves of the batch have shapes \[\(16, 3\), \(15,\)\]: each needs"):
-        steps.first(START, uneven, None)
-
-
 def test_an_update_consumes_its_state_and_not_the_parameters_it_was_made_of():
     params = jax.tree.map(jnp.asarray, START)
     state = init_state(params, optax.sgd(0.1))
@@ -158,16 +132,24 @@ def test_an_update_consumes_its_state_and_not_the_parameters_it_was_made_of():
     np.testing.assert_array_equal(params["w"], START["w"])
 
 
+def new_update(batches, key=None):
+    return update(compile_steps(squared_error, optax.sgd(0.1)), init_state(START, optax.sgd(0.1)), batches, None, key)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: compile_steps(squared_error, optax.sgd(0.1), parallel="xmap"), "parallel is 'xmap': use"),
         (lambda: compile_steps(squared_error, optax.sgd(0.1), clip=-1.0), "^clip is -1.0: use a maximum gradient norm"),
+        (lambda: compile_steps(squared_error, optax.sgd(0.1), clip=np.nan), "^clip is nan: use a maximum gradient nor"),
+        (lambda: new_update([]), "at least one batch"),
+        (lambda: new_update(BATCHES[0]), r"^batches is a dict: pass a list of one or more batches, such as \[batch\]$"),
+        (lambda: new_update(NamedTuple("Pair", [("x", Any)])(BATCHES[0]["x"])), "^batches is a Pair: pass a list"),
+        (lambda: new_update(BATCHES, 0), r"^key is 0: create one with jax.random.key\(seed\)$"),
         (
-            lambda: compile_steps(squared_error, optax.sgd(0.1), clip=np.nan),
-            "^clip is nan: use a maximum gradient norm",
+            lambda: new_update([{"x": BATCHES[0]["x"], "y": BATCHES[0]["y"][:-1]}]),
+            r"^the leaves of the batch have shapes \[\(16, 3\), \(15,\)\]: each needs",
         ),
-        (lambda: update(compile_steps(squared_error, optax.sgd(0.1)), None, [], None, None), "at least one batch"),
         (
             lambda: compile_steps(lambda *_: jnp.zeros(()), optax.sgd(0.1)).first(START, BATCHES[0], None),
             "^the loss returned an array: expected sums with `loss` and `tokens`, such as `LossSums`",
