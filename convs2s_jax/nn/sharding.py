@@ -111,27 +111,24 @@ def shard_channels(x: Array) -> Array:
     A layer keeps its output channels sharded. They are gathered where the next product sums over them, once for each
     block, and the gradient of what was gathered is reduce-scattered.
     """
-    found = _shardings(x)
-    return x if found is None else gather(x, found[0], found[0], x.dtype)
+    return _constrain(x, AXIS, AXIS)
 
 
 def replicate_channels(x: Array) -> Array:
     """Replicate all channels of x [..., C] and its gradient on each device (an all-reduce of partial sums)."""
-    found = _shardings(x)
-    return x if found is None else gather(x, found[1], found[1], x.dtype)
+    return _constrain(x, None, None)
 
 
 def all_gather_channels(x: Array) -> Array:
     """All-gather the channels of x [..., C] on each device. Its gradient is sharded along C by a reduce-scatter."""
-    found = _shardings(x)
-    return x if found is None else gather(x, found[1], found[0], x.dtype)
+    return _constrain(x, None, AXIS)
 
 
-def _shardings(x: Array) -> tuple[NamedSharding, NamedSharding] | None:
-    """Return the shardings with C sharded and with C replicated. Other axes are left to the partitioner."""
+def _constrain(x: Array, *axes: str | None) -> Array:
+    """Shard C of x and of its gradient over these mesh axes. Other axes of x are left to the partitioner."""
     mesh = jax.sharding.get_abstract_mesh()
     types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
     if types.get(AXIS) != AxisType.Auto or mesh.shape[AXIS] == 1 or x.shape[-1] % mesh.shape[AXIS]:
-        return None
-    free = [P.UNCONSTRAINED] * (x.ndim - 1)
-    return NamedSharding(mesh, P(*free, AXIS)), NamedSharding(mesh, P(*free, None))
+        return x
+    used, stored = (NamedSharding(mesh, P(*[P.UNCONSTRAINED] * (x.ndim - 1), axis)) for axis in axes)
+    return gather(x, used, stored, x.dtype)

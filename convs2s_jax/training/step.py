@@ -5,7 +5,7 @@ The loss and the optimiser are arguments. Nothing here knows what is trained, on
 """
 
 from collections.abc import Callable, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -47,22 +47,11 @@ class LossSums:
     tokens: Array
 
 
-class Sums(Protocol):
-    """The result of a loss: a pytree of sums over the rows of a batch, such as `LossSums`."""
-
-    @property
-    def loss(self) -> Array:
-        """The sum to minimise, a scalar."""
-
-    @property
-    def tokens(self) -> Array:
-        """The number it is divided by, once it is added over all batches and devices."""
-
-
 BatchT = TypeVar("BatchT")
 """A batch: any pytree with rows on axis 0 of every leaf."""
-SumsT = TypeVar("SumsT", bound=Sums)
-"""The sums that a loss returns."""
+SumsT = TypeVar("SumsT", bound=Any)
+"""What a loss returns, such as `LossSums`: a pytree of sums over the rows of a batch. `loss` is minimised, divided by
+`tokens` once both are added over all batches and devices."""
 Loss = Callable[[Tree, BatchT, Key | None], SumsT]
 """loss(params, batch, key) -> sums. params: merged kernels; key: an array [B] of keys, one per row, or None without
 dropout. `training.loss.loss` accepts such an array; `nn.dropout.split_key` splits each of its keys."""

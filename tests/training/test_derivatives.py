@@ -58,20 +58,6 @@ def test_forward_mode_and_linearize_are_the_gradient_times_the_direction(name):
     np.testing.assert_allclose(linear, along, rtol=1e-9)
 
 
-@pytest.mark.drill
-@pytest.mark.parametrize("name", ["convs2s", "light"])
-def test_forward_over_reverse_is_the_slope_of_the_gradient(name):
-    f, point, direction = setup(name)
-    gradient = jax.jit(jax.grad(f))
-    slope = jax.jit(lambda point, direction: jax.jvp(jax.grad(f), (point,), (direction,))[1])(point, direction)
-    h = 1e-5
-    ahead = gradient(jax.tree.map(lambda x, v: x + h * v, point, direction))
-    behind = gradient(jax.tree.map(lambda x, v: x - h * v, point, direction))
-    finite = jax.tree.map(lambda a, b: (a - b) / (2 * h), ahead, behind)
-    scale = max(float(jnp.max(jnp.abs(x))) for x in jax.tree.leaves(finite))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6 * scale), slope, finite)
-
-
 def test_smoothing_is_a_number_or_a_traced_array():
     """The loss is linear in it, so its derivative is the difference between two values."""
     cfg, point = config(*MODELS["convs2s"]), setup("convs2s")[1]
@@ -91,25 +77,18 @@ def test_smoothing_is_a_number_or_a_traced_array():
         f(jnp.asarray(1.0))
 
 
-def over_two_devices(f):
-    """The loss of rows over two devices, by `shard_map` with its defaults: it checks which arrays vary."""
+@pytest.mark.parametrize("name", drills_but(MODELS, kept=["convs2s", "recurrent"]))
+def test_rows_over_devices_of_a_shard_map_have_the_gradient_of_the_batch(name):
+    """With its defaults: it checks which arrays vary. Values are computed for one kind, types for all."""
+    f, point, _ = setup(name)
     mesh = jax.make_mesh((2,), ("rows",), axis_types=(AxisType.Auto,))
 
     @jax.shard_map(mesh=mesh, in_specs=(P(), P("rows")), out_specs=P())
     def summed(params, batch):
         return jax.lax.psum(f(params, batch), "rows")
 
-    return lambda params: summed(params, BATCH)
-
-
-def test_rows_over_devices_of_a_shard_map_have_the_gradient_of_the_batch():
-    f, point, _ = setup("convs2s")
-    found, expected = (jax.jit(jax.value_and_grad(each))(point) for each in (over_two_devices(f), f))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12), found, expected)
-
-
-@pytest.mark.parametrize("name", drills_but(MODELS, kept=["recurrent"]))
-def test_every_kind_has_a_gradient_within_a_shard_map(name):
-    """Its types are right; this compiles nothing."""
-    f, point, _ = setup(name)
-    jax.eval_shape(jax.value_and_grad(over_two_devices(f)), point)
+    ours, theirs = (jax.value_and_grad(each) for each in (lambda params: summed(params, BATCH), f))
+    jax.eval_shape(ours, point)
+    if name == "convs2s":
+        found, expected = (jax.jit(each)(point) for each in (ours, theirs))
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12), found, expected)
