@@ -36,12 +36,6 @@ class Flops(NamedTuple):
         """What the devices compute."""
         return self.model + self.recomputed
 
-    def plus(self, other: "Flops", times: int = 1) -> "Flops":
-        """These plus `times` the others. Unknown loops are counted once."""
-        return Flops(
-            self.model + times * other.model, self.recomputed + times * other.recomputed, self.unknown + other.unknown
-        )
-
 
 def count(function: Callable[..., Any], *args: Any) -> Flops:
     """Count the operations of `function(*args)`.
@@ -61,17 +55,17 @@ def of_jaxpr(jaxpr: Jaxpr, *, again: bool = False) -> Flops:
         name, params = equation.primitive.name, equation.params
         if name in _PRODUCTS:
             counted = _PRODUCTS[name](equation)
-            total = total.plus(Flops(recomputed=counted) if repeated else Flops(model=counted))
-            continue
-        inner = [of_jaxpr(each, again=repeated) for each in jaxprs_in_params(params)]
+            inner = [Flops(recomputed=counted) if repeated else Flops(model=counted)]
+        else:
+            inner = [of_jaxpr(each, again=repeated) for each in jaxprs_in_params(params)]
         if name == "cond":
-            total = total.plus(max(inner, key=lambda flops: flops.executed, default=Flops()))
-            continue
+            inner = [max(inner, key=lambda flops: flops.executed)]
         times = _times(name, params)
-        for flops in inner:
-            total = total.plus(flops, times)
-            if name == "while" and flops.executed:
-                total = total.plus(Flops(unknown=1))
+        total = Flops(
+            total.model + times * sum(flops.model for flops in inner),
+            total.recomputed + times * sum(flops.recomputed for flops in inner),
+            total.unknown + sum(flops.unknown + (name == "while" and flops.executed > 0) for flops in inner),
+        )
     return total
 
 

@@ -8,19 +8,12 @@ import numpy as np
 import optax
 import pytest
 
-from convs2s_jax.core.config import build
-from convs2s_jax.models import conversion
-from convs2s_jax.models import encoder_decoder as model
-from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.nn import struct
 from convs2s_jax.training import sharding
-from convs2s_jax.training.loss import loss
 from convs2s_jax.training.parallel import compile_steps
 from convs2s_jax.training.step import init_state, update
-from tests.helpers import close, drills_but, same
-from tests.meshes import batch, mesh_of
-from tests.models.kinds import pair
-from tests.models.laws import filled
+from tests.helpers import same
+from tests.meshes import mesh_of
 
 RNG = np.random.default_rng(0)
 BATCHES = [{"x": RNG.normal(size=(16, 3)).astype("f"), "y": RNG.normal(size=16).astype("f")} for _ in range(2)]
@@ -42,6 +35,10 @@ def squared_error(params, batch, key):
     del key
     error = batch["x"] @ params["w"] + params["b"] - batch["y"]
     return SquaredSums(loss=jnp.sum(error**2), tokens=jnp.asarray(len(error)))
+
+
+def new_update(batches, key=None, rate=None):
+    return update(compile_steps(squared_error, optax.sgd(0.1)), init_state(START, optax.sgd(0.1)), batches, rate, key)
 
 
 def after_three(optimizer, rate, mesh=None, **options):
@@ -96,32 +93,11 @@ def test_an_optimizer_may_need_the_value_of_the_loss():
 
 
 def test_an_update_runs_without_compilation():
-    expected, other = (init_state(jax.tree.map(jnp.asarray, START), optax.sgd(1.0)) for _ in range(2))
-    steps = compile_steps(squared_error, optax.sgd(1.0))
-    expected, _ = update(steps, expected, BATCHES, 0.1, None)
-    with jax.disable_jit():
-        other, _ = update(steps, other, BATCHES, 0.1, None)
-    same(other.params["w"], expected.params["w"])
-
-
-@pytest.mark.parametrize("parallel", drills_but(["jit", "shard_map", "pmap"], kept=["shard_map"]))
-@pytest.mark.parametrize("impl", drills_but(["threefry2x32", "unsafe_rbg"], kept=["unsafe_rbg"]))
-def test_the_public_loss_is_that_of_one_device_in_each_mode(parallel, impl):
-    """In float64, since the rounding of float32 is 2e-5 of the norm of these gradients."""
-    cfg = build(ModelConfig, {"embedding_dim": 8, "dropout": 0.3, **pair("conv", "conv")})
-    sizes = {"source_vocabulary": 24, "target_vocabulary": 20}
-    params = filled(jax.eval_shape(lambda: model.init(jax.random.key(0), cfg, **sizes)))
-    params = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
-    key = jax.random.key(3, impl=impl)
-
-    def mean(mesh):
-        steps = compile_steps(lambda p, b, key: loss(p, cfg, b, key=key), optax.sgd(1.0), mesh, parallel=parallel)
-        state = init_state(jax.jit(conversion.split, static_argnums=1)(params, cfg), optax.sgd(1.0))
-        _, report = update(steps, state, [batch(0, 8, 7, 9)], 0.1, key)
-        return jax.device_get((report.loss.loss, report.grad_norm))
-
-    with jax.enable_x64(True):
-        close(mean(mesh_of((2, 1, 1))), mean(None), 1e-12)
+    states = []
+    for disabled in (False, True):
+        with jax.disable_jit(disabled):
+            states.append(new_update(BATCHES, rate=0.1)[0])
+    same(states[0].params, states[1].params)
 
 
 def test_an_update_consumes_its_state_and_not_the_parameters_it_was_made_of():
@@ -130,10 +106,6 @@ def test_an_update_consumes_its_state_and_not_the_parameters_it_was_made_of():
     update(compile_steps(squared_error, optax.sgd(0.1)), state, BATCHES, None, None)
     assert state.params["w"].is_deleted()
     np.testing.assert_array_equal(params["w"], START["w"])
-
-
-def new_update(batches, key=None):
-    return update(compile_steps(squared_error, optax.sgd(0.1)), init_state(START, optax.sgd(0.1)), batches, None, key)
 
 
 @pytest.mark.parametrize(
