@@ -48,15 +48,7 @@ partitions, which sum in the dtype of the products."""
 
 
 class Placement(NamedTuple):
-    """Where arrays of an update are, and how gradients are summed.
-
-    Attributes:
-      mesh: devices; None for one.
-      rules: how parameters are sharded, before `sharding.RULES`.
-      layers_gather: the dtype in which layers gather their kernels; None if all are gathered before the loss.
-      sum_dtype: dtype of gradient sums over `data`.
-      accumulates: whether each device accumulates its gradients of several batches before they are summed over `data`.
-    """
+    """Where arrays of an update are, and how gradients are summed: arguments of `compile_steps`."""
 
     mesh: Mesh | None
     rules: Sequence[ShardingRule]
@@ -231,18 +223,16 @@ def _shard_map(loss: Loss[BatchT, SumsT], finish: Finish[SumsT], place: Placemen
         found: tuple[Tree, SumsT] = each(local, in_specs=(P("data"),), out_specs=(cut, P()))(total)
         return found
 
-    if not place.accumulates:
-
-        def first(params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
-            grads, sums = gradients_through_merge(params, lambda merged: summed(computed(merged, batch, key)))
-            return _placed(grads, place), sums
-
-        return _compiled(first, finish, place)
+    def first(params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
+        if place.accumulates:
+            return computed(weight_norm.merge(params), batch, key)
+        grads, sums = gradients_through_merge(params, lambda merged: summed(computed(merged, batch, key)))
+        return _placed(grads, place), sums
 
     def finish_summed(state: TrainState, total: Any, rate: Array | None) -> tuple[TrainState, StepSums[SumsT]]:
         return finish(state, gradients_through_merge(state.params, lambda _: summed(total)), rate)
 
-    return _compiled(lambda params, *rest: computed(weight_norm.merge(params), *rest), finish_summed, place)
+    return _compiled(first, finish_summed if place.accumulates else finish, place)
 
 
 def _gathered(place: Placement, shard: Array, cut: P) -> Array:
