@@ -124,12 +124,13 @@ def test_without_threads_nothing_is_done_and_predictions_that_cannot_be_planned_
 ACCUMULATED = {"data__batch__accumulate": 3}
 WITH_PMAP = {"mesh__data": 2, "parallel": "pmap"}
 ON_A_MESH = {"mesh__data": 2, "mesh__fsdp": 2, "mesh__tensor": 2}
+NAMED = {"mesh__data": 2, "mesh__fsdp": 2, "parallel": "shard_map"}
 
 
 @pytest.mark.parametrize(
     "more",
     drills_but(
-        [{}, ACCUMULATED, ON_A_MESH, ON_A_MESH | {"parallel": "shard_map"} | ACCUMULATED, WITH_PMAP],
+        [{}, ACCUMULATED, ON_A_MESH, NAMED | ACCUMULATED, WITH_PMAP],
         [{}],
     ),
 )
