@@ -67,15 +67,16 @@ class Chip:
 
 
 @pytest.mark.parametrize(
-    ("platform", "parallel", "shape"),
-    [("tpu", "jit", (2, 4, 1)), ("tpu", "pmap", (8, 1, 1)), ("gpu", "jit", (8, 1, 1))],
+    ("platform", "parallel", "within"),
+    [("tpu", "jit", (1, 4, 1)), ("tpu", "pmap", (4, 1, 1)), ("gpu", "jit", (4, 1, 1))],
 )
-def test_state_is_cut_within_slices_of_tpus(monkeypatch, platform, parallel, shape):
+def test_state_is_cut_within_slices_of_tpus(monkeypatch, platform, parallel, within):
     chips = [Chip(id=i, slice_index=i // 4, platform=platform) for i in range(8)]
+    asked = []
     monkeypatch.setattr(mesh, "Mesh", lambda devices, _: devices)
-    made = mesh.make(MeshConfig(), chips, parallel=parallel)
-    assert made.shape == shape
-    assert [chip.slice_index for chip in made.flat] == [0] * 4 + [1] * 4
+    monkeypatch.setattr(mesh.mesh_utils, "create_hybrid_device_mesh", lambda *sizes, **_: asked.append(sizes[:2]))
+    mesh.make(MeshConfig(), chips, parallel=parallel)
+    assert asked == [(within, (2, 1, 1))]
 
 
 @pytest.mark.parametrize("sizes", [{"tensor": 2}, {"fsdp": 8}, {"fsdp": 2, "tensor": 4}, {"fsdp": 16}, {}])
