@@ -107,10 +107,6 @@ WRONG = [
         "^form is 'fft': use one of xla, products, winograd$",
     ),
     (
-        lambda _: depthwise(jnp.zeros((3, 4)), jnp.zeros((1, 5, 8)), form="shift"),
-        "^form is 'shift': use one of auto, shifts, products$",
-    ),
-    (
         lambda _: multihead.map_source(multihead.init(KEY, 6), 4, *[jnp.zeros((1, 2, 6))] * 2),
         "^4 heads cannot evenly split 6 channels: use a divisor$",
     ),
