@@ -24,8 +24,8 @@ def step(memory, cache, last):
     return LOGITS[last], cache
 
 
-def best(length_penalty, temperature, chunk=1):
-    """Return the length and score of the best hypothesis. `grad` needs a loop of fixed length, chunk=LIMIT."""
+def best(length_penalty, temperature, fixed_length=False):
+    """Return the length and score of the best hypothesis. `grad` needs a loop of fixed length."""
     search = convs2s.search_options(CFG).replace(length_penalty=length_penalty, temperature=temperature)
     found = convs2s.beam_search(
         step,
@@ -34,7 +34,7 @@ def best(length_penalty, temperature, chunk=1):
         cache=jnp.zeros(CFG.beam_size),
         request=convs2s.request(max_lengths=[LIMIT - 1]),
         limit=LIMIT,
-        chunk=chunk,
+        fixed_length=fixed_length,
     )
     return found.lengths[0, 0], found.scores[0, 0]
 
@@ -45,7 +45,7 @@ def main():
     lengths, scores = jax.jit(jax.vmap(best, in_axes=(0, None)))(penalties, jnp.float32(1.0))
     for penalty, length, score in zip(penalties, lengths, scores, strict=True):
         print(f"length penalty {penalty:.1f}: {length} symbols, score {score:.3f}")
-    score = functools.partial(best, chunk=LIMIT)
+    score = functools.partial(best, fixed_length=True)
     slopes = jax.jit(jax.grad(lambda *numbers: score(*numbers)[1], argnums=(0, 1)))(jnp.float32(1.0), jnp.float32(1.0))
     print(f"d score / d length penalty {slopes[0]:.4f}, d score / d temperature {slopes[1]:.4f}")
     return penalties, lengths, scores, slopes

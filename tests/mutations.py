@@ -291,7 +291,7 @@ core/stores.py  core/test_stores.py -k not_taken_for_missing
 beam: caches stay where they are
 search/beam.py  search/test_beam.py -k procedure
 - [:, None] * width + parents)
-+ [:, None] * width + jnp.arange(H, dtype=jnp.int32) % width)
++ [:, None] * width + jnp.arange(W, dtype=jnp.int32) % width)
 beam: a smaller batch keeps finished sentences
 search/beam.py  search/test_options.py -k leave
 - jnp.argsort(~_alive(batch), stable=True)
@@ -325,7 +325,7 @@ search/rules.py  search/test_requests.py -k prefixes_and_phrases_are_kept
 - jnp.where(hit, biased, -jnp.inf)
 + biased
 constraints: one token too late
-search/variations.py  search/test_constraints.py -k every_hypothesis
+search/strategies.py  search/test_constraints.py -k every_hypothesis
 - <= room[:, None, None] - 1
 + <= room[:, None, None]
 coverage: rewarded
@@ -334,14 +334,10 @@ search/hypotheses.py  search/test_options.py -k exhaustive
 + scores - options.coverage_penalty * coverage
 ensemble: the sum of probabilities
 search/rules.py  search/test_options.py -k ensemble
--  - jnp.log(jnp.float32(len(log_probs)))
+-  - jnp.log(jnp.float32(len(members)))
 +
-diverse search: groups repeat each other
-search/variations.py  search/test_diverse.py
-- - strength * times
-+ + strength * times
 sampling: the nucleus is one symbol larger
-search/variations.py  search/test_sampling.py -k sorted_probabilities
+search/strategies.py  search/test_sampling.py -k sorted_probabilities
 - jnp.cumsum(probabilities, axis=-1) - probabilities
 + jnp.cumsum(probabilities, axis=-1) - 2 * probabilities
 selection of the best: blocks out of order

@@ -171,10 +171,9 @@ def test_every_flag_reaches_its_option(trained, tmp_path):
 
 
 @pytest.mark.drill
-def test_the_flags_of_samples_and_groups_reach_their_options(trained):
+def test_the_flags_of_samples_reach_their_options(trained):
     sampled = decoding(f"--workdir={trained}", "--sampling", "--top_k=5", "--top_p=0.9", "--seed=1", text="a\n")
-    groups = decoding(f"--workdir={trained}", "--diverse_groups=2", "--diverse_strength=1", text="a\n")
-    assert [sampled.returncode, groups.returncode] == [0, 0], sampled.stderr + groups.stderr
+    assert sampled.returncode == 0, sampled.stderr
 
 
 @pytest.mark.drill

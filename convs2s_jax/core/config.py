@@ -27,7 +27,7 @@ LONGEST = 4096
 ITEMS = 10_000
 """Maximum number of items of a list in a configuration."""
 LAST_BEFORE = "f02697ce"
-"""The last commit with the fields that records list as `RETIRED`, accepted while they are empty, or as `IGNORED`."""
+"""The last commit with the fields that records list as `RETIRED`, accepted with the given value, or as `IGNORED`."""
 DEPTH = 20
 """Maximum number of fields in the path of an override."""
 
@@ -213,9 +213,10 @@ def _record(cls: Any, value: Any, where: str) -> Any:
         value = dict(zip(fields, value, strict=False))
     if not isinstance(value, Mapping):
         raise UserError(f"{where} is {shown(value)}: expected fields ({', '.join(fields)})")
-    hints, retired = _hints(cls), vars(cls).get("RETIRED", ())
+    hints, retired = _hints(cls), vars(cls).get("RETIRED", {})
     ignored = vars(cls).get("IGNORED", ())
-    value = {name: item for name, item in value.items() if name not in ignored and (item or name not in retired)}
+    left_out = {name for name, item in value.items() if name in ignored or (name in retired and item == retired[name])}
+    value = {name: item for name, item in value.items() if name not in left_out}
     for name in value:
         if name not in fields:
             rule = f"this version has no such field; leave it out, or use version {LAST_BEFORE}"

@@ -16,7 +16,6 @@ from convs2s_jax.core.config import check, record
 from convs2s_jax.core.rows import pad_rows, round_up
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.options import search_options
 from convs2s_jax.search.requests import NO_AXES, Sizes
 
 T = TypeVar("T")
@@ -56,8 +55,6 @@ class Batching:
     def __post_init__(self) -> None:
         for name in ("size", "tokens", "min_width", "min_rows"):
             check(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}: use 1 or more")
-        ascending = all(one <= other for one, other in itertools.pairwise((1, *self.word_sizes)))
-        check(ascending, f"word_sizes is {list(self.word_sizes)}: use sizes of at least 1, in ascending order")
 
 
 DEFAULT_BATCHING = Batching()
@@ -103,12 +100,7 @@ def batches(
 
     Returns:
       Batches that contain each of them once. Sentences of equal length stay in input order.
-
-    Raises:
-      ValueError: a length below 1.
     """
-    if any(length < 1 for length in lengths):
-        raise ValueError("a length is below 1: every source has an end symbol")
     order = sorted(range(len(lengths)) if among is None else among, key=lambda i: -lengths[i])
     plan, begin = [], 0
     while begin < len(order):
@@ -125,12 +117,10 @@ def batches(
 def width_of(length: int) -> int:
     """Round a source length up to an array width, a multiple of 8 up to 32, of 16 up to 128, then of larger steps.
 
-    The larger steps are an eighth of the next power of two.
-    Each width takes seconds to compile, while a few columns of padding only add a few percent of work. The share is
-    larger for short sentences, where the step is at most half of the length from 16 on.
+    The larger steps are an eighth of the next power of two. Each width takes seconds to compile, while a few columns of
+    padding only add a few percent of work.
     """
-    step = 8 if length <= 32 else max(16, _power_of_two(length) // 8)
-    return round_up(length, step)
+    return round_up(length, 8 if length <= 32 else max(16, _power_of_two(length) // 8))
 
 
 def widths_up_to(longest: int) -> tuple[int, ...]:
@@ -155,13 +145,7 @@ def max_output_length(cfgs: Sequence[ModelConfig], search: SearchConfig, source_
 
 
 def source_rows(sources: Sequence[np.ndarray], indices: Sequence[int | None], width: int) -> np.ndarray:
-    """Return rows of source tokens, end symbol and PAD, [len(indices), width]; empty rows have an end symbol only.
-
-    Args:
-      sources: token ids without the end symbol.
-      indices: indices of the sentences, None for empty rows.
-      width: number of columns.
-    """
+    """Return rows of source tokens, end symbol and PAD, [len(indices), width]; empty rows (None) have an end symbol."""
     return pad_rows([() if i is None else sources[i] for i in indices], (len(indices), width))
 
 
@@ -171,7 +155,7 @@ def put(arrays: Any, mesh: Mesh | None) -> Any:
 
 
 def replicator(members: T) -> Callable[[Mesh | None], T]:
-    """Return a function mesh -> parameters, which copies them to the devices of each mesh only once."""
+    """Return a function mesh -> parameters, which copies them to the devices of the mesh only once."""
     copies: dict[Mesh, T] = {}
     one_at_a_time = threading.Lock()
 
@@ -191,7 +175,7 @@ def spread(
     run: Callable[[Sequence[Bucket], Mesh | None], Any],
     devices: Sequence[jax.Device] | None,
     progress: Callable[[int], None] | None,
-) -> Iterator[tuple[int, Any, np.ndarray | None]]:
+) -> Iterator[tuple[int, Any]]:
     """Run all batches, one per device and a few at a time. Yield each sentence's index and its row of the results.
 
     Batches, and the program that runs on each device, do not depend on the number of devices.
@@ -209,10 +193,10 @@ def spread(
 
     pool = ThreadPoolExecutor(IN_FLIGHT)
     try:
-        for group, (found, weights) in zip(groups, pool.map(work, groups), strict=True):
-            for row, i in enumerate(i for bucket in group for i in bucket.padded):
+        for group, found in zip(groups, pool.map(work, groups), strict=True):
+            for row, i in enumerate(itertools.chain.from_iterable(bucket.padded for bucket in group)):
                 if i is not None:
-                    yield i, jax.tree.map(lambda x: x[row], found), None if weights is None else weights[row]  # noqa: B023
+                    yield i, jax.tree.map(lambda x: x[row], found)  # noqa: B023
             if progress is not None:
                 progress(sum(len(bucket.indices) for bucket in group))
     finally:
@@ -220,19 +204,11 @@ def spread(
 
 
 def grouped(plan: Sequence[Bucket], devices: Sequence[jax.Device] | None) -> tuple[Mesh | None, list[list[Bucket]]]:
-    """Choose the devices for a plan, and form groups of adjacent batches of equal shape, one batch for each device.
+    """Form groups of adjacent batches of equal shape, one batch for each device, filled up with empty batches.
 
-    Groups are filled up with empty batches. Arguments are as in `spread`.
-
-    Returns:
-      A mesh of the devices, None for the default device, and the groups.
-
-    Raises:
-      ValueError: there are no devices.
+    Return a mesh of the devices, None for the default device, and the groups. Arguments are as in `spread`.
     """
     chosen = list(devices) if devices is not None else jax.local_devices()
-    if not chosen:
-        raise ValueError("devices is empty: pass at least one device, or None for all local ones")
     size = max(1, min(len(chosen), len(plan)))
     mesh = Mesh(np.array(chosen[:size]), (AXIS,)) if devices is not None or size > 1 else None
     groups: list[list[Bucket]] = []
@@ -242,9 +218,3 @@ def grouped(plan: Sequence[Bucket], devices: Sequence[jax.Device] | None) -> tup
         else:
             groups.append([bucket])
     return mesh, [group + [group[0]._replace(indices=())] * (size - len(group)) for group in groups]
-
-
-def same_program(one: SearchConfig, other: SearchConfig) -> bool:
-    """Return whether two searches differ in traced numbers only, so that neither compiles what the other has."""
-    structures: list[Any] = [jax.tree.structure(search_options(cfg)) for cfg in (one, other)]
-    return bool(structures[0] == structures[1])

@@ -32,7 +32,7 @@ def classify(
     devices: Sequence[jax.Device] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[np.ndarray]:
-    """Return the probabilities of all labels for each text, in the order of the texts.
+    """Return the probabilities [L] of all labels for each text, float32, in the order of the texts.
 
     A text longer than the model allows is truncated at the end. An empty text is classified as an end symbol alone. No
     result depends on the other texts.
@@ -40,11 +40,8 @@ def classify(
     Args:
       params: parameters with merged kernels.
       cfg: the model.
-      sources: token ids without the end symbol. They have to be within the vocabulary, which is not checked.
+      sources: token ids without the end symbol, within the vocabulary.
       batching, devices, progress: as in `translate.translate`.
-
-    Returns:
-      An array [L] for each text, float32; it sums to 1.
     """
     sources = [source[: cfg.max_source - 1] for source in sources]
     on = replicator(params)
@@ -52,11 +49,11 @@ def classify(
     def run(group: Sequence[Bucket], mesh: Mesh | None) -> Any:
         indices = [i for bucket in group for i in bucket.padded]
         src = put(source_rows(sources, indices, group[0].width), mesh)
-        return probabilities(on(mesh), cfg, src), None
+        return probabilities(on(mesh), cfg, src)
 
     results = [np.zeros(0, np.float32)] * len(sources)
     plan = batches([len(source) + 1 for source in sources], batching)
-    for i, found, _ in spread(plan, run, devices, progress):
+    for i, found in spread(plan, run, devices, progress):
         results[i] = np.asarray(found)
     return results
 

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Literal
+from typing import ClassVar, Literal
 
 from convs2s_jax.core.config import check, record
 
@@ -11,23 +11,22 @@ Stop = Literal["exact", "fairseq"]
 LengthPenaltyKind = Literal["power", "gnmt"]
 SCORING = MappingProxyType({"scoring": True})
 """Metadata of fields that affect the score of a given translation; the others only affect the search."""
-BOUNDS: Mapping[str, tuple[float, float, str]] = MappingProxyType(
+BOUNDS: Mapping[str, tuple[float, float]] = MappingProxyType(
     {
-        "beam_size": (1, 2**31 - 1, "a search keeps at least one hypothesis; use 1 (greedy) or more"),
-        "length_penalty": (-10, 10, ""),
-        "coverage_penalty": (0, 1e6, ""),
-        "min_length": (0, 1e6, "a hypothesis cannot have fewer than 0 tokens; use 0 or more"),
-        "max_length_a": (0, 1e6, ""),
-        "max_length_b": (-1e6, 1e6, ""),
-        "temperature": (1e-6, 1e6, "logits are divided by it; use a value above 0 (1 changes nothing)"),
-        "unk_penalty": (-1e6, 1e6, ""),
-        "no_repeat_ngram": (0, 1e6, ""),
-        "top_k": (0, 2**31 - 1, ""),
-        "diverse_strength": (0, 1e6, ""),
-        "lm_weight": (0, 1e6, "expected a weight of the language model's log-probability; use 0 (none) or more"),
+        "beam_size": (1, 10_000),
+        "length_penalty": (-10, 10),
+        "coverage_penalty": (0, 1e6),
+        "min_length": (0, 1e6),
+        "max_length_a": (0, 1e6),
+        "max_length_b": (-1e6, 1e6),
+        "temperature": (1e-6, 1e6),
+        "unk_penalty": (-1e6, 1e6),
+        "no_repeat_ngram": (0, 1e6),
+        "top_k": (0, 2**31 - 1),
+        "lm_weight": (0, 1e6),
     }
 )
-"""Minimum and maximum of fields, and why less is wrong; within them, l(L) is finite in float32 for 7,000 symbols."""
+"""Minimum and maximum of fields; within them, l(L) is finite in float32 for 7,000 symbols."""
 
 
 @record
@@ -39,12 +38,9 @@ class SearchConfig:
     ((5 + L) / 6) ** length_penalty (equation 14 of Wu et al. 2016). c is the sum over source positions, including the
     end symbol, of  log min(attention received, 1)  (the same equation); it is at most 0.
 
-    A hypothesis has at most  max_length_a * S + max_length_b  tokens before the end symbol, but always room for one. S
-    is the length of the sentence's own source, including its end symbol. (fairseq uses the padded length of the batch,
-    so that a translation depends on the other sentences of its batch.) fairseq's bound of 200 would be slow. Under the
-    exact rule, a larger bound keeps the search running longer, because a live hypothesis that may still grow to L
-    symbols may still reach a score of cumulative / L ** length_penalty. Translations are rarely longer than twice the
-    source plus ten, the default.
+    Lengths are bounded by the length S of the sentence's own source, including its end symbol; fairseq uses the padded
+    length of the batch, and 200 by default. Under the exact rule, a larger bound keeps the search running longer,
+    because a live hypothesis that may still grow to L symbols may still reach a score of cumulative / l(L).
 
     Attributes:
       beam_size: W, number of hypotheses kept alive and returned for each sentence.
@@ -68,13 +64,12 @@ class SearchConfig:
         --nbest of them, unless --beam_size is given.
       top_k: sample from the k most probable symbols only; 0 for all.
       top_p: sample from the fewest symbols whose probabilities add up to p (nucleus, Holtzman et al. 2020).
-      diverse_groups: number G of groups of beam_size / G hypotheses. Each group is searched separately, but at each
-        step it avoids what earlier groups chose at that step (Vijayakumar et al. 2018).
-      diverse_strength: penalty in nats for each time that an earlier group chose a token at this step. It affects the
-        choice only, not the scores.
       lm_weight: lambda of shallow fusion (Gulcehre et al. 2015): each symbol scores  log p(y|x) + lambda log p_lm(y),
         where p_lm is from a separate language model; 0 for none.
     """
+
+    RETIRED: ClassVar = MappingProxyType({"diverse_groups": 1})
+    IGNORED = ("diverse_strength",)
 
     beam_size: int = 5
     length_penalty: float = dataclasses.field(default=1.0, metadata=SCORING)
@@ -91,40 +86,24 @@ class SearchConfig:
     sampling: bool = False
     top_k: int = 0
     top_p: float = 1.0
-    diverse_groups: int = 1
-    diverse_strength: float = 0.5
     lm_weight: float = dataclasses.field(default=0.0, metadata=SCORING)
 
     def __post_init__(self) -> None:
         """Reject values that no search can use."""
-        for name, (low, high, why) in BOUNDS.items():
+        for name, (low, high) in BOUNDS.items():
             value = getattr(self, name)
-            why = why if value < low and why else f"use a value between {low:g} and {high:g}"
-            check(low <= value <= high, f"{name} is {value}: {why}")
+            check(low <= value <= high, f"{name} is {value}: use a value between {low:g} and {high:g}")
+        check(0 < self.top_p <= 1, f"top_p is {self.top_p}: use a probability above 0 and at most 1 (all symbols)")
         check(
             self.max_length_a > 0 or self.max_length_b > 0,
             f"max_length_a is 0 and max_length_b is {self.max_length_b}: every translation would be empty; raise one "
             "of them",
         )
-        check(
-            self.diverse_groups >= 1 and self.beam_size % self.diverse_groups == 0,
-            f"diverse_groups is {self.diverse_groups} with a beam_size of {self.beam_size}: "
-            "groups have the same size; use a divisor of beam_size",
-        )
-        check(
-            0 < self.top_p <= 1,
-            f"top_p is {self.top_p}: expected a probability; use a value above 0 and at most 1 (all)",
-        )
         for name, value, off in (("top_k", self.top_k, 0), ("top_p", self.top_p, 1.0)):
             check(
                 self.sampling or value == off,
-                f"{name} is {value} without sampling: it restricts what samples are drawn from; set sampling, or "
-                f"leave {name} out",
+                f"{name} is {value} without sampling, which it restricts: set sampling, or leave {name} out",
             )
-        check(
-            not self.sampling or self.diverse_groups == 1,
-            f"diverse_groups is {self.diverse_groups} with sampling: samples are drawn independently; leave one out",
-        )
 
     def max_length(self, source_length: int) -> int:
         """Return the maximum number of tokens before the end symbol; `source_length` includes the end symbol."""

@@ -2,20 +2,22 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, TypeVar
+from functools import lru_cache, partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
+from jax.tree_util import PyTreeDef
+from jax.typing import DTypeLike
 
 from convs2s_jax.core.compiler_options import jit_quickly
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import conversion
 from convs2s_jax.models import encoder_decoder as model
-from convs2s_jax.models.checks import check_pairs
+from convs2s_jax.models.checks import check_config, check_pairs, check_params
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.nn import output
@@ -25,10 +27,9 @@ from convs2s_jax.search import rules
 from convs2s_jax.search.batching import AXIS
 from convs2s_jax.search.beam import StepFunction, beam_search
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.ensemble import ModelConfigs, Models, members_of
 from convs2s_jax.search.hypotheses import Hypotheses, normalised
 from convs2s_jax.search.options import SearchOptions, checked_options
-from convs2s_jax.search.request import Request
+from convs2s_jax.search.requests import Request
 from convs2s_jax.search.shortlist import Selection
 from convs2s_jax.search.strategies import Strategy
 
@@ -37,13 +38,61 @@ ROWS = 8
 FLOOR = 1e-9
 """Minimum coverage of a source position in a score, so that a word without attention costs 21 nats, not infinity."""
 
+Models = Params | Sequence[Params]
+"""One model, or an ensemble of several, of which the last may be a language model."""
+ModelConfigs = ModelConfig | Sequence[ModelConfig]
 _Members = tuple[Params, ...]
 _Cfgs = tuple[ModelConfig, ...]
 _Memories = tuple[Any, ...]
-_Rows = TypeVar("_Rows")
-"""A tree with the sentences on axis 0 of every leaf."""
-_Local = Callable[[tuple[_Members, SearchOptions], Array, _Rows], tuple[Hypotheses, Array | None]]
-"""The function that one device runs: (replicated inputs, sources, another tree of its sentences) -> results."""
+_Found = tuple[Hypotheses, Array | None]
+
+
+def members_of(params: Models, cfg: ModelConfigs, options: SearchOptions) -> tuple[_Members, _Cfgs]:
+    """Return the parameters and configs of all members of an ensemble, including the language model, as tuples.
+
+    Raises:
+      ValueError, TypeError: the numbers of parameters and configs differ, or their types are wrong; an `lm_weight`
+        without a language model, or the reverse; a coverage penalty with a model that has no attention.
+    """
+    members = tuple(params) if isinstance(params, tuple | list) else (params,)
+    cfgs = tuple(cfg) if isinstance(cfg, tuple | list) else (cfg,)
+    if len(members) != len(cfgs) or not members:
+        raise ValueError(f"params has {len(members)} entries and cfg {len(cfgs)}: pass one config for each model")
+    for one, each in zip(members, cfgs, strict=True):
+        check_config(each, ModelConfig)
+        check_params(one, Params)
+    if options.lm_weight is None and len({c.reads_source for c in cfgs}) > 1:
+        raise ValueError("lm_weight is 0, but one of the models is a language model: set its weight, or leave it out")
+    if options.lm_weight is not None and (len(members) == 1 or cfgs[-1].reads_source):
+        raise ValueError("lm_weight is above 0: pass the language model, which reads no source, after the other models")
+    reading = [c for c in cfgs if c.reads_source]
+    if options.coverage_penalty is not None and not (reading and all(c.attends for c in reading)):
+        raise ValueError("coverage_penalty is above 0, but a model has no attention to cover the source: use 0")
+    return members, cfgs
+
+
+def source_sizes(members: Sequence[Params], cfgs: Sequence[ModelConfig]) -> list[int]:
+    """Return the number of source words of each model that reads a source."""
+    reading = [(params, cfg) for params, cfg in zip(members, cfgs, strict=True) if cfg.reads_source]
+    return [len(model.with_shared_table(params, cfg).encoder.embedding.table) for params, cfg in reading]
+
+
+def target_size(members: Sequence[Params], cfgs: Sequence[ModelConfig]) -> int:
+    """Return V, the number of words that the decoders score. Raises ValueError if that differs between members."""
+    sizes = []
+    for params, cfg in zip(members, cfgs, strict=True):
+        leaves, tree = jax.tree.flatten(params)
+        sizes.append(_output_size(cfg, tree, tuple((leaf.shape, leaf.dtype) for leaf in leaves)))
+    if len(set(sizes)) > 1:
+        raise ValueError(f"the models have {sizes} target words: an ensemble needs a common target vocabulary")
+    return sizes[0]
+
+
+@lru_cache(maxsize=64)
+def _output_size(cfg: ModelConfig, tree: PyTreeDef, leaves: tuple[tuple[tuple[int, ...], DTypeLike], ...]) -> int:
+    """`target_size` of one model with parameters of these shapes. Tracing takes milliseconds of each call otherwise."""
+    params = jax.tree.unflatten(tree, [jax.ShapeDtypeStruct(*leaf) for leaf in leaves])
+    return len(jax.eval_shape(lambda params: model.output_layer(params, cfg, cfg.dtype), params).b)
 
 
 @jit_quickly(static_argnames=("cfgs", "limit", "strategy", "attention", "mesh"))
@@ -59,30 +108,26 @@ def generate(
     selection: Selection | None = None,
     attention: bool = False,
     mesh: Mesh | None = None,
-) -> tuple[Hypotheses, Array | None]:
+) -> _Found:
     """Encode one batch and search for its translations. Compiled once per shape, `limit`, strategy and structure.
 
     Args:
       params: merged parameters of the members of an ensemble; with `lm_weight`, those of the language model come last.
       cfgs: their model configurations.
-      options: the options of the search.
+      options, limit, strategy: as in `beam_search`.
       src: [B, S] int32, with the end symbol, then PAD.
       request: requests for the B sentences; with a selection, its tokens are indices into the selected words.
-      limit: L, length of the results in symbols.
-      strategy: as in `beam_search`.
       selection: words that the translations may use, the same for all members; None for all words.
       attention: whether to return the attention weights.
       mesh: devices that the sentences are sharded over, each of which searches its own shard; None for one device.
 
     Returns:
-      Hypotheses [B, W, L], and the attention [B, W, L, S] behind each symbol, averaged over the members (except a
-      language model, which has none), or None.
+      Hypotheses [B, W, L], and the attention [B, W, L, S] behind each symbol, averaged over the members that read a
+      source, or None.
     """
 
-    def local(
-        shared: tuple[_Members, SearchOptions], src: Array, rows: tuple[Request, Selection | None]
-    ) -> tuple[Hypotheses, Array | None]:
-        (members, options), (request, selection) = shared, rows
+    def local(shared: tuple[_Members, SearchOptions], rows: tuple[Array, Request, Selection | None]) -> _Found:
+        (members, options), (src, request, selection) = shared, rows
         if options.beam_size == 1:
             members = tuple(conversion.for_one_hypothesis(p, c) for p, c in zip(members, cfgs, strict=True))
         params, memory = _encoded(members, cfgs, src)
@@ -109,7 +154,7 @@ def generate(
         _, weights = _read(params, cfgs, memory, found.tokens.reshape(B * W, L))
         return found, _mean(weights, options).reshape(B, W, L, -1)
 
-    return _spread(local, mesh)((params, options), src, (request, selection))
+    return _spread(local, mesh)((params, options), (src, request, selection))
 
 
 def force(
@@ -120,7 +165,7 @@ def force(
     tgt: Array,
     *,
     attention: bool = False,
-) -> tuple[Hypotheses, Array | None]:
+) -> _Found:
     """Score given targets of one batch, with the scores that the search would report. This is `score` for arrays.
 
     It works under `jit`, `grad` and `vmap`, with respect to parameters and numbers of `search`.
@@ -128,15 +173,11 @@ def force(
     Args:
       params, cfg: as in `translate`.
       search: temperature, penalties and normalisation. Under `jit`, a `SearchConfig` and `cfg` are static.
-      src: [B, S] token ids with the end symbol, then PAD.
-      tgt: [B, L] token ids with the end symbol, then PAD; a row with only PAD has score -inf.
+      src, tgt: [B, S] and [B, L] token ids with the end symbol, then PAD; a target of only PAD has score -inf.
       attention: whether to return the attention weights.
 
     Returns:
       Hypotheses [B, 1, L], and the attention [B, 1, L, S] behind each symbol or None.
-
-    Raises:
-      ValueError, TypeError: arrays, models or options that do not fit together.
     """
     options = checked_options(search)
     members, cfgs = members_of(params, cfg, options)
@@ -154,19 +195,19 @@ def scores_of(
     *,
     attention: bool = False,
     mesh: Mesh | None = None,
-) -> tuple[Hypotheses, Array | None]:
+) -> _Found:
     """`force` as a compiled program: one pass, all positions at once. Arguments are those of `generate` and `force`."""
 
-    def local(shared: tuple[_Members, SearchOptions], src: Array, tgt: Array) -> tuple[Hypotheses, Array | None]:
-        options = shared[1]
-        params, memory = _encoded(shared[0], cfgs, src)
+    def local(shared: tuple[_Members, SearchOptions], rows: tuple[Array, Array]) -> _Found:
+        (members, options), (src, tgt) = shared, rows
+        params, memory = _encoded(members, cfgs, src)
         features, attended = _read(params, cfgs, memory, tgt)
         weights = _mean(attended, options)
 
         def one(row: tuple[list[Array], Array]) -> Array:
             features, tokens = row
             logits = [model.logits(p, c, f) for p, c, f in zip(params, cfgs, features, strict=True)]
-            log_probs = rules.log_probabilities(_joined(logits, options), options)
+            log_probs = rules.log_probabilities(_joined(logits), options)
             scores = log_probs + rules.symbol_bias(options, log_probs.shape[-1])[None, :]
             return jnp.take_along_axis(scores, tokens[:, None], axis=-1)[:, 0]
 
@@ -182,27 +223,23 @@ def scores_of(
         found = Hypotheses(tgt.astype(jnp.int32)[:, None], lengths[:, None], score[:, None], token_scores[:, None])
         return found, weights[:, None] if attention else None
 
-    return _spread(local, mesh)((params, options), src, tgt)
+    return _spread(local, mesh)((params, options), (src, tgt))
 
 
 def coverage_penalty(coverage: Array, mask: Array) -> Array:
     """Return equation 14 of Wu et al. 2016 without its weight: the sum over source positions of log min(coverage, 1).
 
-    Args:
-      coverage: [N, S], attention that each position received from all target positions.
-      mask: [N, S], True at real positions.
-
-    Returns:
-      [N] float32, like all scores.
+    coverage [N, S] is the attention that each position received, and mask [N, S] is True at real ones; returns [N]
+    float32, like all scores.
     """
     return jnp.sum(jnp.where(mask, jnp.log(jnp.clip(coverage, FLOOR, 1.0)), 0.0), axis=-1).astype(jnp.float32)
 
 
-def _spread(local: _Local[_Rows], mesh: Mesh | None) -> _Local[_Rows]:
-    """Shard a function over the sentences: each device runs it on its own shard, with the replicated inputs."""
+def _spread(local: Callable[[Any, Any], _Found], mesh: Mesh | None) -> Callable[[Any, Any], _Found]:
+    """Shard (replicated inputs, trees with the sentences on axis 0) -> results: each device runs its own sentences."""
     if mesh is None:
         return local
-    return jax.shard_map(local, mesh=mesh, in_specs=(P(), P(AXIS), P(AXIS)), out_specs=P(AXIS), check_vma=False)
+    return jax.shard_map(local, mesh=mesh, in_specs=(P(), P(AXIS)), out_specs=P(AXIS), check_vma=False)
 
 
 def _encoded(params: _Members, cfgs: _Cfgs, src: Array) -> tuple[_Members, _Memories]:
@@ -215,43 +252,33 @@ def _encoded(params: _Members, cfgs: _Cfgs, src: Array) -> tuple[_Members, _Memo
 def _step(params: _Members, cfgs: _Cfgs, options: SearchOptions, words: Array | None) -> StepFunction:
     """Return the step function of all members, as `beam_search` expects it.
 
-    Its memory is that of the members and `Selection.allowed`. Its cache is that of the members and the attention
-    [N, S] that source positions have received so far, None without a coverage penalty. With the `words` [U] of a
-    selection, it reads and scores indices into them.
+    Its memory is that of the members and `Selection.allowed`. Its cache is that of the members and the attention [N, S]
+    received so far, None without a coverage penalty. With `words` [U], it reads and scores indices into them.
     """
     layers: list[Affine | None] = [None] * len(params)
     if words is not None:
         full = (model.output_layer(p, c, c.dtype) for p, c in zip(params, cfgs, strict=True))
         layers = [output.columns(layer, words) for layer in full]
 
-    def step(memory: Any, cache: Any, last: Array) -> tuple[Array | rules.Fused, Any]:
+    def step(memory: Any, cache: Any, last: Array) -> tuple[Array, Any]:
         (memories, allowed), (caches, covered) = memory, cache
         tokens = last if words is None else words[last]
-        logits, weights, caches = zip(
-            *(
-                model.decode(p, c, m, k, tokens[:, None], layer=layer)
-                for p, c, m, k, layer in zip(params, cfgs, memories, caches, layers, strict=True)
-            ),
-            strict=True,
-        )
+        members = zip(params, cfgs, memories, caches, layers, strict=True)
+        found = [model.decode(p, c, m, k, tokens[:, None], layer=layer) for p, c, m, k, layer in members]
+        logits, weights, caches = zip(*found, strict=True)
         if covered is not None:
             covered = covered + _mean(weights, options)[:, 0]
-        scores = _joined([x[:, 0] for x in logits], options)
+        scores = _joined([x[:, 0] for x in logits])
         if words is not None:
             mask = jnp.repeat(allowed, len(last) // len(allowed), axis=0)
-            scores = jax.tree.map(
-                lambda x: jnp.where(jax.lax.expand_dims(mask, range(x.ndim - 2)), x, -jnp.inf), scores
-            )
+            scores = jnp.where(jax.lax.expand_dims(mask, range(scores.ndim - 2)), scores, -jnp.inf)
         return scores, (caches, covered)
 
     return step
 
 
-def _joined(logits: Sequence[Array], options: SearchOptions) -> Array | rules.Fused:
+def _joined(logits: Sequence[Array]) -> Array:
     """Combine logits [N, V] of all members into the form that `rules.log_probabilities` expects."""
-    if options.lm_weight is not None:
-        *logits, lm = logits
-        return rules.Fused(model=jnp.stack(logits), lm=lm)
     return jnp.stack(logits) if len(logits) > 1 else logits[0]
 
 
@@ -268,8 +295,7 @@ def _coverage(memory: Any, cache: Any) -> Array:
 
 def _read(params: _Members, cfgs: _Cfgs, memory: _Memories, tokens: Array) -> tuple[list[Array], list[Array]]:
     """Return each member's features at all positions of targets [N, L], and its attention [N, L, S]."""
-    inputs = model.decoder_inputs(tokens)
-    features, weights = [], []
+    inputs, features, weights = model.decoder_inputs(tokens), [], []
     for p, c, m in zip(params, cfgs, memory, strict=True):
         f, a, _ = model.advance(p, c, m, model.init_cache(p, c, m, len(tokens)), inputs)
         features.append(f)

@@ -1,7 +1,6 @@
 """Finished hypotheses: their normalised scores, when a sentence is done, and how they are read from back-pointers.
 
-A search has R = B * G rows, the groups of B sentences, of H = W // G hypotheses each. Except in diverse search, G is 1
-and a row is a sentence.
+Shapes: B sentences with a beam of W hypotheses each.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,12 +39,11 @@ class Hypotheses:
 
 @struct.dataclass
 class BackPointers:
-    """What a step chose for the H live hypotheses of each row; over several steps, with a leading axis for the steps.
+    """What a step chose for the W live hypotheses of each sentence; of several steps, with a leading axis for them.
 
     Attributes:
-      tokens: [R, H] int32, the symbol that was added.
-      parents: [R, H] int32, the hypothesis that was continued.
-      totals: [R, H], cumulative scores.
+      tokens, parents: [B, W] int32, the symbol that was added, and the hypothesis that was continued.
+      totals: [B, W], cumulative scores.
     """
 
     tokens: Array
@@ -55,13 +53,12 @@ class BackPointers:
 
 @struct.dataclass
 class Finished:
-    """The H best finished hypotheses of each row so far, best first; free places have score -inf.
+    """The W best finished hypotheses of each sentence so far, best first; free places have score -inf.
 
     Attributes:
-      scores: [R, H], normalised scores.
-      totals: [R, H], cumulative scores.
-      steps: [R, H] int32, the step that produced the end symbol.
-      beams: [R, H] int32, the live hypothesis that the end symbol was added to.
+      scores, totals: [B, W], normalised and cumulative scores.
+      steps: [B, W] int32, the step that produced the end symbol.
+      beams: [B, W] int32, the live hypothesis that the end symbol was added to.
     """
 
     scores: Array
@@ -74,9 +71,9 @@ class StoppingRule(NamedTuple):
     """When the search of a sentence ends, and which finished hypotheses it returns: a pure function and a switch.
 
     Attributes:
-      is_done: (options, finished, step, best_total, max_lengths) -> [R] bool, whether the search of each row is over
-        after this step. It always ends at the maximum length. `finished` includes the hypotheses of this step, whose
-        index is `step` []; `best_total` [R] is the largest live cumulative score, and `max_lengths` [R] are the maximum
+      is_done: (options, finished, step, best_total, max_lengths) -> [B] bool, whether each sentence is done
+        after this step. It always is at the maximum length. `finished` includes the hypotheses of this step, whose
+        index is `step` []; `best_total` [B] is the largest live cumulative score, and `max_lengths` [B] are the maximum
         numbers of tokens before the end symbol.
       first_come: whether places go to the hypotheses that finish first, not to the best.
     """
@@ -94,37 +91,33 @@ def finish(
     beams: Array,
     coverage: Array | None = None,
 ) -> Finished:
-    """Add the hypotheses that ended at this step to the H best finished ones.
+    """Add the hypotheses that ended at this step to the W best finished ones.
 
     Args:
-      rule: the stopping rule.
-      options: the options.
+      rule, options: the stopping rule and the options.
       finished: the finished hypotheses so far.
       step: [], index of the step.
-      totals: [R, H] cumulative scores of those that ended; -inf for those that did not.
-      beams: [R, H], the live hypotheses they came from.
-      coverage: [R, H], the sum over source positions of log min(attention received, 1); None for 0.
+      totals: [B, W] cumulative scores of those that ended; -inf for those that did not.
+      beams: [B, W], the live hypotheses they came from.
+      coverage: [B, W], the sum over source positions of log min(attention received, 1); None for 0.
     """
-    H = totals.shape[1]
+    W = totals.shape[1]
     if rule.first_come:
         free = jnp.sum(finished.scores == -jnp.inf, axis=-1, keepdims=True)
         totals = jnp.where(jnp.cumsum(totals > -jnp.inf, axis=-1) <= free, totals, -jnp.inf)
     scores = normalised(options, totals, step + 1)
     if coverage is not None and options.coverage_penalty is not None:
         scores = scores + options.coverage_penalty * coverage
-    both = jax.tree.map(
-        lambda x, y: jnp.concatenate([x, y], axis=-1),
-        finished,
-        Finished(scores, totals, jnp.full_like(beams, step), beams),
-    )
-    _, best = lax.top_k(both.scores, H)
+    new = Finished(scores, totals, jnp.full_like(beams, step), beams)
+    both = jax.tree.map(lambda x, y: jnp.concatenate([x, y], axis=-1), finished, new)
+    _, best = lax.top_k(both.scores, W)
     return jax.tree.map(lambda x: pick(x, best), both)
 
 
 def no_better_possible(
     options: SearchOptions, finished: Finished, step: Array, best_total: Array, max_lengths: Array
 ) -> Array:
-    """Return whether no live hypothesis can still beat the worst finished one, [R] bool: `is_done` of the exact rule.
+    """Return whether no live hypothesis can still beat the worst finished one, [B] bool: `is_done` of the exact rule.
 
     Log-probabilities are at most 0, so a live cumulative score c can only fall, except for a reward
     g = max(0, -unk_penalty) per token. With all tokens that are still allowed, it is at most c' = c + g * tokens.
@@ -140,7 +133,7 @@ def no_better_possible(
 
 
 def all_places_taken(_options: SearchOptions, finished: Finished, *_: Array) -> Array:
-    """Return whether H hypotheses have finished, [R] bool: `is_done` of fairseq's rule, also used for samples."""
+    """Return whether W hypotheses have finished, [B] bool: `is_done` of fairseq's rule, also used for samples."""
     return finished.scores[:, -1] > -jnp.inf
 
 
@@ -162,15 +155,7 @@ def normalised(options: SearchOptions, totals: Array, lengths: Array) -> Array:
 
 
 def trace(finished: Finished, chosen: BackPointers) -> Hypotheses:
-    """Follow the finished hypotheses [R, H] back to their first symbols.
-
-    Args:
-      finished: arrays [R, H].
-      chosen: arrays [L, R, H].
-
-    Returns:
-      The hypotheses of each row, [R, H, ...], L symbols long.
-    """
+    """Follow finished hypotheses [B, W] through the choices [L, B, W] back to their first symbols: [B, W, L]."""
     exists = finished.scores > -jnp.inf
     last = jnp.where(exists, finished.steps, -1)
 

@@ -1,13 +1,11 @@
 """Random keys for sampling: each sentence has its own, so that no sample depends on the other sentences."""
 
 from collections.abc import Sequence
-from numbers import Integral
 
 import jax
 import numpy as np
 from jax import Array
 
-from convs2s_jax.core.config import LARGEST_SEED
 from convs2s_jax.nn.dropout import THREEFRY, threefry
 from convs2s_jax.nn.types import Key
 from convs2s_jax.search.config import SearchConfig
@@ -16,33 +14,28 @@ FEWEST = 64
 """Keys are created for at least this many sentences at once, so that a server compiles nothing for new line counts."""
 
 
-def numbered(seeds: int | Sequence[int], numbers: Sequence[int]) -> np.ndarray:
-    """Return raw keys [N, 2] uint32 for numbered sentences: `fold_in(key(seed), number)`.
+def for_search(search: SearchConfig, seeds: int | Sequence[int], numbers: Sequence[int]) -> np.ndarray | None:
+    """Return raw keys [N, 2] uint32 for numbered sentences, `fold_in(key(seed), number)`; None without sampling.
 
     Args:
-      seeds: one for all sentences, or one for each.
-      numbers: numbers of the sentences, such as their positions in a file.
-
-    Raises:
-      ValueError: a number or a seed is not an unsigned 32-bit integer.
+      search: the options of the search.
+      seeds: one for all sentences, or one for each, from 0 to 2^32 - 1.
+      numbers: numbers of the sentences, such as their positions in a file, from 0 to 2^32 - 1.
     """
-    each, count = np.asarray(seeds), len(numbers)
-    if each.ndim and len(each) not in (1, count):
-        raise ValueError(f"got {len(each)} seeds for {count} sentences: pass one for each")
-    found = np.broadcast_to(each, (count,)), np.asarray(numbers)
-    for i, (seed, number) in enumerate(zip(*found, strict=True)):
-        if not all(isinstance(one, Integral) and 0 <= int(one) <= LARGEST_SEED for one in (seed, number)):
-            raise ValueError(
-                f"sentence {i} has seed {seed} and number {number}: use integers from 0 to 2^32 - 1 for both"
-            )
+    if not search.sampling:
+        return None
+    count = len(numbers)
     size = max(FEWEST, 1 << max(0, count - 1).bit_length())
-    padded = jax.device_put([np.pad(one.astype(np.uint32), (0, size - count)) for one in found])
-    return np.asarray(_folded(*padded))[:count]
+    given = np.broadcast_to(np.asarray(seeds, np.uint32), (count,)), np.asarray(numbers, np.uint32)
+    return np.asarray(_folded(*jax.device_put([np.pad(one, (0, size - count)) for one in given])))[:count]
 
 
-def for_search(search: SearchConfig, seeds: int | Sequence[int], numbers: Sequence[int]) -> np.ndarray | None:
-    """Return the keys of `numbered` if the search samples, otherwise None, as `translate` expects."""
-    return numbered(seeds, numbers) if search.sampling else None
+@jax.jit
+def _folded(seeds: Array, numbers: Array) -> Array:
+    def fold(seed: Array, number: Array) -> Array:
+        return jax.random.key_data(jax.random.fold_in(jax.random.key(seed, impl=THREEFRY), number))
+
+    return jax.vmap(fold)(seeds, numbers)
 
 
 def checked_keys(key: Key | np.ndarray | None, count: int) -> Key:
@@ -67,21 +60,10 @@ def checked_keys(key: Key | np.ndarray | None, count: int) -> Key:
 
 
 def on_host(key: Key | np.ndarray | None, count: int) -> np.ndarray:
-    """Return the keys of `checked_keys` as raw keys in host memory, where selecting rows compiles nothing.
-
-    Raises ValueError and TypeError as `checked_keys` does.
-    """
+    """Return the keys of `checked_keys` as raw keys in host memory, where selecting rows compiles nothing."""
     return np.asarray(jax.random.key_data(checked_keys(key, count)))
 
 
 def rows(keys: np.ndarray, indices: Sequence[int | None]) -> Key:
     """Return the keys of these sentences on the device; rows without a sentence get an arbitrary key."""
     return jax.random.wrap_key_data(jax.device_put(keys[[i or 0 for i in indices]]), impl=THREEFRY)
-
-
-@jax.jit
-def _folded(seeds: Array, numbers: Array) -> Array:
-    def fold(seed: Array, number: Array) -> Array:
-        return jax.random.key_data(jax.random.fold_in(jax.random.key(seed, impl=THREEFRY), number))
-
-    return jax.vmap(fold)(seeds, numbers)

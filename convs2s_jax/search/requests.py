@@ -1,23 +1,38 @@
-"""Requests and token ids as a caller passes them, in lists of different lengths: converted, checked, and padded."""
+"""Requests: length bounds, prefixes, phrases and keys of each sentence, in addition to the search options for all."""
 
 from collections.abc import Iterable, Sequence
-from numbers import Integral
-from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from convs2s_jax.core.config import record
 from convs2s_jax.core.errors import shown
 from convs2s_jax.core.rows import Tokens, pad_rows, round_up
-from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.core.tokens import BOS, EOS, PAD, SPECIAL
+from convs2s_jax.nn import struct
 from convs2s_jax.nn.types import Key
 from convs2s_jax.search.keys import checked_keys
-from convs2s_jax.search.request import Request, check_lengths, wrong_id
 
 _NO_IDS = np.zeros(0, np.int32)
+
+
+@struct.dataclass
+class Request:
+    """The requests for B sentences. If nothing can meet a request, the sentence has no hypothesis.
+
+    Attributes:
+      max_lengths: [B] int32, maximum number of tokens before the end symbol.
+      prefixes: [B, P] int32, tokens that the hypotheses begin with, then PAD. P may be 0.
+      phrases: [B, C, K] int32, token sequences that must occur in the hypotheses, each followed by PAD; empty ones
+        require nothing. C may be 0. Prefix and phrases, one after the other, must fit into the maximum length.
+      keys: [B] random keys, for sampling only.
+    """
+
+    max_lengths: Array
+    prefixes: Array
+    phrases: Array
+    keys: Array | None = None
 
 
 @record(kw_only=False)
@@ -46,61 +61,37 @@ def sizes(prefixes: Sequence[Tokens], phrases: Sequence[Sequence[Tokens]]) -> Si
     return Sizes(prefix=round_up(max(map(len, prefixes), default=0), 8), phrases=most, phrase=phrase)
 
 
-def padded(
-    prefixes: Sequence[Tokens], phrases: Sequence[Sequence[Tokens]], axes: Sizes
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return prefixes [B, P] and phrases [B, C, K], padded."""
-    B, shape = len(prefixes), (axes.phrases, axes.phrase)
-    rows = [pad_rows((phrase for phrase in each if len(phrase)), shape, end=False) for each in phrases]
-    return pad_rows(prefixes, (B, axes.prefix), end=False), np.reshape(rows, (B, *shape)).astype(np.int32)
-
-
 def request(
     max_lengths: Sequence[int] | np.ndarray | Array,
-    prefixes: Sequence[Tokens] | Array | None = None,
-    phrases: Sequence[Sequence[Tokens]] | Array | None = None,
+    prefixes: Sequence[Tokens] | None = None,
+    phrases: Sequence[Sequence[Tokens]] | None = None,
     keys: Key | np.ndarray | None = None,
     *,
     axes: Sizes | None = None,
 ) -> Request:
     """Build a request from lists of different lengths, padded to the given axes or to those of `sizes`.
 
-    JAX arrays, including traced ones, are used as they are: max_lengths [B], prefixes [B, P], phrases [B, C, K],
-    keys [B]. If there is a single key, the index of each sentence is folded into it.
+    max_lengths [B] and keys [B] may be traced; for prefixes and phrases that are, build a `Request`. If there is a
+    single key, the index of each sentence is folded into it.
 
     Raises:
-      ValueError, TypeError: there is not one of each per sentence, lengths and tokens are not integers, or a length is
-        negative or does not fit into 32 bits.
+      ValueError, TypeError: there is not one of each per sentence, or tokens are not integers.
     """
-    if not np.ndim(max_lengths):
-        raise ValueError(f"max_lengths is {max_lengths}: expected one length per sentence")
-    B = len(max_lengths)
-    for name, given in (("prefixes", prefixes), ("lists of phrases", phrases)):
-        if given is not None and not isinstance(given, Array) and len(given) != B:
-            raise ValueError(f"got {len(given)} {name} for {B} sentences: pass one per sentence, which may be empty")
-    empty = [()] * B
-    texts = as_ids("its prefix", empty if prefixes is None or isinstance(prefixes, Array) else prefixes)
-    wanted = as_phrases(empty if phrases is None or isinstance(phrases, Array) else phrases)
-    rows = padded(texts, wanted, axes or sizes(texts, wanted))
-    arrays = {
-        "max_lengths": max_lengths if isinstance(max_lengths, Array) else np.asarray(max_lengths),
-        "prefixes": prefixes if isinstance(prefixes, Array) else rows[0],
-        "phrases": phrases if isinstance(phrases, Array) else rows[1],
-    }
-    for rank, (name, array) in enumerate(arrays.items(), 1):
-        if array.ndim != rank or array.shape[0] != B:
-            raise ValueError(f"{name} has shape {array.shape}: expected {rank} axes with one row per sentence, {B}")
-        if array.size and not jnp.issubdtype(array.dtype, jnp.integer):
-            raise TypeError(f"{name} has dtype {array.dtype}: expected integers, such as int32")
-    check_lengths(arrays["max_lengths"])
-    drawn = None if keys is None else checked_keys(keys, B)
+    lengths = max_lengths if isinstance(max_lengths, Array) else np.asarray(max_lengths)
+    B = len(lengths)
+    texts = as_ids("its prefix", [()] * B if prefixes is None else prefixes)
+    wanted = as_phrases([()] * B if phrases is None else phrases)
+    if len(texts) != B or len(wanted) != B:
+        raise ValueError(
+            f"got {len(texts)} prefixes and {len(wanted)} lists of phrases for {B} sentences: pass one each"
+        )
+    axes = axes or sizes(texts, wanted)
+    shape = (axes.phrases, axes.phrase)
+    rows = [pad_rows((phrase for phrase in each if len(phrase)), shape, end=False) for each in wanted]
+    arrays = lengths, pad_rows(texts, (B, axes.prefix), end=False), np.reshape(rows, (B, *shape))
     # device_put without a compilation, unlike jnp.asarray
-    return Request(**jax.device_put({name: x.astype(np.int32) for name, x in arrays.items()}), keys=drawn)
-
-
-def is_list(x: Any) -> bool:
-    """Return whether this has elements: a sequence, or an array with axes."""
-    return hasattr(x, "__len__") and getattr(x, "ndim", 1) > 0
+    longest, starts, required = jax.device_put([x.astype(np.int32) for x in arrays])
+    return Request(longest, starts, required, None if keys is None else checked_keys(keys, B))
 
 
 def as_ids(name: str, rows: Sequence[Tokens], sentence: int | None = None) -> list[np.ndarray]:
@@ -113,8 +104,6 @@ def as_ids(name: str, rows: Sequence[Tokens], sentence: int | None = None) -> li
     """
     found = [np.asarray(row) for row in rows]
     for i, row in enumerate(found):
-        if row.ndim == 1 and row.dtype.kind in "fO" and all(isinstance(one, Integral) for one in rows[i]):
-            found[i] = row = row.astype(np.int64)  # integers of several widths, or of Python
         if row.ndim != 1 or (row.size and row.dtype.kind not in "iu"):
             raise ValueError(
                 f"sentence {i if sentence is None else sentence}: {name} is {shown(rows[i])}: expected a list of token "
@@ -124,9 +113,9 @@ def as_ids(name: str, rows: Sequence[Tokens], sentence: int | None = None) -> li
 
 
 def as_phrases(phrases: Sequence[Sequence[Tokens]]) -> list[list[np.ndarray]]:
-    """Convert the phrases of each sentence to arrays; raise ValueError for what is not a list of such sequences."""
+    """Convert the phrases of each sentence to arrays, as `as_ids` does."""
     for i, wanted in enumerate(phrases):
-        if not is_list(wanted):
+        if not np.iterable(wanted):
             raise ValueError(f"sentence {i}: its phrases are {shown(wanted)}: expected a list of phrases")
     return [as_ids("a phrase", wanted, i) for i, wanted in enumerate(phrases)]
 
@@ -147,10 +136,8 @@ def check_ids(name: str, rows: Iterable[tuple[int, np.ndarray]], vocabulary: int
         return
     at = int(wrong.argmax())
     i, token = [i for i, row in numbered for _ in row][at], int(ids[at])
-    raise wrong_id(name, i, token, vocabulary)
-
-
-def check_required(prefixes: Sequence[np.ndarray], phrases: Sequence[Sequence[np.ndarray]], vocabulary: int) -> None:
-    """Reject prefixes and phrases, from `as_ids` and `as_phrases`, with ids that no hypothesis can contain."""
-    check_ids("its prefix", enumerate(prefixes), vocabulary)
-    check_ids("a phrase", ((i, phrase) for i, wanted in enumerate(phrases) for phrase in wanted), vocabulary)
+    rule = "it never occurs in text" if token == BOS else "pass ids without the end symbol and padding"
+    what = f": the vocabulary has ids from 0 to {vocabulary - 1}"
+    if 0 <= token < vocabulary:
+        what = f", which is {SPECIAL[token]}: {rule}"
+    raise ValueError(f"sentence {i}: {name} contains id {token}{what}")

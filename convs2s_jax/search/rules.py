@@ -1,6 +1,6 @@
 """Scores of the next symbol: log-probabilities, penalties, forbidden symbols.
 
-Shapes: R rows of a search, H hypotheses per row, V symbols.
+Shapes: B sentences with a beam of W hypotheses each, V symbols.
 """
 
 import jax
@@ -15,44 +15,35 @@ SPECIAL = UNK + 1
 """Ids below this are special symbols."""
 
 
-@struct.dataclass
-class Fused:
-    """Logits of a model and of a language model.
-
-    Attributes:
-      model: [N, V], or [M, N, V] of the M members of an ensemble.
-      lm: [N, V], logits of the language model.
-    """
-
-    model: Array
-    lm: Array
-
-
-def log_probabilities(logits: Array | Fused, options: SearchOptions) -> Array:
+def log_probabilities(logits: Array, options: SearchOptions) -> Array:
     """Return log_softmax(logits / temperature) over the last axis, in float32 nats; -inf in place of NaN.
 
     The probabilities of the M members of an ensemble are averaged, log (1/M) sum_m p_m, as in section 5.1 of the paper.
-    With a language model, the result is  log p + lm_weight log p_lm  (Gulcehre et al. 2015, section 4.1), which is not
-    normalised. At weight 0 it is log p, whatever the language model returns.
+    With an `lm_weight`, the last member is a language model, and the result is  log p + lm_weight log p_lm  (Gulcehre
+    et al. 2015, section 4.1), which is not normalised. At weight 0 it is log p, whatever the language model returns.
 
     Args:
-      logits: [N, V], [M, N, V] for an ensemble, or either of them with those of a language model. Log-probabilities may
-        be passed as logits; at temperature 1 they are returned unchanged.
+      logits: [N, V], or [M, N, V] of several models. Log-probabilities may be passed as logits; at temperature 1 they
+        are returned unchanged.
       options: the options.
 
     Returns:
       [N, V].
     """
-    if isinstance(logits, Fused):
-        model, lm = log_probabilities(logits.model, options), log_probabilities(logits.lm, options)
-        fused = model if options.lm_weight is None else weighted_sum(model, lm, options.lm_weight)
-        return jnp.where(jnp.isnan(fused), -jnp.inf, fused)
     log_probs = jax.nn.log_softmax(tempered(logits.astype(jnp.float32), options.temperature))
-    if log_probs.ndim == 3:
-        possible = jnp.any(log_probs > -jnp.inf, axis=0)  # elsewhere the derivative would be NaN
-        summed = jax.nn.logsumexp(jnp.where(possible[None], log_probs, 0.0), axis=0)
-        log_probs = jnp.where(possible, summed, -jnp.inf) - jnp.log(jnp.float32(len(log_probs)))
-    return jnp.where(jnp.isnan(log_probs), -jnp.inf, log_probs)
+    if log_probs.ndim == 2:
+        return jnp.where(jnp.isnan(log_probs), -jnp.inf, log_probs)
+    members = log_probs if options.lm_weight is None else log_probs[:-1]
+    possible = jnp.any(members > -jnp.inf, axis=0)  # elsewhere the derivative would be NaN
+    summed = jax.nn.logsumexp(jnp.where(possible[None], members, 0.0), axis=0)
+    mean = jnp.where(possible, summed, -jnp.inf) - jnp.log(jnp.float32(len(members)))
+    mean = jnp.where(jnp.isnan(mean), -jnp.inf, mean)
+    if options.lm_weight is None:
+        return mean
+    lm = jnp.where(jnp.isnan(log_probs[-1]), -jnp.inf, log_probs[-1])
+    ruled_out = lm == -jnp.inf  # the derivative with respect to the weight is 0 there, not NaN
+    fused = mean + options.lm_weight * jnp.where(ruled_out, 0.0, lm)
+    return jnp.where(ruled_out & (options.lm_weight != 0), -jnp.inf, fused)
 
 
 @jax.custom_jvp
@@ -68,26 +59,20 @@ def _tempered_tangent(primals: tuple[Array, Scalar], tangents: tuple[Array, Arra
     return tempered(logits, temperature), (tangents[0] - finite / temperature * tangents[1]) / temperature
 
 
-def weighted_sum(model: Array, lm: Array, weight: Scalar) -> Array:
-    """model + weight * lm, or model at weight 0. Where lm is -inf, the derivative with respect to the weight is 0."""
-    ruled_out = lm == -jnp.inf
-    return jnp.where(ruled_out & (weight != 0), -jnp.inf, model + weight * jnp.where(ruled_out, 0.0, lm))
-
-
 @struct.dataclass
 class LogitBias:
     """The number added to the log-probability of each symbol at a step: 0, -unk_penalty, or -inf if forbidden.
 
     Attributes:
-      special: [R, 4], for the four special symbols, by id.
-      others: [R], the same for all other symbols.
+      special: [B, 4], for the four special symbols, by id.
+      others: [B], the same for all other symbols.
     """
 
     special: Array
     others: Array
 
     def dense(self, vocab_size: int) -> Array:
-        """Return the biases of all symbols, [R, V]."""
+        """Return the biases of all symbols, [B, V]."""
         rest = jnp.broadcast_to(self.others[:, None], (len(self.others), vocab_size - SPECIAL))
         return jnp.concatenate([self.special, rest], axis=1)
 
@@ -95,13 +80,8 @@ class LogitBias:
 def logit_bias(options: SearchOptions, step: Array, max_lengths: Array) -> LogitBias:
     """Return what is added at a step, in float32 nats.
 
-    Padding is never produced. At the maximum length only the end symbol is allowed, and before the minimum length it is
-    forbidden.
-
-    Args:
-      options: the options.
-      step: [], number of tokens that live hypotheses have so far.
-      max_lengths: [R], maximum number of tokens before the end symbol.
+    Padding is never produced. At the maximum length [B] only the end symbol is allowed, and before the minimum length
+    it is forbidden. `step` [] is the number of tokens so far.
     """
     full = jnp.where(step >= max_lengths, -jnp.inf, jnp.float32(0))
     short = jnp.where(step < jnp.minimum(options.min_length, max_lengths), -jnp.inf, jnp.float32(0))
@@ -116,41 +96,33 @@ def symbol_bias(options: SearchOptions, vocab_size: int) -> Array:
 
 
 def repeats(history: Array, step: Array, size: int, vocab_size: int) -> Array:
-    """Return which symbols would complete an n-gram that the hypothesis already contains.
+    """Return which symbols would complete an n-gram that the hypothesis already contains, [B, W, V] bool.
 
     Args:
-      history: [R, H, L], tokens so far; entries from index `step` on are ignored.
+      history: [B, W, L], tokens so far; entries from index `step` on are ignored.
       step: [], number of tokens so far.
-      size: n.
-      vocab_size: V.
-
-    Returns:
-      [R, H, V] bool.
+      size, vocab_size: n and V.
     """
-    R, H, L = history.shape
+    B, W, L = history.shape
     if size > L:
-        return jnp.zeros((R, H, vocab_size), bool)
+        return jnp.zeros((B, W, vocab_size), bool)
     starts = jnp.arange(L - size + 1, dtype=jnp.int32)
-    same = jnp.broadcast_to(starts + size <= step, (R, H, len(starts)))
+    same = jnp.broadcast_to(starts + size <= step, (B, W, len(starts)))
     for offset in range(size - 1):
         place = jnp.maximum(step - (size - 1) + offset, 0)
         newest = jax.lax.dynamic_slice_in_dim(history, place, 1, axis=2)
         same = same & (history[:, :, offset : offset + len(starts)] == newest)
     last = history[:, :, size - 1 :]
-    rows = jnp.arange(R, dtype=jnp.int32)[:, None, None]
-    hypotheses = jnp.arange(H, dtype=jnp.int32)[None, :, None]
-    return jnp.zeros((R, H, vocab_size), bool).at[rows, hypotheses, last].max(same)
+    rows = jnp.arange(B, dtype=jnp.int32)[:, None, None]
+    hypotheses = jnp.arange(W, dtype=jnp.int32)[None, :, None]
+    return jnp.zeros((B, W, vocab_size), bool).at[rows, hypotheses, last].max(same)
 
 
 def keep_prefix(scores: Array, log_probs: Array, options: SearchOptions, prefixes: Array, step: Array) -> Array:
-    """Within a forced prefix, allow only its next token, with its usual score.
+    """Within a forced prefix [B, P], padded, allow only its next token, with its usual score.
 
-    Args:
-      scores: [R, H, V], scores under the other rules.
-      log_probs: [R, H, V], log-probabilities.
-      options: the options.
-      prefixes: [R, P], tokens, then PAD.
-      step: [], number of tokens that live hypotheses have so far.
+    scores [B, W, V] are those under the other rules, log_probs [B, W, V] those of the model, and step [] is the number
+    of tokens so far.
     """
     P, V = prefixes.shape[1], log_probs.shape[-1]
     wanted = jnp.where(

@@ -11,7 +11,7 @@ that they keep their numbers.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -46,11 +46,8 @@ class Shortlist:
     def words_for(self, source: Tokens, *others: Tokens) -> np.ndarray:
         """Return the words that the translation of a source [S] may use, in ascending order.
 
-        They are likely, frequent and special words, and `others`.
-
-        Args:
-          source: token ids without the end symbol; the likely words of the end symbol are included anyway.
-          others: more target words that the translation may use, such as those of a prefix.
+        They are likely, frequent and special words, and `others`, such as those of a prefix. The likely words of the
+        end symbol, which `source` has not, are included.
         """
         sources = {*map(int, source), EOS} if len(self.words) else ()
         likely = [self.words[self.offsets[s] : self.offsets[s + 1]] for s in sources]
@@ -59,16 +56,11 @@ class Shortlist:
 
     def check(self, source_sizes: Sequence[int], target_size: int) -> None:
         """Raise ValueError for models whose vocabularies have other sizes."""
-        if self.size != target_size:
-            raise ValueError(
-                f"the shortlist is for {self.size} target words, but the models have {target_size}: use one for their "
-                "vocabulary"
-            )
         words = len(self.offsets) - 1
-        other = [size for size in source_sizes if size != words]
-        if len(self.words) and other:
+        if self.size != target_size or (len(self.words) and {words} != {*source_sizes}):
             raise ValueError(
-                f"the shortlist is for {words} source words, but a model has {other[0]}: use one for its vocabulary"
+                f"the shortlist is for {words} source and {self.size} target words, but the models have {source_sizes} "
+                f"and {target_size}: use one for their vocabularies"
             )
 
 
@@ -88,9 +80,7 @@ class Selection:
 def union_size(count: int, most: int) -> int:
     """Return the size U for a union of `count` words, one of a few: at least 1024, in steps of an eighth to a quarter.
 
-    Args:
-      count: number of words in the union.
-      most: V, the maximum; a union that would be rounded up beyond it contains all words.
+    A union that would be rounded up beyond the vocabulary's size, `most`, contains all words.
     """
     step = max(LEAST, 1 << (count - 1).bit_length()) // 8
     return min(round_up(max(count, LEAST), step), most)
@@ -111,16 +101,13 @@ def fixed_sizes(shortlist: Shortlist | None, rows: int) -> tuple[int, ...]:
 def full_shortlist(size: int) -> Shortlist:
     """Return the shortlist of all words of a vocabulary. A search with it uses the programs of other shortlists."""
     none = np.zeros(0, np.int32)
-    return Shortlist(always=np.arange(size, dtype=np.int32), words=none, offsets=np.zeros(0, np.int32), size=size)
+    return Shortlist(always=np.arange(size, dtype=np.int32), words=none, offsets=none, size=size)
 
 
 def select(allowed: Sequence[np.ndarray], size: int, most: int) -> Selection:
-    """Return the selection of one device.
+    """Return the selection of one device: of `allowed`, the words of each of B sentences, filled up to U = `size`.
 
-    Args:
-      allowed: the words of each of B sentences.
-      size: U, at least the number of words in the union.
-      most: V.
+    `most` is V.
     """
     rows = np.zeros((len(allowed), most), bool)
     for row, words in zip(rows, allowed, strict=True):
@@ -130,73 +117,36 @@ def select(allowed: Sequence[np.ndarray], size: int, most: int) -> Selection:
     return Selection(words=padded[None], allowed=rows[:, padded] & (np.arange(size) < len(union)))
 
 
-class BatchConstraints(NamedTuple):
-    """The words, prefixes and phrases of the rows of some batches, with tokens as indices into the words.
-
-    Attributes:
-      selection: the words; None for all words, whose indices are their ids.
-      prefixes: for each row, tokens that its translation must begin with.
-      phrases: for each row, token sequences that must occur in its translation.
-    """
-
-    selection: Selection | None
-    prefixes: list[Tokens]
-    phrases: list[Sequence[Tokens]]
-
-
-def batch_constraints_of(
-    shortlist: Shortlist | None,
-    plan: Sequence[Bucket],
-    sources: Sequence[np.ndarray],
-    prefixes: Sequence[Tokens],
-    phrases: Sequence[Sequence[Tokens]],
-    *,
-    sizes: Sequence[int] = (),
-) -> Callable[[Sequence[Bucket]], BatchConstraints]:
-    """Return a function that computes the `BatchConstraints` of some batches of a plan, one for each device.
+def selector(
+    shortlist: Shortlist, plan: Sequence[Bucket], allowed: Sequence[np.ndarray], sizes: Sequence[int]
+) -> Callable[[Sequence[Bucket]], Selection]:
+    """Return a function that selects the words of batches of equal shape, one batch for each device.
 
     U is enough for the largest union of all batches of a shape, so that a shape is compiled once.
 
     Args:
-      shortlist: None for all words.
+      shortlist: the words of each source word.
       plan: all batches.
-      sources: token ids of all sentences, without the end symbol, truncated to what the model reads.
-      prefixes, phrases: required tokens of all sentences; a sentence may always use them.
-      sizes: allowed sizes of selections, in ascending order, the whole vocabulary last; if empty, those of
-        `union_size`.
+      allowed: for each sentence, what `Shortlist.words_for` returns.
+      sizes: allowed sizes U in ascending order, the whole vocabulary last; if empty, those of `union_size`.
     """
-    allowed: list[np.ndarray] = []
+    V, nothing = shortlist.size, shortlist.words_for(())
     counts: dict[tuple[int, int], int] = {}
-    if shortlist is not None:
-        given = zip(sources, prefixes, phrases, strict=True)
-        allowed = [shortlist.words_for(source, prefix, *wanted) for source, prefix, wanted in given]
-        for bucket in plan:
-            union = np.zeros(shortlist.size, bool)
-            for i in bucket.indices:
-                union[allowed[i]] = True
-            counts[bucket.shape] = max(counts.get(bucket.shape, 1), int(union.sum()))
+    for bucket in plan:
+        union = np.zeros(V, bool)
+        for i in bucket.indices:
+            union[allowed[i]] = True
+        counts[bucket.shape] = max(counts.get(bucket.shape, 1), int(union.sum()))
 
-    def selection_of(shortlist: Shortlist, group: Sequence[Bucket]) -> Selection:
-        V, count, nothing = shortlist.size, counts[group[0].shape], shortlist.words_for(())
+    def selected(group: Sequence[Bucket]) -> Selection:
+        count = counts[group[0].shape]
         U = next((size for size in sizes if size >= count), V) if sizes else union_size(count, V)
-        rows = [[nothing if i is None else allowed[i] for i in bucket.padded] for bucket in group]
-        parts = [select(each, U, V) for each in rows]
+        parts = [select([nothing if i is None else allowed[i] for i in b.padded], U, V) for b in group]
         return Selection(*(np.concatenate(each) for each in zip(*((p.words, p.allowed) for p in parts), strict=True)))
 
-    def constraints(group: Sequence[Bucket]) -> BatchConstraints:
-        """Rows without a sentence have no prefix and no phrases."""
-        selection = None if shortlist is None else selection_of(shortlist, group)
-        found = BatchConstraints(selection, [], [])
-        for device, bucket in enumerate(group):
-            words = None if selection is None else selection.words[device]
-            for i in bucket.padded:
-                found.prefixes.append(() if i is None else _word_indices(words, prefixes[i]))
-                found.phrases.append(() if i is None else [_word_indices(words, phrase) for phrase in phrases[i]])
-        return found
-
-    return constraints
+    return selected
 
 
-def _word_indices(words: np.ndarray | None, tokens: Tokens) -> Tokens:
-    """Convert tokens to indices into `words` [U], which are ascending and contain them; None for all words."""
-    return tokens if words is None else np.searchsorted(words, np.asarray(tokens, np.int32))
+def word_indices(selection: Selection, device: int, tokens: Tokens) -> np.ndarray:
+    """Convert tokens to indices into the words of a device, which are ascending and contain them."""
+    return np.searchsorted(selection.words[device], np.asarray(tokens, np.int32))

@@ -10,10 +10,7 @@ BLOCK = 128
 
 
 def block_size(vocab_size: int) -> int:
-    """Return the number of columns per block: close to 128 and, if possible, a divisor of the vocabulary size.
-
-    Otherwise the last block is shorter, which costs a copy of all scores.
-    """
+    """Return the number of columns per block: close to 128 and, if possible, a divisor of the vocabulary size."""
     near = sorted(range(BLOCK // 2, 2 * BLOCK + 1), key=lambda size: abs(size - BLOCK))
     return next((size for size in near if vocab_size % size == 0), BLOCK)
 
@@ -24,29 +21,23 @@ def is_large(vocab_size: int) -> bool:
 
 
 def top(scores: Array, k: int) -> tuple[Array, Array, Array]:
-    """Return the k best of the H * V continuations of each row, best first; ties in the order of their index.
+    """Return the k best of the W * V continuations of each row, best first; ties in the order of their index.
 
     The vocabulary is split into blocks. The k best elements are in the k blocks with the largest maxima, so one
     vectorised maximum over all scores leaves k * block elements to select from. The result is exactly that of
-    `lax.top_k(scores.reshape(R, H * V), k)`, in less than half the time on a CPU at V = 10,000.
+    `lax.top_k(scores.reshape(B, W * V), k)`, in less than half the time on a CPU at V = 10,000.
 
-    Args:
-      scores: [R, H, V] float32.
-      k: at most H * V.
-
-    Returns:
-      values [R, k], beams [R, k] int32 in 0..H-1, tokens [R, k] int32 in 0..V-1.
+    `scores` is [B, W, V] float32, and k at most W * V. Returns values [B, k], beams [B, k] int32 in 0..W-1, and tokens
+    [B, k] int32 in 0..V-1.
     """
-    R, H, V = scores.shape
-    if not 1 <= k <= H * V:
-        raise ValueError(f"k is {k}, but there are {H} * {V} continuations")
+    B, W, V = scores.shape
     if not is_large(V):
-        values, index = lax.top_k(scores.reshape(R, H * V), k)
+        values, index = lax.top_k(scores.reshape(B, W * V), k)
         return values, index // V, index % V
     block = block_size(V)
     beams, columns = _best_blocks(_block_maxima(scores, block), k, block)
     found = _elements(scores, beams, columns)
-    values, place = lax.top_k(jnp.where(columns < V, found, -jnp.inf).reshape(R, -1), k)
+    values, place = lax.top_k(jnp.where(columns < V, found, -jnp.inf).reshape(B, -1), k)
     return values, _pick(beams, place), _pick(columns, place)
 
 
@@ -59,11 +50,10 @@ def top_of_logits(
     elements of the chosen blocks are scored. The logits are read twice, for the maxima and for the sum of exponentials.
 
     Args:
-      logits: [R, H, V] float32, with V at least four blocks.
-      totals: [R, H], cumulative scores.
-      bias: what is added to each symbol's log-probability, for R rows.
-      k: at most H * V.
-      temperature: logits are divided by it.
+      logits: [B, W, V] float32, with V at least four blocks.
+      totals: [B, W], cumulative scores.
+      bias: what is added to each symbol's log-probability.
+      k, temperature: at most W * V; logits are divided by the temperature.
 
     Returns:
       As `top`; hypotheses whose logits contain a NaN have no continuation.
@@ -94,22 +84,22 @@ def top_of_logits(
 
 
 def _best_blocks(maxima: Array, k: int, block: int) -> tuple[Array, Array]:
-    """Return the hypothesis and the column of each element of the k blocks with the largest `maxima` [R, H, M].
+    """Return the hypothesis and the column of each element of the k blocks with the largest `maxima` [B, W, M].
 
-    Both are [R, k, block]; columns of the last block may be outside the vocabulary.
+    Both are [B, k, block]; columns of the last block may be outside the vocabulary.
     """
-    R, H, M = maxima.shape
-    _, chosen = lax.top_k(maxima.reshape(R, H * M), min(k, H * M))
+    B, W, M = maxima.shape
+    _, chosen = lax.top_k(maxima.reshape(B, W * M), min(k, W * M))
     chosen = jnp.sort(chosen, axis=-1)[..., None]  # so that the first of equal scores stays the first
     columns = (chosen % M) * block + jnp.arange(block, dtype=chosen.dtype)[None, None]
     return jnp.broadcast_to(chosen // M, columns.shape), columns
 
 
 def _elements(scores: Array, beams: Array, columns: Array) -> Array:
-    """Gather scores [R, H, V] at beams and columns [R, X, Y]; columns outside the vocabulary give arbitrary values."""
-    R, H, V = scores.shape
-    index = (beams * V + jnp.minimum(columns, V - 1)).reshape(R, -1)
-    found = jnp.take_along_axis(scores.reshape(R, H * V), index, axis=1, mode="promise_in_bounds")
+    """Gather scores [B, W, V] at beams and columns [B, X, Y]; columns outside the vocabulary give arbitrary values."""
+    B, W, V = scores.shape
+    index = (beams * V + jnp.minimum(columns, V - 1)).reshape(B, -1)
+    found = jnp.take_along_axis(scores.reshape(B, W * V), index, axis=1, mode="promise_in_bounds")
     return found.reshape(columns.shape)
 
 
@@ -118,10 +108,10 @@ def _pick(x: Array, place: Array) -> Array:
 
 
 def _block_maxima(scores: Array, block: int) -> Array:
-    """[R, H, V] -> [R, H, ceil(V / block)]. Sliced rather than padded, because padding would copy all scores."""
-    R, H, V = scores.shape
+    """[B, W, V] -> [B, W, ceil(V / block)]. Sliced rather than padded, because padding would copy all scores."""
+    B, W, V = scores.shape
     whole = V // block * block
-    maxima = scores[..., :whole].reshape(R, H, whole // block, block).max(-1)
+    maxima = scores[..., :whole].reshape(B, W, whole // block, block).max(-1)
     if whole == V:
         return maxima
     return jnp.concatenate([maxima, scores[..., whole:].max(-1, keepdims=True)], axis=-1)

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from functools import partial
-from itertools import chain
-from numbers import Integral
 from typing import Any, NamedTuple
 
 import jax
@@ -33,12 +31,19 @@ from convs2s_jax.search.batching import (
     spread,
 )
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.ensemble import ModelConfigs, Models, members_of, source_sizes, target_size
-from convs2s_jax.search.generate import generate, scores_of
+from convs2s_jax.search.generate import (
+    ModelConfigs,
+    Models,
+    generate,
+    members_of,
+    scores_of,
+    source_sizes,
+    target_size,
+)
 from convs2s_jax.search.hypotheses import Hypotheses
 from convs2s_jax.search.options import SearchOptions, search_options
-from convs2s_jax.search.requests import Sizes, as_ids, as_phrases, check_ids, check_required, is_list, request, sizes
-from convs2s_jax.search.shortlist import Shortlist, batch_constraints_of
+from convs2s_jax.search.requests import Sizes, as_ids, as_phrases, check_ids, request, sizes
+from convs2s_jax.search.shortlist import Shortlist, selector, word_indices
 from convs2s_jax.search.strategies import Strategy
 
 
@@ -98,24 +103,22 @@ def translate(
     """Translate sentences of token ids. Return one `Translation` per sentence, in the same order.
 
     An empty source has an empty translation and never reaches the device, except with a language model, which reads no
-    source. A source longer than the model's positions is truncated at the end, and `Translation.cut` is the number of
-    tokens removed. No result depends on the other sentences, on their order, or on the number of devices.
+    source. A source longer than the model's positions is truncated at the end. No result depends on the other
+    sentences, on their order, or on the number of devices.
 
-    Batches are started from separate threads. JAX settings of the calling thread, such as
-    `with jax.default_matmul_precision(...)`, do not apply to them; `jax.config.update` and `matmul_precision` of the
-    model do.
+    Batches are started from separate threads, to which JAX settings of the calling thread, such as
+    `with jax.default_matmul_precision(...)`, do not apply; `jax.config.update` and the model's `matmul_precision` do.
 
     Args:
-      params: merged parameters; a tuple or list of several is an ensemble, whose probabilities are averaged. With
-        `search.lm_weight`, the last of them is the language model. For repeated calls, pass the parameters that
-        `conversion.precompute` returns; otherwise each call computes them again.
-      cfg: the model configuration, or a tuple or list with one for each of the `params`.
+      params: merged parameters; a tuple or list of several is an ensemble. With `search.lm_weight`, the last of them is
+        the language model. For repeated calls, pass the parameters that `conversion.precompute` returns.
+      cfg: the model configuration, or one for each of the `params`.
       search: options of the search.
       sources: token ids without the end symbol and padding.
       prefixes: tokens that each translation must begin with.
       phrases: for each sentence, token sequences that its translation must contain, in any order.
       key: for sampling, one random key per sentence, or a single key, into which the index of each sentence is folded.
-      shortlist: the words that a translation may use; None for all words. It must belong to the models' vocabularies.
+      shortlist: the words that a translation may use; None for all words.
       strategy: how candidates are chosen and when a sentence is done, instead of what `search` selects.
       nbest: maximum number of candidates per sentence; None for all that the search finds.
       attention: whether candidates include their attention weights.
@@ -128,31 +131,33 @@ def translate(
 
     Raises:
       ValueError: ids that are outside the vocabulary, end symbols or padding; prefixes or phrases that differ in number
-        from the sources, do not fit into a translation, or are given for an empty source; sampling without a key, a key
-        without sampling, or the wrong number of keys; `nbest` below 1; a shortlist, or room for phrases, with sampling;
-        `search.lm_weight` without a language model, or the reverse; a coverage penalty without attention; models or a
-        shortlist of different vocabularies.
-      TypeError: parameters or ids are traced by `jit`, `grad` or `vmap`; `key` is not a random key.
+        from the sources, do not fit into a translation, or are given for an empty source; keys without sampling, or not
+        one per sentence; `nbest` beyond the beam; models, `search` and shortlist that do not belong together.
+      TypeError: an argument is traced by `jit`, `grad` or `vmap`; `key` is not a random key.
     """
-    if nbest is not None and (not isinstance(nbest, Integral) or nbest < 1):
-        raise ValueError(f"nbest is {nbest!r}: use 1 or more, or None for all that the search finds")
-    call = _checked(params, cfg, search, sources, prefixes, phrases, key, shortlist, strategy, batching)
+    if nbest is not None and not 1 <= nbest <= search.beam_size:
+        raise ValueError(
+            f"nbest is {nbest!r}: use 1 to {search.beam_size}, because a search returns at most beam_size hypotheses"
+        )
+    if key is not None and not search.sampling and strategy is None:
+        raise ValueError("key without sampling: this search draws no samples; leave it out, or set sampling=True")
+    call = _checked(params, cfg, search, sources, prefixes, phrases, key, shortlist, batching)
     results = [Translation((without_tokens(0.0, attention=attention),))] * len(sources)
     if progress is not None and (empty := len(sources) - sum(len(bucket.indices) for bucket in call.plan)):
         progress(empty)
-    members = call.members
-    if call.plan:  # otherwise there may be no parameters
-        members = tuple(
-            _precompute(p, c) if _can_precompute(p, c) else p for p, c in zip(members, call.cfgs, strict=True)
-        )
+    fast = tuple(
+        _precompute(p, c) if _can_precompute(p, c) else p for p, c in zip(call.members, call.cfgs, strict=True)
+    )
     # numbers are placed once, not copied to the device with each batch
-    on = replicator((members, jax.device_put(call.options)))
+    on = replicator((fast, jax.device_put(call.options)))
 
     def run(group: Sequence[Bucket], mesh: Mesh | None) -> Any:
-        return call.run(generate, on(mesh), group, mesh, attention)
+        members, options = on(mesh)
+        inputs = call.inputs(group, mesh)
+        return generate(members, call.cfgs, options, strategy=strategy, attention=attention, mesh=mesh, **inputs)
 
-    for i, found, weights in spread(call.plan, run, devices, progress):
-        results[i] = Translation(_candidates(found, weights, call.lengths[i], nbest), call.cuts[i])
+    for i, (found, weights) in spread(call.plan, run, devices, progress):
+        results[i] = Translation(_candidates(found, weights, len(call.read[i]) + 1, nbest), call.cuts[i])
     return results
 
 
@@ -167,33 +172,26 @@ def lowerings(
 ) -> dict[tuple[int, ...], Callable[[], jax.stages.Lowered]]:
     """Return functions that trace the programs of `translate` for these arguments, to compile them before they run.
 
-    Args:
-      params: abstract parameters of one model, not precomputed: shapes, dtypes, and a sharding with their device.
-      cfg: the model configuration.
-      search, sources, key, devices: as in `translate`.
-
-    Returns:
-      A function for each program: the search by number of devices, rows and columns of a device's batch, and () for the
-      program that precomputes parameters, if `translate` calls it.
-
-    Raises:
-      ValueError, TypeError: as `translate`.
+    `params` are shapes, dtypes and shardings of one model that is not precomputed; other arguments are those of
+    `translate`. Returns a function for each program: the search by number of devices, rows and columns of a device's
+    batch, and () for the program that precomputes parameters, if `translate` calls it.
     """
     call = _checked(params, cfg, search, sources, key=key)
-    if not call.plan:
-        return {}
     found: dict[tuple[int, ...], Callable[[], jax.stages.Lowered]] = {}
     fast = params
-    if _can_precompute(params, cfg):
+    if call.plan and _can_precompute(params, cfg):
         found[()] = partial(_precompute.lower, params, cfg)
         fast = jax.eval_shape(partial(_precompute, cfg=cfg), params)
     mesh, groups = grouped(call.plan, devices)
     options = replicator(jax.device_put(call.options))(mesh)
     where = jax.tree.leaves(params)[0].sharding if mesh is None else NamedSharding(mesh, P())
     placed = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), fast)
+
+    def lower(group: Sequence[Bucket]) -> jax.stages.Lowered:
+        return generate.lower((placed,), call.cfgs, options, mesh=mesh, **call.inputs(group, mesh))
+
     for group in groups:
-        run = partial(call.run, generate.lower, ((placed,), options), group, mesh, False)
-        found.setdefault((len(group), *group[0].shape), run)
+        found.setdefault((len(group), *group[0].shape), partial(lower, group))
     return found
 
 
@@ -223,20 +221,15 @@ def score(
       token scores.
 
     Raises:
-      ValueError: the numbers of sources and targets differ; ids that are outside the vocabulary, end symbols or
-        padding; a coverage penalty without attention; models of different vocabularies.
-      TypeError: parameters or ids are traced by `jit`, `grad` or `vmap`; use `force` there.
+      ValueError, TypeError: as `translate`.
     """
-    members, cfgs, options = _checked_models(params, cfg, search, batching, sources, targets)
+    members, cfgs, options = _checked_models(params, cfg, search, batching, (sources, targets))
     if len(sources) != len(targets):
         raise ValueError(f"got {len(sources)} sources and {len(targets)} targets: pass one target per source")
-    given = _checked_sources(sources, members, cfgs)
+    read, cuts = _checked_sources(sources, members, cfgs)
     targets = as_ids("its target", targets)
     check_ids("its target", enumerate(targets), target_size(members, cfgs))
-    room = min(c.max_source for c in cfgs) - 1
-    cut = [max(0, len(source) - room) for source in given]
-    read = [source[:room] for source in given]
-    results = [Translation((without_tokens(float("-inf"), attention=attention),), n) for n in cut]
+    results = [Translation((without_tokens(float("-inf"), attention=attention),), n) for n in cuts]
     most = min(c.max_target for c in cfgs)
     fits = [i for i, target in enumerate(targets) if len(target) + 1 <= most]
     if progress is not None and len(fits) < len(targets):
@@ -250,30 +243,25 @@ def score(
 
     on = replicator(members)
     longer = [max(len(source), len(target)) + 1 for source, target in zip(read, targets, strict=True)]
-    for i, found, weights in spread(batches(longer, batching, among=fits), run, devices, progress):
-        results[i] = Translation(_candidates(found, weights, len(read[i]) + 1), cut[i])
+    for i, (found, weights) in spread(batches(longer, batching, among=fits), run, devices, progress):
+        results[i] = Translation(_candidates(found, weights, len(read[i]) + 1), cuts[i])
     return results
 
 
 class _Call(NamedTuple):
     """A checked call of `translate`.
 
-    Attributes:
-      members, cfgs, options: the models and the options of the search.
-      plan: the batches.
-      lengths: number of source tokens that are read, including the end symbol.
-      cuts: number of tokens that each source lost.
-      run: (program, placed parameters and options, batches of equal shape, mesh, attention) -> what the program
-        returns, which is `generate`, or a function of the same arguments, for one batch on each device of the mesh.
+    `read` are the source tokens that are read, `cuts` the numbers of those that are not, and `inputs` returns arguments
+    of `generate` for batches of equal shape, one on each device of a mesh.
     """
 
     members: tuple[Params, ...]
     cfgs: tuple[ModelConfig, ...]
     options: SearchOptions
     plan: Sequence[Bucket]
-    lengths: Sequence[int]
+    read: Sequence[np.ndarray]
     cuts: Sequence[int]
-    run: Callable[[Callable[..., Any], tuple[Any, SearchOptions], Sequence[Bucket], Mesh | None, bool], Any]
+    inputs: Callable[[Sequence[Bucket], Mesh | None], dict[str, Any]]
 
 
 def _checked(
@@ -285,114 +273,89 @@ def _checked(
     phrases: Sequence[Sequence[Tokens]] | None = None,
     key: Key | np.ndarray | None = None,
     shortlist: Shortlist | None = None,
-    strategy: Strategy | None = None,
     batching: Batching = DEFAULT_BATCHING,
 ) -> _Call:
     """Check the arguments of `translate`, and plan its batches."""
-    given = () if prefixes is None else prefixes, () if phrases is None else phrases
-    members, cfgs, options = _checked_models(params, cfg, search, batching, sources, given[0], *given[1], key=key)
+    members, cfgs, options = _checked_models(params, cfg, search, batching, (sources, prefixes, phrases, key))
     if shortlist is not None and search.sampling:
         raise ValueError("shortlist with sampling: samples are drawn from the whole vocabulary; leave one out")
-    if key is not None and not search.sampling and strategy is None:
-        raise ValueError("key without sampling: this search draws no samples; leave it out, or set sampling=True")
-    if batching.min_axes.phrases and (search.sampling or search.diverse_groups > 1):
-        raise ValueError(
-            f"batching.min_axes has room for {batching.min_axes.phrases} phrases, which work with plain beam search "
-            "only: use 0"
-        )
-    count = len(sources)
-    texts = _checked_sources(sources, members, cfgs)
-    prefixes = as_ids("its prefix", [()] * count if prefixes is None else prefixes)
-    phrases = as_phrases([()] * count if phrases is None else phrases)
-    if len(prefixes) != count or len(phrases) != count:
-        raise ValueError(
-            f"got {count} sources, {len(prefixes)} prefixes and {len(phrases)} lists of phrases: pass one of each per "
-            "source"
-        )
+    read, cuts = _checked_sources(sources, members, cfgs)
+    starts = as_ids("its prefix", [()] * len(read) if prefixes is None else prefixes)
+    required = as_phrases([()] * len(read) if phrases is None else phrases)
+    if len(starts) != len(read) or len(required) != len(read):
+        counts = f"{len(read)} sources, {len(starts)} prefixes and {len(required)} lists of phrases"
+        raise ValueError(f"got {counts}: pass one of each per source")
     reads = any(c.reads_source for c in cfgs)
-    room = min(c.max_source for c in cfgs) - 1
-    read = [source[:room] for source in texts]
     most = partial(max_output_length, cfgs, search)
-    for i, (source, prefix, wanted) in enumerate(zip(texts, prefixes, phrases, strict=True)):
-        needed, longest = len(prefix) + sum(map(len, wanted)), most(len(read[i]) + 1)
-        if needed > longest:
+    for i, (source, prefix, wanted) in enumerate(zip(read, starts, required, strict=True)):
+        needed, longest = len(prefix) + sum(map(len, wanted)), most(len(source) + 1)
+        if needed > longest or (needed and reads and not len(source)):
             raise ValueError(
-                f"sentence {i}: prefix and phrases have {needed} tokens, but its translation has at most {longest}"
+                f"sentence {i}: prefix and phrases have {needed} tokens, but its translation has at most {longest}, "
+                "and none if its source is empty"
             )
-        if needed and reads and not len(source):
-            raise ValueError(
-                f"sentence {i}: its source is empty, so its translation is empty too: leave out its prefix and phrases"
-            )
-    real = [i for i, source in enumerate(texts) if len(source) > 0 or not reads]
-    if real:  # otherwise there may be no parameters
-        V = target_size(members, cfgs)
-        check_required(prefixes, phrases, V)
-        if shortlist is not None:
-            shortlist.check(source_sizes(members, cfgs), V)
-    lengths = [len(source) + 1 for source in read]
-    plan = batches(lengths, batching, among=real)
-    axes = Sizes(*map(max, astuple(sizes(prefixes, phrases)), astuple(batching.min_axes)))
-    constraints = batch_constraints_of(shortlist, plan, read, prefixes, phrases, sizes=batching.word_sizes)
-    drawn = keys.on_host(key, count) if search.sampling or key is not None else None
+    V = target_size(members, cfgs)
+    check_ids("its prefix", enumerate(starts), V)
+    check_ids("a phrase", ((i, phrase) for i, wanted in enumerate(required) for phrase in wanted), V)
+    real = [i for i, source in enumerate(read) if len(source) or not reads]
+    plan = batches([len(source) + 1 for source in read], batching, among=real)
+    axes = Sizes(*map(max, astuple(sizes(starts, required)), astuple(batching.min_axes)))
+    drawn = keys.on_host(key, len(read)) if search.sampling or key is not None else None
+    select = None
+    if shortlist is not None:
+        shortlist.check(source_sizes(members, cfgs), V)
+        allowed = [shortlist.words_for(*one, *wanted) for *one, wanted in zip(read, starts, required, strict=True)]
+        select = selector(shortlist, plan, allowed, batching.word_sizes)
 
-    def run(
-        program: Callable[..., Any],
-        placed: tuple[Any, SearchOptions],
-        group: Sequence[Bucket],
-        mesh: Mesh | None,
-        attention: bool,
-    ) -> Any:
+    def inputs(group: Sequence[Bucket], mesh: Mesh | None) -> dict[str, Any]:
         width = group[0].width
-        indices = [i for bucket in group for i in bucket.padded]
-        selection, starts, required = constraints(group)
-        longest = [0 if i is None else most(lengths[i]) for i in indices]
-        asked = request(longest, starts, required, None if drawn is None else keys.rows(drawn, indices), axes=axes)
-        src, asked, selection = put((source_rows(read, indices, width), asked, selection), mesh)
-        return program(
-            placed[0],
-            cfgs,
-            placed[1],
-            src,
-            asked,
-            limit=most(width) + 1,
-            strategy=strategy,
-            selection=selection,
-            attention=attention,
-            mesh=mesh,
-        )
+        places = [(device, i) for device, bucket in enumerate(group) for i in bucket.padded]
+        indices = [i for _, i in places]
+        selection = None if select is None else select(group)
 
-    cuts = [len(source) - len(kept) for source, kept in zip(texts, read, strict=True)]
-    return _Call(members, cfgs, options, plan, lengths, cuts, run)
+        def ids(device: int, tokens: Tokens) -> Tokens:
+            return tokens if selection is None else word_indices(selection, device, tokens)
+
+        asked = request(
+            [0 if i is None else most(len(read[i]) + 1) for i in indices],
+            [() if i is None else ids(device, starts[i]) for device, i in places],
+            [() if i is None else [ids(device, phrase) for phrase in required[i]] for device, i in places],
+            None if drawn is None else keys.rows(drawn, indices),
+            axes=axes,
+        )
+        rows = {"src": source_rows(read, indices, width), "request": asked, "selection": selection}
+        return {"limit": most(width) + 1, **put(rows, mesh)}
+
+    return _Call(members, cfgs, options, plan, read, cuts, inputs)
 
 
 def _checked_models(
-    params: Models, cfg: ModelConfigs, search: SearchConfig, batching: Batching, *given: Any, key: Any = None
+    params: Models, cfg: ModelConfigs, search: SearchConfig, batching: Batching, given: Any
 ) -> tuple[tuple[Params, ...], tuple[ModelConfig, ...], SearchOptions]:
     """Return the members, their configs and the options; reject other types, and traced values."""
-    check_config(search, SearchConfig, name="search")
-    options = search_options(search)
-    members, cfgs = members_of(params, cfg, options)
-    check_config(batching, Batching, name="batching")
-    wholes = (*jax.tree.leaves((params, key)), *given)  # checked first, so that no tracer is iterated over
-    if any(isinstance(x, jax.core.Tracer) for x in chain(wholes, chain.from_iterable(filter(is_list, given)))):
+    if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((params, given))):
         raise TypeError(
-            "translate and score need concrete values, but params or sequences are traced by jit, grad or vmap: use "
-            "beam_search there, and loss or force for scores that have gradients"
+            "translate and score need concrete values, but an argument is traced by jit, grad or vmap: use beam_search "
+            "there, and loss or force for scores that have gradients"
         )
-    return members, cfgs, options
+    check_config(search, SearchConfig, name="search")
+    check_config(batching, Batching, name="batching")
+    options = search_options(search)
+    return *members_of(params, cfg, options), options
 
 
 def _checked_sources(
     sources: Sequence[Tokens], members: tuple[Params, ...], cfgs: tuple[ModelConfig, ...]
-) -> list[np.ndarray]:
-    """Return the sources as arrays, after checking that their ids are in all source vocabularies, not BOS, EOS or PAD.
+) -> tuple[list[np.ndarray], list[int]]:
+    """Return the source tokens that fit into the models' positions, and the number that was truncated of each.
 
-    The parameters are not checked if there are no tokens. A language model reads no source.
+    Ids have to be in all source vocabularies, and not BOS, EOS or PAD. A language model reads no source.
     """
     found = as_ids("its source", sources)
-    if any(cfg.reads_source for cfg in cfgs) and any(map(len, found)):
-        check_ids("its source", enumerate(found), min(source_sizes(members, cfgs)), BOS)
-    return found
+    if words := source_sizes(members, cfgs):
+        check_ids("its source", enumerate(found), min(words), BOS)
+    room = min(c.max_source for c in cfgs) - 1
+    return [ids[:room] for ids in found], [max(0, len(ids) - room) for ids in found]
 
 
 def without_tokens(score: float, *, attention: bool) -> Candidate:
@@ -404,15 +367,10 @@ def without_tokens(score: float, *, attention: bool) -> Candidate:
 def _candidates(
     found: Hypotheses, weights: np.ndarray | None, source_length: int, nbest: int | None = None
 ) -> tuple[Candidate, ...]:
-    """Return the finished hypotheses of a sentence, best first; if there are none, an empty one with score -inf.
+    """Return the finished hypotheses [W, ...] of a sentence, best first; if there are none, one with score -inf.
 
-    Their arrays are copies, because views would keep the arrays of the whole batch in memory, padding included.
-
-    Args:
-      found: the sentence's hypotheses, [W, ...] each.
-      weights: [W, T, S] their attention, or None.
-      source_length: number of source tokens, including the end symbol.
-      nbest: maximum number of candidates; None for all.
+    Their arrays are copies, because views would keep the arrays of the whole batch in memory. `weights` [W, T, S] is
+    their attention, and `source_length` includes the end symbol.
     """
     tokens, token_scores = np.asarray(found.tokens), np.asarray(found.token_scores)
     finished = [(w, n) for w, n in enumerate(found.lengths) if n > 0]

@@ -9,8 +9,9 @@ from convs2s_jax.core import local_copies
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import Tell
 from convs2s_jax.search import keys, shortlist
-from convs2s_jax.search.batching import Batching, max_output_length, same_program, widths_up_to
+from convs2s_jax.search.batching import Batching, max_output_length, widths_up_to
 from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.options import same_program
 from convs2s_jax.search.requests import NO_AXES, Sizes
 from convs2s_jax.serving.options import Allowed, ServeOptions
 from convs2s_jax.translation import arguments, shortlists, translator
@@ -274,15 +275,8 @@ def load(options: ServeOptions, *, tell: Tell) -> Engine:
         options.workdir, steps=options.checkpoint, dtype=options.dtype, tell=tell, given_as="--workdir"
     )
     search = plain_search(model, options.workdir[0], options.search, "a server")
-    for name in ("constraints", "sampling"):
-        check(
-            search.diverse_groups == 1 or name not in options.allow,
-            f"--allow={name} cannot be combined with diverse_groups; remove one",
-        )
     sizes = options.beam_sizes or (search.beam_size,)
     searches = [overridden(search, {"beam_size": size}) for size in sizes]
-    for one in searches:
-        arguments.check_memory(model, one, options.batch_size)
     if options.shortlist:
         with local_copies.incoming("--shortlist", options.shortlist) as path:
             model = replace(model, shortlist=shortlists.load(path, model.vocabularies))

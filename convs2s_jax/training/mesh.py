@@ -1,8 +1,9 @@
 """The devices as a mesh with three axes: one CPU, the GPUs of a machine, or several TPU slices."""
 
 import math
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal
 
 import jax
 from jax.experimental import mesh_utils
@@ -56,7 +57,7 @@ class MeshConfig:
     tensor: int = 1
     rules: tuple[ShardingRule, ...] = ()
 
-    RETIRED = ("gather_once",)
+    RETIRED: ClassVar[Mapping[str, Any]] = MappingProxyType({"gather_once": []})
 
     def __post_init__(self) -> None:
         for axis in AXES:

@@ -4,19 +4,15 @@ Attention [T + 1, S + 1] comes from a `Candidate`: no padding, end symbols last.
 leaving source tokens 0 to S - 1 and target tokens 0 to T - 1.
 """
 
-import bisect
 import itertools
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 
 import numpy as np
 
 UNKNOWN = "\ufdd2"
 """Placeholder for an unknown token in text, a code point that Unicode reserves for internal use."""
-
-NO_WORDS: Mapping[str, str] = MappingProxyType({})
 
 # Scripts written without spaces between words.
 _UNSPACED = ("CJK ", "IDEOGRAPHIC ", "HIRAGANA ", "KATAKANA", "THAI ", "LAO ", "KHMER ", "MYANMAR ", "TIBETAN ")
@@ -25,16 +21,10 @@ Span = tuple[int, int]
 
 
 def pairs(attention: np.ndarray | None) -> tuple[tuple[int, int], ...]:
-    """Return pairs (source token, target token): the most attended source token of each target token.
+    """Return pairs (source token, target token): the most attended source token of each target token, in order.
 
-    End symbols are excluded.
-
-    Args:
-      attention: [T + 1, S + 1], or None without attention; empty for an empty source.
-
-    Returns:
-      One pair per target token, in order; ties go to the first source token. A decoder without attention has zero
-      weights, and its tokens have no pair.
+    End symbols are excluded. Ties go to the first source token. A decoder without attention has zero weights, and its
+    tokens have no pair. `attention` is [T + 1, S + 1], None without attention, or empty for an empty source.
     """
     if attention is None or min(attention.shape) < 2:
         return ()
@@ -52,9 +42,7 @@ def words(text: str) -> list[Span]:
     return [match.span() for match in re.finditer(r"w(?:[wp]*w)?|p+|i", kinds)]
 
 
-def replace_unknown(
-    text: str, attention: np.ndarray, surfaces: Sequence[str], dictionary: Mapping[str, str] = NO_WORDS
-) -> str:
+def replace_unknown(text: str, attention: np.ndarray, surfaces: Sequence[str], dictionary: Mapping[str, str]) -> str:
     """Replace the unknown words of a translation with source words, or with their entries in the dictionary.
 
     A word with an unknown piece is replaced as a whole with a whole source word, that of the source token with the most
@@ -66,14 +54,7 @@ def replace_unknown(
       attention: [U, S], of the unknown tokens, in order, over the source tokens without the end symbol.
       surfaces: text of the source tokens, S or more (a long source may be truncated).
       dictionary: source word -> target word.
-
-    Raises:
-      ValueError: U is not the number of unknown tokens in the text, or S is 0 or more than the source tokens.
     """
-    if len(attention) != text.count(UNKNOWN):
-        raise ValueError(f"attention is for {len(attention)} unknown tokens, but the text has {text.count(UNKNOWN)}")
-    if not 0 < attention.shape[1] <= len(surfaces):
-        raise ValueError(f"attention is over {attention.shape[1]} source tokens, but there are {len(surfaces)}")
     source = "".join(surfaces)
     places = list(itertools.pairwise(itertools.accumulate(map(len, surfaces), initial=0)))  # of each source token
     source_words = words(source)
@@ -99,22 +80,14 @@ def is_unspaced(character: str) -> bool:
 
 
 def _word_at(place: Span, text: str, found: Sequence[Span]) -> Span:
-    """Return the span of the words that a token is part of, or of the next word for a space, in logarithmic time.
+    """Return the span of the words that a token at `place` is part of, or of the next word for a space.
 
-    Punctuation at the edges of a token that has words is not part of them.
-
-    Args:
-      place: span of the token in its text.
-      text: the text.
-      found: spans of all words of the text.
+    `found` are the spans of all words of the text. Punctuation at the edges of a token that has words is left out.
     """
     begin, end = place
-    first = bisect.bisect_right(found, begin, key=lambda span: span[1])
-    after = bisect.bisect_left(found, end, key=lambda span: span[0])
-    following = bisect.bisect_left(found, begin, key=lambda span: span[0])
-    touched = found[first:after]
+    touched = [span for span in found if span[0] < end and begin < span[1]]
     touched = [span for span in touched if _kind(text[span[0]]) != "p"] or touched
-    touched = touched or found[following : following + 1] or [place]
+    touched = touched or [span for span in found if span[0] >= begin][:1] or [place]
     return touched[0][0], touched[-1][1]
 
 

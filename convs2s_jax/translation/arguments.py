@@ -1,20 +1,14 @@
 """Checks of what a translator is asked to do: lines of text, required words, options, beams."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from numbers import Integral
 from typing import Any
-
-import numpy as np
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, counted, shown
 from convs2s_jax.core.tokens import UNK
 from convs2s_jax.data.symbols import Vocabulary
 from convs2s_jax.data.text_files import name_of, without_end
-from convs2s_jax.models.checks import check_config
 from convs2s_jax.search.batching import max_output_length
-from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.memory import check_beam
 from convs2s_jax.translation.lines import LoadedModel, TextRequest, encode, encode_phrases
 
 _PIECE = 4096  # lines to encode at once
@@ -31,17 +25,14 @@ def texts_of(name: str, given: Iterable[str]) -> list[str]:
       TypeError: `given` is a single string rather than a list, or an entry is not a str.
       ValueError: a string has more than one line, or half of a surrogate pair.
     """
-    texts = _listed(given, "strings")
-    for number, text in enumerate(texts, 1):
+    lines = []
+    for number, text in enumerate(_listed(given), 1):
         if not isinstance(text, str):
-            raise TypeError(
-                f"{name} {number} is {shown(text)}, of type {type(text).__name__}: expected a str, which may be empty"
-            )
-    lines = [without_end(text) for text in texts]
-    for number, line in enumerate(lines, 1):
-        if "\n" in line:
+            raise TypeError(f"{name} {number} is {shown(text)}: expected a str, which may be empty")
+        lines.append(without_end(text))
+        if "\n" in lines[-1]:
             raise ValueError(f"{name} {number} contains a line break: pass each line as a separate string")
-        if not is_unicode(line):
+        if not is_unicode(text):
             raise ValueError(
                 f"{name} {number} contains half of a surrogate pair, which is not a character: correct its encoding"
             )
@@ -59,20 +50,11 @@ def is_unicode(text: str) -> bool:
 
 def phrases_of(given: Iterable[Iterable[str]]) -> list[list[str]]:
     """Return the phrases of each line as lists. Raises TypeError and ValueError as `texts_of` does."""
-    return [texts_of(f"constraints {i}: phrase", one) for i, one in enumerate(_listed(given, "lists of phrases"), 1)]
+    return [texts_of(f"constraints {i}: phrase", one) for i, one in enumerate(_listed(given), 1)]
 
 
 def check_options(translator: LoadedModel, request: TextRequest) -> None:
-    """Reject options that have no effect, or that the model does not support.
-
-    Raises:
-      TypeError: `search` is not a `SearchConfig`.
-      ValueError: there is such an option; the message names it.
-    """
-    check_config(request.search, SearchConfig, name="search")
-    nbest, most = request.nbest, request.search.beam_size
-    if nbest is not None and (not isinstance(nbest, Integral) or not 1 <= nbest <= most):
-        raise ValueError(f"nbest is {nbest!r}: use 1 to {most}, because a search returns at most beam_size hypotheses")
+    """Raise ValueError for options that have no effect, or that the model does not support; the message names them."""
     if request.replace_unk and not translator.attends:
         raise ValueError("replace_unk: this model has no attention to find the source words; leave it out")
     if request.unk_dictionary is not None and not request.replace_unk:
@@ -107,21 +89,23 @@ def check_required(
     for path, wanted, spelt in zip(names, (prefixes, request.constraints or ()), (encode, encode_phrases), strict=True):
         for i, texts in enumerate(wanted):
             where = f"{name_of(path)}, line {i + 1}"
-            found = zip(texts, spelt(tgt, texts), strict=True)
-            count = sum(_count_known(tgt, text, ids, where) for text, ids in found)
-            if not count:
-                continue
-            if not lengths[i] and translator.reads_source:
+            for text, ids in zip(texts, spelt(tgt, texts), strict=True):
+                if UNK in ids:
+                    words = [word for word in text.split() if UNK in tgt.encode([word])[0]]
+                    raise UserError(
+                        f"{where}: '{words[0] if words else text}' is not in the target vocabulary, so no translation "
+                        "can contain it; use other words"
+                    )
+                used[i] += len(ids)
+            if any(texts) and used[i] and not lengths[i] and translator.reads_source:
                 raise UserError(
-                    f"{where}: the source line is empty, so its translation is empty too; leave this line empty"
+                    f"{where}: the source line is empty, so its translation is empty; leave this line empty"
                 )
-            used[i] += count
             room = max_output_length(translator.members, request.search, min(lengths[i] + 1, translator.max_source))
             if used[i] > room:
-                more = ", including those of its prefix" if used[i] > count else ""
                 raise UserError(
-                    f"{where}: {used[i]} tokens are required{more}, but a translation of this line has at most {room} "
-                    "(max_length_a * source + max_length_b, and the model's positions); require fewer"
+                    f"{where}: {used[i]} tokens are required with its prefix, but a translation of this line has at "
+                    f"most {room} (max_length_a * source + max_length_b, and the model's positions); require fewer"
                 )
 
 
@@ -131,34 +115,14 @@ def left_out(where: str, cut: int, *, room: str = "the model's positions") -> st
 
 
 def check_targets(translator: LoadedModel, path: str, targets: Sequence[str]) -> None:
-    """Reject translations to score that are longer than the model's positions.
-
-    Raises:
-      UserError: a translation is too long. The message contains the file and the line.
-    """
+    """Raise UserError for a translation to score that is longer than the model's positions; it names file and line."""
     room = translator.max_target - 1
     for number, length in enumerate(_lengths(translator.vocabularies.tgt, targets), 1):
-        if length > room:
-            raise UserError(
-                f"{name_of(path)}, line {number}: the translation has {length} tokens, but the model has positions for "
-                f"only {room}; shorten it"
-            )
-
-
-def check_memory(translator: LoadedModel, search: SearchConfig, rows: int) -> None:
-    """Reject a beam that does not fit into memory.
-
-    Args:
-      translator: the model.
-      search: search options.
-      rows: sentences in a batch.
-
-    Raises:
-      UserError: the beam does not fit; the message states the largest that does.
-    """
-    check_beam(
-        translator.member_params, translator.members, search, vocab_size=translator.vocabularies.tgt.size, rows=rows
-    )
+        check(
+            length <= room,
+            f"{name_of(path)}, line {number}: the translation has {length} tokens, but the model has positions for "
+            f"only {room}; shorten it",
+        )
 
 
 def _lengths(vocabulary: Vocabulary, texts: Sequence[str]) -> Iterator[int]:
@@ -167,22 +131,8 @@ def _lengths(vocabulary: Vocabulary, texts: Sequence[str]) -> Iterator[int]:
         yield from map(len, vocabulary.encode(texts[first : first + _PIECE]))
 
 
-def _count_known(vocabulary: Vocabulary, text: str, ids: np.ndarray, where: str) -> int:
-    """Return the number of tokens of a text with these ids. Raises UserError if one is unknown."""
-    if UNK in ids:
-        words = [word for word in text.split() if UNK in vocabulary.encode([word])[0]]
-        raise UserError(
-            f"{where}: '{words[0] if words else text}' is not in the target vocabulary, so no translation can contain "
-            "it; use other words"
-        )
-    return len(ids)
-
-
-def _listed(given: Iterable[Any], what: str) -> list[Any]:
+def _listed(given: Iterable[Any]) -> list[Any]:
     """Convert an iterable to a list. Raises TypeError for a single string, which is iterable too, and other objects."""
-    if isinstance(given, str | bytes):
-        kind = "string" if isinstance(given, str) else "bytes"
-        raise TypeError(f"expected a list of {what}, got the {kind} {given[:40]!r}; put it in a list")
-    if not isinstance(given, Iterable):
-        raise TypeError(f"expected a list of {what}, got {shown(given)}; pass a list, which may be empty")
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise TypeError(f"expected a list of strings, got {shown(given)}: pass a list, which may be empty")
     return list(given)

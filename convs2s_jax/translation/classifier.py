@@ -22,12 +22,7 @@ from convs2s_jax.translation.trained import Dtype, Steps, Trained
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """A label and its probability.
-
-    Attributes:
-      text: the label.
-      probability: from 0 to 1.
-    """
+    """A label and its probability, from 0 to 1."""
 
     text: str
     probability: float
@@ -59,13 +54,7 @@ class Labelled:
 
 @dataclasses.dataclass(frozen=True)
 class Classifier:
-    """A trained classifier.
-
-    Attributes:
-      model: model configuration.
-      params: merged parameters.
-      vocabularies: vocabularies of the texts and the labels.
-    """
+    """A trained classifier: its configuration, merged parameters, and vocabularies of the texts and the labels."""
 
     model: ClassifierConfig
     params: ClassifierParams
@@ -80,13 +69,8 @@ class Classifier:
         """Return the labels of lines of text, one result per line, in order; `result.best.text` is the label.
 
         Args:
-          lines: lines of text; an empty line gets labels too. A line break at the end is removed, so that an open file
-            can be passed.
+          lines: lines of text, as in `Translator.translate`; an empty line gets labels too.
           batching: how the lines are batched.
-
-        Raises:
-          TypeError: `lines` is a single string, or an entry is not a str.
-          ValueError: a string has more than one line, or half of a surrogate pair.
         """
         return label(self, arguments.texts_of("line", lines), batching=batching)
 
@@ -94,16 +78,7 @@ class Classifier:
 def load(
     workdir: Path | str, *, steps: Steps = (), dtype: Dtype | None = None, tell: Tell = warnings.warn
 ) -> Classifier:
-    """Load the classifier of a workdir.
-
-    Args:
-      workdir: workdir of a training run, or its address in an object store (gs://BUCKET/NAME, s3://BUCKET/NAME).
-      steps, dtype, tell: as in `translator.load`.
-
-    Raises:
-      UserError: the model is not a classifier; a configuration, vocabulary or complete checkpoint is missing; or a
-        vocabulary belongs to another model.
-    """
+    """Load the classifier of a workdir. Arguments and errors are those of `translator.load`, for one workdir."""
     check_place("workdir", [workdir], stores=True)
     found = trained.restore_from(workdir, steps, dtype, tell, given_as="workdir")
     with located(f"workdir={workdir}"):
@@ -111,11 +86,7 @@ def load(
 
 
 def from_trained(found: Trained) -> Classifier:
-    """Return a trained model as a classifier.
-
-    Raises:
-      UserError: the model is not a classifier.
-    """
+    """Return a trained model as a classifier. Raises UserError for a model of another kind."""
     if not isinstance(found.cfg.model, ClassifierConfig):
         raise UserError(
             f"model.kind is '{found.cfg.model.kind}', which does not predict labels; use a run of a classifier"
@@ -133,11 +104,7 @@ def label(
 ) -> list[Labelled]:
     """Return all labels of each line with their probabilities, the most probable first; one result per line, in order.
 
-    Args:
-      classifier: the model.
-      lines: text; an empty line gets labels too.
-      first: number of the first line.
-      batching, progress: as in `lines.translate`.
+    `first` is the number of the first line; batching and progress are those of `search.translate.translate`.
     """
     texts = classifier.vocabularies.src
     sources = encode(texts, lines)

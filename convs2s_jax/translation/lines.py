@@ -120,7 +120,7 @@ class TextRequest:
         """Return the request for `count` of the lines, from index `begin`; a key has to be one per line."""
         window = slice(begin, begin + count)
         names = ("lines", "targets", "prefix", "constraints", "key")
-        parts: dict[str, Any] = {name: None if (x := getattr(self, name)) is None else x[window] for name in names}
+        parts: dict[str, Any] = {name: x[window] for name in names if (x := getattr(self, name)) is not None}
         return dataclasses.replace(self, **parts, first=self.first + begin)
 
 
@@ -137,38 +137,25 @@ def translate(
       model: the model, or an ensemble.
       request: what to do; `arguments` and `search.translate` check it.
       devices, progress: as in `search.translate.translate`.
-
-    Raises:
-      ValueError: targets, prefix or constraints differ in number from the lines, do not fit into a translation, or are
-        given for an empty line.
     """
-    src, tgt = model.vocabularies.src, model.vocabularies.tgt
-    sources = encode(src, request.lines)
+    tgt = model.vocabularies.tgt
+    sources = encode(model.vocabularies.src, request.lines)
     given = (model.params, model.models, request.search, sources)
+    more: Any = {"batching": request.batching, "devices": devices, "progress": progress}
     if request.targets is not None:
-        found = search_of.score(
-            *given,
-            encode(tgt, request.targets),
-            attention=request.attention,
-            batching=request.batching,
-            devices=devices,
-            progress=progress,
-        )
+        found = search_of.score(*given, encode(tgt, request.targets), attention=request.attention, **more)
     else:
+        wanted = request.constraints
         found = search_of.translate(
             *given,
             prefixes=None if request.prefix is None else encode(tgt, request.prefix),
-            phrases=None
-            if request.constraints is None
-            else [encode_phrases(tgt, each) for each in request.constraints],
+            phrases=None if wanted is None else [encode_phrases(tgt, each) for each in wanted],
             key=request.key,
             shortlist=model.shortlist,
             strategy=request.strategy,
             nbest=request.nbest,
             attention=request.attention or request.replace_unk,
-            batching=request.batching,
-            devices=devices,
-            progress=progress,
+            **more,
         )
     dictionary = (request.unk_dictionary or {}) if request.replace_unk else None
     targets: Sequence[str | None] = request.targets or [None] * len(sources)

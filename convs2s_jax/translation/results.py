@@ -39,8 +39,7 @@ class Result:
     """A line and its translations.
 
     Attributes:
-      line: its number, from 0.
-      source: the text.
+      line, source: its number, from 0, and its text.
       source_tokens: tokens of the source without the end symbol, including those that were truncated.
       hypotheses: at least one, best first.
       cut: number of source tokens truncated at the end because the model has no positions for them.
@@ -76,9 +75,7 @@ def describe(
 
     Args:
       vocabularies: vocabularies of the model.
-      line: line number, from 0.
-      source: text of the line.
-      ids: token ids of the line.
+      line, source, ids: the line's number, from 0, its text and its token ids.
       found: its translation.
       given: text of the only candidate, if it was given and scored rather than found.
       dictionary: dictionary for replacing unknown words (see `alignment.replace_unknown`), which requires `found` to

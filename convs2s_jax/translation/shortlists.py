@@ -1,17 +1,18 @@
 """Shortlist files: learned from the training text of a run, read for decoding.
 
-A file consists of one line of JSON, with the fingerprints of both vocabularies, the lengths of the arrays and a
-checksum of the rest, followed by the arrays of `search.shortlist.Shortlist` as little-endian int32.
+A file is one of numpy (npz): the arrays of `search.shortlist.Shortlist`, and the fingerprints of both vocabularies.
 """
 
-import itertools
+import io
 import json
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
 
-from convs2s_jax.core import checksums, files
-from convs2s_jax.core.checksums import DamagedError
+from convs2s_jax.core import files
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.core.guard import writing_remedy
@@ -27,7 +28,6 @@ from convs2s_jax.translation import trained
 
 NAME = "shortlist"
 """Name of the file in a workdir."""
-VERSION = 1
 ANEW = "create one with: convs2s shortlist --workdir=DIR"
 _ARRAYS = ("always", "words", "offsets")
 _PIECE = 1 << 20  # tokens to count at once, because `bincount` converts them to int64
@@ -49,8 +49,7 @@ def make(
       workdir: workdir of the run.
       words, frequent, iterations: as in `learn`.
       pairs: maximum number of sentence pairs to learn from; of a larger corpus, only every n-th pair is used.
-      tell: receives messages for the user.
-      places: where the corpus is now.
+      tell, places: as in `trained.read_split`.
 
     Raises:
       UserError: there is no run, it has no translation model, or its training text cannot be read or has changed.
@@ -103,7 +102,9 @@ def learn(
         [s * V + ids[token] for s in range(SPECIAL, S) if (token := vocabularies.src.token(s)) in ids], np.int64
     )
     keys = np.union1d(np.repeat(np.arange(S), np.diff(offsets)) * V + likely, same)
-    counts = _counts(tgt.tokens, V)
+    counts = np.zeros(V, np.int64)
+    for first in range(0, len(tgt.tokens), _PIECE):
+        counts += np.bincount(tgt.tokens[first : first + _PIECE], minlength=V)
     counts[:SPECIAL] = 0
     return Shortlist(
         always=np.sort(np.argsort(-counts, kind="stable")[:frequent]).astype(np.int32),
@@ -113,44 +114,24 @@ def learn(
     )
 
 
-def _counts(tokens: np.ndarray, size: int) -> np.ndarray:
-    """Count the occurrences of each of `size` ids, int64 [size]."""
-    counts = np.zeros(size, np.int64)
-    for first in range(0, len(tokens), _PIECE):
-        counts += np.bincount(tokens[first : first + _PIECE], minlength=size)
-    return counts
-
-
 def check_writable(path: Path) -> None:
-    """Reject a file that `save` cannot write, before anything is learned. Nothing is changed.
-
-    Raises:
-      UserError: it is a folder, or no file can be created beside it.
-    """
+    """Raise UserError for a file that `save` cannot write, before anything is learned. Nothing is changed."""
     try:
         files.check_replaceable(path)
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise UserError(f"{path} cannot be written: {error.strerror}; choose another --output") from error
 
 
 def save(shortlist: Shortlist, vocabularies: Vocabularies, path: Path) -> None:
-    """Write the file atomically.
-
-    Raises:
-      UserError: it cannot be written.
-    """
-    arrays = [getattr(shortlist, name).astype("<i4").tobytes() for name in _ARRAYS]
-    head = {
-        "version": VERSION,
-        "vocabularies": run_folder.fingerprints(vocabularies),
-        "size": shortlist.size,
-        "bytes": [len(data) for data in arrays],
-        "content": checksums.checksum(*arrays),
-    }
+    """Write the file atomically. Raises UserError if it cannot be written."""
+    arrays = {name: getattr(shortlist, name).astype("<i4") for name in _ARRAYS}
+    data = io.BytesIO()
+    np.savez(data, size=shortlist.size, vocabularies=json.dumps(run_folder.fingerprints(vocabularies)), **arrays)
     try:
-        files.replace_file(path, json.dumps(checksums.seal(head)).encode() + b"\n" + b"".join(arrays))
+        files.replace_file(path, data.getvalue())
     except OSError as error:
-        raise _unwritable(path, error) from error
+        remedy = writing_remedy(error, "choose another --output")
+        raise UserError(f"{path} cannot be written: {error.strerror}; {remedy}") from error
 
 
 def load(path: Path, vocabularies: Vocabularies) -> Shortlist:
@@ -160,22 +141,11 @@ def load(path: Path, vocabularies: Vocabularies) -> Shortlist:
       UserError: it cannot be read, is damaged, or was created for other vocabularies.
     """
     data = files.read_bytes(path, remedy=ANEW)
-    first, _, rest = data.partition(b"\n")
     try:
-        head = checksums.unseal(checksums.parsed(first))
-        if head.get("version") != VERSION:
-            raise UserError(f"--shortlist={path} was written by another version of this program; {ANEW}")
-        if checksums.checksum(rest) != head["content"]:
-            raise DamagedError("its checksum does not match its content")
-    except DamagedError as error:
-        raise UserError(f"--shortlist={path} is not a shortlist, or is damaged ({error}); {ANEW}") from error
-    if head["vocabularies"] != run_folder.fingerprints(vocabularies):
+        with NpzFile(io.BytesIO(data)) as content:  # which compares checksums
+            found: dict[str, Any] = {name: content[name] for name in (*_ARRAYS, "size", "vocabularies")}
+    except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile, NotImplementedError) as error:
+        raise UserError(f"--shortlist={path} is not a shortlist, or is damaged; {ANEW}") from error
+    if json.loads(str(found.pop("vocabularies"))) != run_folder.fingerprints(vocabularies):
         raise UserError(f"--shortlist={path} was created for vocabularies other than the model's; {ANEW} of this model")
-    ends = np.cumsum([0, *head["bytes"]])
-    arrays = [np.frombuffer(rest[a:b], "<i4") for a, b in itertools.pairwise(ends)]
-    return Shortlist(**dict(zip(_ARRAYS, arrays, strict=True)), size=head["size"])
-
-
-def _unwritable(path: Path, error: OSError) -> UserError:
-    remedy = writing_remedy(error, "choose another --output")
-    return UserError(f"{path} cannot be written: {error.strerror}; {remedy}")
+    return Shortlist(**{**found, "size": int(found["size"])})

@@ -47,8 +47,7 @@ class Trained:
     """A trained model of any kind.
 
     Attributes:
-      cfg: configuration of the training run.
-      vocabularies: vocabularies of both sides.
+      cfg, vocabularies: configuration of the training run, and vocabularies of both sides.
       params: merged parameters.
       steps: steps of the checkpoints that the parameters are averaged from.
       fingerprint: digest of model configuration, vocabularies and checkpoints.
@@ -109,21 +108,14 @@ def restore(workdir: Path, steps: Steps, dtype: Dtype | None, tell: Tell, *, giv
 
 
 def steps_of(folder: Path, asked: Steps) -> tuple[int, ...]:
-    """Return the requested steps, with "last:N" expanded. The existence of numbered checkpoints is not checked.
-
-    Args:
-      folder: folder of the checkpoints.
-      asked: step numbers and "last:N".
+    """Return the requested steps of a folder of checkpoints, with "last:N" expanded.
 
     Raises:
-      UserError: an item is neither, a step occurs twice, or there are fewer than N checkpoints.
+      UserError: an item is neither a step nor "last:N", a step occurs twice, or there are fewer than N checkpoints.
     """
     steps = [step for item in asked for step in _steps(folder, str(item))]
     for step in steps:
-        check(
-            steps.count(step) == 1,
-            f"--checkpoint contains step {step} twice; an average uses each checkpoint once",
-        )
+        check(steps.count(step) == 1, f"--checkpoint contains step {step} twice; an average uses each checkpoint once")
     return tuple(steps)
 
 
@@ -153,18 +145,15 @@ def read_split(
     places: Places | None = None,
     remedy: str = OTHER_TEXTS,
 ) -> ParallelText:
-    """Read a split of a run's corpus.
-
-    Training text is compared by its token ids (`tokenized_training`), which are usually in the cache.
+    """Read a split of a run's corpus. Training text is compared by its token ids, which are usually in the cache.
 
     Args:
-      cfg: configuration of the run.
-      vocabularies: vocabularies of the run.
+      cfg, vocabularies, workdir: configuration, vocabularies and workdir of the run.
       split: "train", "valid" or "test".
       known: fingerprints of all three in the checkpoint.
-      workdir: workdir of the run.
       tell: receives messages for the user.
-      places, remedy: as in `located_corpus`.
+      places: where the corpus is now; None if the command has no flags for it.
+      remedy: what the user can do instead, for messages.
 
     Raises:
       UserError: the split cannot be read, does not exist, or differs from that of the checkpoint.
@@ -181,25 +170,18 @@ def read_split(
 
 def moved(data: DataConfig, places: Places) -> DataConfig:
     """Return the configuration of a corpus at the given places. Raises UserError for an invalid place."""
+    if not places:
+        return data
     values: Any = data
     for path, text in places:
         values = override(values, path.removeprefix("data."), text, "config.data")
-    if not places:
-        return data
     made = build(DataConfig, values, "config.data")
     corpora.check_places(made)
     return made
 
 
 def located_corpus(cfg: Config, split: str, workdir: str, places: Places | None, *, remedy: str) -> Config:
-    """Return the configuration of a run whose corpus may have moved.
-
-    Args:
-      cfg: configuration of the run.
-      split: the split to read.
-      workdir: workdir of the run.
-      places: where the corpus is now; None if the command has no flags for it.
-      remedy: what the user can do instead, for messages.
+    """Return the configuration of a run whose corpus may have moved. Arguments are those of `read_split`.
 
     Raises:
       UserError: the corpus does not exist.
@@ -226,11 +208,7 @@ def tokenized_training(
 ) -> Split:
     """Return the token ids of a run's training text from its cache, or a temporary folder if that cannot be written.
 
-    Args:
-      cfg, workdir, vocabularies, text: configuration, workdir, vocabularies and training text of the run.
-      known: the fingerprint in its checkpoints.
-      tell: receives messages for the user.
-      remedy: what the user can do instead, for messages.
+    Arguments are those of `read_split`; `known` is the fingerprint of the text in the checkpoints.
 
     Raises:
       UserError: the text differs from that of the checkpoints.

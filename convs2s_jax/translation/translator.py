@@ -1,7 +1,6 @@
 """Trained models, loaded from their workdirs and ready to translate."""
 
 import dataclasses
-import itertools
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -14,7 +13,6 @@ from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import Tell, UserError, located
 from convs2s_jax.core.places import check_place
 from convs2s_jax.data.symbols import Vocabulary
-from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.models import conversion
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
@@ -59,9 +57,7 @@ class Translator(LoadedModel):
 
         Raises:
           TypeError: `lines` is a single string, or a line is not a str.
-          ValueError: a line contains a line break; `nbest` exceeds the beam size; `replace_unk` or a coverage penalty
-            without attention; `unk_dictionary` without `replace_unk`; sampling without a key, or a key without
-            sampling.
+          ValueError: a line contains a line break; options that do not fit together, the search or the model.
           UserError: prefix or constraints differ in number from the lines, contain a word that is not in the target
             vocabulary, do not fit into a translation, or are given for an empty line.
         """
@@ -100,8 +96,7 @@ class Translator(LoadedModel):
           batching: as in `translate`.
 
         Raises:
-          TypeError: `lines` or `targets` is a single string, or an entry is not a str.
-          ValueError: the numbers of lines differ; a line contains a line break; a coverage penalty without attention.
+          TypeError, ValueError: as `translate`; the numbers of lines differ.
         """
         search = self.cfg.search if search is None else search
         texts, given = arguments.texts_of("line", lines), arguments.texts_of("target", targets)
@@ -130,8 +125,8 @@ def load(
       given_as: the argument or flag that the workdirs come from, for messages.
 
     Raises:
-      UserError: there is no workdir; a configuration, vocabulary or complete checkpoint is missing; a vocabulary
-        belongs to another model; or the members of an ensemble have different vocabularies.
+      UserError: there is no workdir; a configuration, vocabulary or complete checkpoint is missing; the members of an
+        ensemble have different vocabularies.
     """
     given = [workdirs] if isinstance(workdirs, Path | str) else list(workdirs)
     check(len(given) > 0, f"{given_as} is empty; pass a workdir, or several for an ensemble")
@@ -140,14 +135,18 @@ def load(
     members = [_load(place, steps, dtype, tell, given_as) for place in places]
     first = members[0]
     for place, member in zip(places[1:], members[1:], strict=True):
-        if member.reads_source != first.reads_source:
-            raise UserError(
-                f"{given_as}: either {places[0]} or {place} is a language model, which reads no source; convs2s "
-                "decode takes one as --lm beside translation models"
+        check(
+            member.reads_source == first.reads_source,
+            f"{given_as}: either {places[0]} or {place} is a language model, which reads no source; convs2s decode "
+            "takes one as --lm beside translation models",
+        )
+        for side in ("src", "tgt"):
+            a, b = (getattr(one.vocabularies, side) for one in (first, member))
+            check(
+                a.fingerprint == b.fingerprint,
+                f"{given_as}: {places[0]} and {place} have different vocabularies ({side}: {_difference(a, b)}); train "
+                "all members of an ensemble with the same vocabularies",
             )
-        with located(given_as):
-            for side in ("source", "target"):
-                _check_same(side, places[0], first.vocabularies, place, member.vocabularies)
     if len(members) == 1:
         return first
     return dataclasses.replace(
@@ -183,16 +182,16 @@ def fuse(
         raise UserError(
             f"--lm: {other} reads a source; use the workdir of a single language model (model.encoder.kind 'none')"
         )
-    if not translator.reads_source:
-        raise UserError(
-            f"--lm: {one} is itself a language model; --lm adds a language model to a translation model; leave it out"
-        )
+    check(
+        translator.reads_source,
+        f"--lm: {one} is itself a language model; --lm adds a language model to a translation model; leave it out",
+    )
     a, b = translator.vocabularies.tgt, lm.vocabularies.tgt
-    if a.fingerprint != b.fingerprint:
-        raise UserError(
-            f"--lm: {one} and {other} have different target vocabularies ({_difference(a, b)}); train the language "
-            "model with data.vocabulary.dir=WORKDIR/vocab of the other"
-        )
+    check(
+        a.fingerprint == b.fingerprint,
+        f"--lm: {one} and {other} have different target vocabularies ({_difference(a, b)}); train the language model "
+        "with data.vocabulary.dir=WORKDIR/vocab of the other",
+    )
     return dataclasses.replace(
         translator,
         models=(*translator.members, lm.models),
@@ -211,16 +210,13 @@ def precomputed(translator: Translator, *, int8: bool = False) -> Translator:
     Raises:
       UserError: with `int8`, no model has a kernel that can be quantised.
     """
-    models, params = translator.models, translator.params
-    made: Any
-    if isinstance(models, ModelConfig) or isinstance(params, Params):
-        made = _prepared(params, models, int8)
-    else:
-        made = tuple(_prepared(p, c, int8) for p, c in zip(params, models, strict=True))
+    models = zip(translator.member_params, translator.members, strict=True)
+    made: Any = tuple(_prepared(p, c, int8) for p, c in models)
     check(
         not int8 or conversion.has_integers(made),
         "--int8: this model has no convolution or softmax kernel that can be quantised to 8-bit integers; leave it out",
     )
+    made = made if isinstance(translator.params, tuple) else made[0]
     return dataclasses.replace(translator, params=made)
 
 
@@ -236,21 +232,9 @@ def _load(workdir: str, steps: Steps, dtype: Dtype | None, tell: Tell, given_as:
         return from_trained(found)
 
 
-def _check_same(side: str, first: str, one: Vocabularies, second: str, other: Vocabularies) -> None:
-    """Reject an ensemble whose members have different vocabularies."""
-    a, b = (one.src, other.src) if side == "source" else (one.tgt, other.tgt)
-    if a.fingerprint != b.fingerprint:
-        raise UserError(
-            f"{first} and {second} have different {side} vocabularies ({_difference(a, b)}); "
-            "train all members of an ensemble with the same vocabularies"
-        )
-
-
 def _difference(a: Vocabulary, b: Vocabulary) -> str:
-    for i in itertools.count():
+    for i in range(max(a.size, b.size)):
         one, other = (repr(v.token(i)) if i < v.size else "nothing" for v in (a, b))
         if one != other:
             return f"id {i} is {one} in the first and {other} in the second"
-        if i >= max(a.size, b.size):
-            break
     return "they have the same tokens, but split text differently"

@@ -65,7 +65,7 @@ def test_a_run_that_began_with_other_text_is_refused(tmp_path, capsys):
         ),
         (
             ["--config=cldr_en_de", "--workdir=a", "--config.search.beam_size=0"],
-            "search.beam_size is 0: a search keeps",
+            "search.beam_size is 0: use a value between 1 and 10000",
         ),
         (["--config=cldr_en_de", "--workdir=a", "--config.data.dir=b"], "data.dir is set, but data.corpus 'cldr'"),
     ],

@@ -67,13 +67,7 @@ def trigram_step(tables):
 
 def trigram_cache(languages, beam_size: int):
     """The cache before the start symbol, whose older neighbour is EOS as well."""
-    return first_cache(np.asarray(languages, np.int32), beam_size)
-
-
-@partial(jax.jit, static_argnames="beam_size")
-def first_cache(languages, beam_size: int):
-    """`trigram_cache` of an array."""
-    rows = jnp.repeat(languages, beam_size)
+    rows = jnp.repeat(jnp.asarray(languages, jnp.int32), beam_size)
     return {
         "language": rows,
         "older": jnp.full_like(rows, EOS),
@@ -88,19 +82,41 @@ def search(step, cfg, memory, cache, asked, **more):
     return jax.device_get(run(memory=memory, cache=cache, request=asked))
 
 
-@partial(jax.jit, static_argnames=("strategy", "limit", "chunk"))
-def compiled(tables, languages, asked, options, *, limit, strategy=None, chunk=1):
+@partial(jax.jit, static_argnames=("strategy", "limit", "fixed_length"))
+def compiled(tables, languages, asked, options, *, limit, strategy=None, fixed_length=False):
     """A search of the trigram models: one program for all tables and numbers."""
-    more = {"strategy": strategy, "limit": limit, "chunk": chunk, "coverage": trigram_coverage}
-    cache = first_cache(languages, options.beam_size)
+    more = {"strategy": strategy, "limit": limit, "fixed_length": fixed_length, "coverage": trigram_coverage}
+    cache = trigram_cache(languages, options.beam_size)
     return beam.beam_search(trigram_step(tables), options, memory=(), cache=cache, request=asked, **more)
 
 
-def toy_search(tables, cfg, asked, *, limit, chunk=1, languages=None):
+def toy_search(tables, cfg, asked, *, limit, languages=None, **more):
     """The hypotheses that `beam_search` finds for sentences of the trigram models."""
     languages = np.asarray(np.arange(len(tables)) if languages is None else languages, np.int32)
-    found = compiled(np.asarray(tables), languages, asked, search_options(cfg), limit=limit, chunk=chunk)
+    found = compiled(np.asarray(tables), languages, asked, search_options(cfg), limit=limit, **more)
     return jax.device_get(found)  # slices of arrays on a device are programs of their own
+
+
+def hypotheses(result, b):
+    """The finished hypotheses of sentence b: (tokens, score, token scores)."""
+    lengths = np.asarray(result.lengths[b])
+    for w, n in enumerate(lengths):
+        assert (np.asarray(result.tokens[b, w, n:]) == PAD).all()
+        assert (np.asarray(result.token_scores[b, w, n:]) == 0).all()
+        assert (n > 0) == np.isfinite(result.scores[b, w])
+    return [
+        (tuple(np.asarray(result.tokens[b, w, :n]).tolist()), float(result.scores[b, w]), result.token_scores[b, w, :n])
+        for w, n in enumerate(lengths)
+        if n > 0
+    ]
+
+
+def assert_same(found, expected):
+    """The same hypotheses as a reference's, in the same order, with the same scores."""
+    assert [tokens for tokens, _, _ in found] == [e.tokens for e in expected]
+    for (_, score, token_scores), e in zip(found, expected, strict=True):
+        np.testing.assert_allclose(score, e.score, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(token_scores, e.token_scores, rtol=1e-5, atol=2e-5)
 
 
 def trigram_coverage(memory, cache):

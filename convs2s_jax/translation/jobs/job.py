@@ -137,11 +137,8 @@ class Translation(Job):
                 f"--interactive with a language model: --workdir={options.workdir[0]} reads no source; use --sampling "
                 "with a file of empty lines",
             )
-            arguments.check_memory(translator, search, rows=1)
             return
         self._read()
-        if self._request.targets is None and self.lines:
-            arguments.check_memory(translator, search, min(options.batch_size, len(self.lines)))
 
     def _read(self) -> None:
         """Read the source lines, and the files with a line for each of them."""

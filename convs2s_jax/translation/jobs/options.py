@@ -68,7 +68,6 @@ def overridden(own: SearchConfig, values: Mapping[str, Any], *, attends: bool = 
     except UserError as error:
         raise UserError(f"--{error}") from None
     for name, rule, why in (
-        ("diverse_strength", search.diverse_groups > 1, "without --diverse_groups"),
         ("stop", not search.sampling, "with --sampling"),
         ("length_penalty", search.normalize, "with --nonormalize"),
         ("length_penalty_kind", search.normalize, "with --nonormalize"),
@@ -253,11 +252,10 @@ class Options:
             f"--nbest={self.nbest} with a beam_size of {cfg.beam_size}: a search returns at most beam_size hypotheses; "
             "raise --beam_size",
         )
-        for name, given in (("sampling", cfg.sampling), ("diverse_groups", cfg.diverse_groups > 1)):
-            check(
-                not (given and self.constraints),
-                f"--constraints with --{name}: only plain beam search can enforce phrases; leave one out",
-            )
+        check(
+            not (cfg.sampling and self.constraints),
+            "--constraints with --sampling: only beam search can enforce phrases; leave one out",
+        )
         check(
             self.seed is None or cfg.sampling,
             f"--seed={self.seed} without --sampling: beam search draws no random numbers; leave it out",

@@ -89,11 +89,6 @@ REFUSALS = {
     "a damaged vocabulary": (damage_vocabulary, OTHER, r"src\.txt is damaged or was edited"),
     "no vocabulary": (lambda workdir: shutil.rmtree(workdir / "vocab"), OTHER, "vocab is missing"),
     "no readable checkpoint": (cut_all, OTHER, r"none of the checkpoints \[1, 2, 3\] could be read"),
-    "a beam beyond memory": (
-        unchanged,
-        {"search__beam_size": 99_999_999, "training__validate_bleu": True},
-        "search.beam_size is 99999999: .*, memory is enough for a beam of",
-    ),
 }
 
 

@@ -76,7 +76,7 @@ def test_a_classifier_in_python_has_the_labels_of_decoding(desk, workdir, traine
     assert [one.source for one in found] == LINES
     assert [sorted(choice.text for choice in one.labels) for one in found] == [sorted(classifier.labels)] * len(LINES)
     assert classifier.label([]) == []
-    with pytest.raises(TypeError, match="expected a list of strings, got the string '5 km'; put it in a list"):
+    with pytest.raises(TypeError, match="expected a list of strings, got '5 km': pass a list"):
         classifier.label("5 km")
     with pytest.raises(
         UserError, match=r"^workdir=.*: model.kind is 'encoder_decoder', which does not predict labels;"

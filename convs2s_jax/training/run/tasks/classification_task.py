@@ -60,10 +60,6 @@ def build_vocabularies(cfg: DataConfig, text: ParallelText, seed: int) -> Vocabu
     return vocabulary.build_labelled(cfg.vocabulary, text, seed)
 
 
-def check_search(_params: ClassifierParams, _cfg: Config, _vocabularies: Vocabularies) -> None:
-    """Do nothing: labels need no search."""
-
-
 def check_targets(split: Split, vocabularies: Vocabularies) -> None:
     """Raise UserError for a translator's vocabulary, or a line whose label is empty or does not occur in training."""
     if not isinstance(vocabularies.tgt.segmenter, Labels):

@@ -42,9 +42,6 @@ class Task(Protocol[M]):
     def check_targets(self, split: Split, vocabularies: Vocabularies) -> None:
         """Raise UserError if a line of a split cannot be a target."""
 
-    def check_search(self, params: Tree, cfg: Config, vocabularies: Vocabularies) -> None:
-        """Raise UserError if validations cannot compute outputs. Shapes of the merged parameters are enough."""
-
     def predict(
         self,
         params: Tree,

@@ -19,8 +19,6 @@ from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.nn.types import Key
 from convs2s_jax.search import keys
-from convs2s_jax.search.batching import DEFAULT_BATCHING
-from convs2s_jax.search.memory import check_beam
 from convs2s_jax.search.translate import lowerings, translate
 from convs2s_jax.training.loss import loss
 from convs2s_jax.training.run.config import Config
@@ -49,14 +47,6 @@ def check_targets(_split: Split, vocabularies: Vocabularies) -> None:
         raise UserError(
             "the target vocabulary is a classifier's list of labels: leave data.vocabulary.dir out, or use that of a "
             "translator"
-        )
-
-
-def check_search(params: Params, cfg: Config, vocabularies: Vocabularies) -> None:
-    """Refuse a beam that does not fit into memory right at the start: the first validation may be days later."""
-    if cfg.training.validate_bleu:
-        check_beam(
-            (params,), (cfg.translator,), cfg.search, vocab_size=vocabularies.tgt.size, rows=DEFAULT_BATCHING.size
         )
 
 
