@@ -180,7 +180,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_translated(tmp_path, mo
     output = tmp_path.parent / "file"
     output.write_text("")
     wrong = ReportOptions(workdir=(str(tmp_path),), output=str(output), search={"beam_size": 0})
-    with pytest.raises(UserError, match=r"--beam_size is 0: a search keeps at least one hypothesis"):
+    with pytest.raises(UserError, match=r"--beam_size is 0: use a value between 1 and 10000"):
         reports.report(wrong, when="today", tell=print)
     with pytest.raises(UserError, match="file cannot be written: File exists; choose another folder"):
         reports.report(replace(wrong, search={}), when="today", tell=print)
