@@ -104,7 +104,7 @@ def check_required(
             room = max_output_length(translator.members, request.search, min(lengths[i] + 1, translator.max_source))
             if used[i] > room:
                 raise UserError(
-                    f"{where}: {used[i]} tokens are required with its prefix, but a translation of this line has at "
+                    f"{where}: {used[i]} tokens are required in all, but a translation of this line has at "
                     f"most {room} (max_length_a * source + max_length_b, and the model's positions); require fewer"
                 )
 

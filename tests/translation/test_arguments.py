@@ -103,14 +103,14 @@ def test_what_fits_passes(worded):
         (
             ["", "", "ein Haus ist da da"],
             None,
-            "^p, line 3: 5 tokens are required, but a translation of this line has at",
+            "^p, line 3: 5 tokens are required in all, but a translation of",
         ),
         (
             None,
             [["ein", "Haus ist"], [], ["ein Haus", "ist da", "da"]],
-            "^c, line 3: 5 tokens are required with its prefix, .* most 4 ",
+            "^c, line 3: 5 tokens are required in all, .* most 4 ",
         ),
-        (["ein", "", ""], [["Haus ist da da"], [], []], "^c, line 1: 5 tokens are required with its prefix"),
+        (["ein", "", ""], [["Haus ist da da"], [], []], "^c, line 1: 5 tokens are required in all"),
         (["", "ein", ""], None, "^p, line 2: the source line is empty, so its translation is empty; leave this line"),
         (None, [[], ["da"], []], "^c, line 2: the source line is empty"),
         (None, [[], [], ["Haus", "ein Baum da"]], "^c, line 3: 'Baum' is not in the target vocabulary, so no"),
