@@ -188,7 +188,8 @@ def lowerings(
     placed = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), fast)
 
     def lower(group: Sequence[Bucket]) -> jax.stages.Lowered:
-        return generate.lower((placed,), call.cfgs, options, mesh=mesh, **call.inputs(group, mesh))
+        inputs = call.inputs(group, mesh)  # with the same keywords as in `translate`, a part of the cache's key
+        return generate.lower((placed,), call.cfgs, options, strategy=None, attention=False, mesh=mesh, **inputs)
 
     for group in groups:
         found.setdefault((len(group), *group[0].shape), partial(lower, group))
