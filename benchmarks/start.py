@@ -34,7 +34,7 @@ PARTS = {
 PROBE = """
 import time; begun = time.perf_counter()
 import json, os, sys
-from convs2s_jax.commands import {name}
+from convs2s_jax.commands import convs2s, {name}
 import jax
 import {module} as module
 seconds = dict.fromkeys({parts}, 0.0)
@@ -61,7 +61,7 @@ def timed(function, part):
         return result
     setattr(module, function, outer)
 for function, part in {wrapped}.items(): timed(function, part)
-{name}.console({arguments})
+convs2s.COMMANDS["{name}"].run({arguments})
 print(json.dumps(seconds), file=sys.stderr)
 """
 MODULES = {"decode": "convs2s_jax.translation.jobs.decoding", "train": "convs2s_jax.training.run.loop"}

@@ -1,38 +1,34 @@
 """train.py and decode.py as started by a user: one sentence and status 2 for a mistake, one line out for one in."""
 
 import contextlib
-import importlib
 import json
 import os
 import pty
 import re
 import select
 import shutil
-import signal
 import subprocess
 import sys
 import time
 
 import pytest
 
-from convs2s_jax.commands import decode as decode_command
-from convs2s_jax.commands import train as train_command
+from convs2s_jax.commands.convs2s import COMMANDS
 from convs2s_jax.core import command_line
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.reports.measures import ACTIVITIES
-from convs2s_jax.translation.jobs import decoding as jobs
 from tests import tiny
 from tests.processes import called
 
 
 def training(*arguments):
     """train.py within this process."""
-    return called(lambda given: command_line.run(train_command.COMMAND, arguments=["train.py", *given]), *arguments)
+    return called(COMMANDS["train"].run, "train.py", *arguments)
 
 
 def decoding(*arguments, text=""):
     """decode.py within this process."""
-    return called(lambda given: decode_command.console(["decode.py", *given]), *arguments, text=text)
+    return called(COMMANDS["decode"].run, "decode.py", *arguments, text=text)
 
 
 def run(program, *arguments, text="", largest_file=None):
@@ -62,7 +58,6 @@ def refused(result):
     ("arguments", "sentence"),
     [
         ([], "train.py: --config is missing, as in --config=cldr_en_de --workdir=runs/a"),
-        (["--config=configs/no.py"], "train.py: --workdir is missing"),
         (
             ["--config=multi30k_de_n", "--workdir={tmp}/w"],
             "train.py: --config=multi30k_de_n: no such file and no configuration of that name exists; did you mean "
@@ -72,15 +67,6 @@ def refused(result):
             ["--config=configs/cldr_en_de.py", "--workdir={tmp}/w", "--config.model.droput=0.3"],
             "config.model.droput: there is no field 'droput'; did you mean 'dropout'?",
         ),
-        (
-            ["--config=configs/cldr_en_de.py", "--workdir={tmp}/w", "--config.model.dropout=much"],
-            "config.model.dropout is 'much': expected a number",
-        ),
-        (
-            ["--config=configs/cldr_en_de.py", "--workdir={tmp}/w", "--config.model.encoder.layers=[(64, 0)]"],
-            "config.model.encoder.layers[0].width is 0: a convolution sees at least one position; use 1 or more",
-        ),
-        (["--workdir=x", "--epochs=3"], "--epochs is not a flag of this command; see --help"),
         (["--workdri=x"], "--workdri is not a flag of this command; did you mean 'workdir'?"),
         (
             ["--config=configs/multi30k_de_en.py", "--workdir={tmp}/w", "--config.data.dir={tmp}"],
@@ -102,24 +88,16 @@ def test_a_full_disk_is_told_in_a_sentence(tmp_path):
 
 
 def test_decoding_refuses_with_one_sentence(tmp_path, trained):
-    assert "--workdir is missing" in refused(decoding())
-    assert "there is no such folder" in refused(decoding(f"--workdir={tmp_path}/no"))
-    assert "contains no config.json" in refused(decoding(f"--workdir={tmp_path}"))
-    empty = tmp_path / "empty"
-    shutil.copytree(trained, empty, ignore=shutil.ignore_patterns("checkpoints"))
-    assert "there is no checkpoint here" in refused(decoding(f"--workdir={empty}"))
-    assert "no checkpoint of step 77; it has" in refused(decoding(f"--workdir={trained}", "--checkpoint=77"))
-    (tmp_path / "two").write_text("a\nb\n")
-    sentence = refused(decoding(f"--workdir={trained}", f"--reference={tmp_path}/two", text="1\n"))
-    assert "has 1 line, but" in sentence
-    assert "each line needs its reference" in sentence
-    output = f"--output={tmp_path}/no/out"
-    assert "cannot be written" in refused(decoding(f"--workdir={trained}", output, text="1\n"))
-    assert "beam_size is 0" in refused(decoding(f"--workdir={trained}", "--beam_size=0", text="1\n"))
-    assert "--checkpoint contains 'b': expected a step, or last:N" in refused(
-        decoding(f"--workdir={trained}", "--checkpoint=1,b")
-    )
-    assert "--config.model.dropout: decoding uses" in refused(decoding("--config.model.dropout=0"))
+    shutil.copytree(trained, tmp_path / "empty", ignore=shutil.ignore_patterns("checkpoints"))
+    for flags, sentence in (
+        ([], "--workdir is missing"),
+        ([f"--workdir={tmp_path}/no"], "there is no such folder"),
+        ([f"--workdir={tmp_path}"], "contains no config.json"),
+        ([f"--workdir={tmp_path}/empty"], "there is no checkpoint here"),
+        ([f"--workdir={trained}", "--checkpoint=77"], "no checkpoint of step 77; it has"),
+        ([f"--workdir={trained}", "--checkpoint=1,b"], "--checkpoint contains 'b': expected a step, or last:N"),
+    ):
+        assert sentence in refused(decoding(*flags, text="1\n"))
 
 
 def test_one_line_in_gives_one_line_out(tmp_path, trained):
@@ -133,15 +111,6 @@ def test_one_line_in_gives_one_line_out(tmp_path, trained):
     assert out[3] == out[6]
     assert "standard input, line 3: too long for the model's positions; left out at its end: " in result.stderr
     assert "line 4" not in result.stderr
-
-
-def test_scores_of_a_split_come_with_signatures(trained, tmp_path):
-    output = tmp_path / "out"
-    result = decoding(f"--workdir={trained}", "--split=test", f"--output={output}", "--show=1")
-    assert result.returncode == 0, result.stderr
-    assert len(output.read_text().splitlines()) == tiny.VALUES["data"]["cldr"]["test"]
-    for part in ("BLEU", "tok:13a", "chrF2", "exact match", "  source  ", "  reference"):
-        assert part in result.stderr
 
 
 def test_every_flag_reaches_its_option(trained, tmp_path):
@@ -188,51 +157,6 @@ def test_a_training_whose_messages_have_no_reader_runs_to_its_end(tmp_path):
     assert process.wait(timeout=240) == 0
     assert (tmp_path / "run" / "checkpoints" / "3").is_dir()
     assert "standard error cannot be written" in (tmp_path / "run" / "train.log").read_text()
-
-
-@pytest.mark.drill
-def test_an_interrupt_leaves_whole_lines_that_resuming_goes_on_from(trained, tmp_path):
-    text = "".join(f"{i} kilowatts\n" for i in range(400))
-    (tmp_path / "in").write_text(text)
-    out = tmp_path / "out"
-    flags = [f"--workdir={trained}", f"--input={tmp_path}/in", f"--output={out}", "--window=4", "--batch_size=4"]
-    command = [sys.executable, "decode.py", *flags]
-    process = subprocess.Popen(command, cwd=tiny.ROOT, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 120
-    while not out.exists() or out.stat().st_size == 0:
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=120)
-    assert process.returncode == 130, told
-    assert "Traceback" not in told
-    done = out.read_text().count("\n")
-    assert 0 < done < 400
-    assert out.read_text().endswith("\n")
-    assert f"interrupted: {done} of 400 lines are written; --resume continues after them" in told
-    result = decoding(*flags, "--resume")
-    assert f"already has {done} of 400 lines; continuing with the next line" in result.stderr
-    whole = decoding(*flags[:2])
-    assert out.read_text() == whole.stdout
-    assert "nothing left to do" in decoding(*flags, "--resume").stderr
-
-
-def test_sigterm_ends_decoding_as_an_interrupt_does(monkeypatch):
-    before, ended = signal.getsignal(signal.SIGTERM), []
-
-    def decode(_options, *, tell):
-        try:
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(60)
-        except KeyboardInterrupt:
-            ended.append(tell)
-            raise
-
-    monkeypatch.setattr(jobs, "decode", decode)
-    assert decoding("--workdir=a").returncode == 143
-    assert len(ended) == 1
-    assert signal.getsignal(signal.SIGTERM) == before
 
 
 @pytest.mark.drill
@@ -308,17 +232,6 @@ def test_on_a_terminal_answers_follow_a_prompt(trained, key, status):
     assert "Traceback" not in terminal.seen
 
 
-def test_a_damaged_checkpoint_gives_way_to_another_and_is_named(trained, tmp_path):
-    workdir = tmp_path / "run"
-    shutil.copytree(trained, workdir)
-    for path in (workdir / "checkpoints" / "3" / "params").rglob("d/*"):
-        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    result = decoding(f"--workdir={workdir}", text="Norway\n")
-    assert result.returncode == 0, result.stderr
-    assert "the checkpoint of step 3 is damaged" in result.stderr
-    assert result.stdout.count("\n") == 1
-
-
 def test_metrics_have_the_promised_fields(trained):
     lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
     common = {"step", "epoch", "split", "loss", "perplexity"}
@@ -337,28 +250,16 @@ def test_metrics_have_the_promised_fields(trained):
     assert all(common <= set(line) for line in valids + tests)
 
 
-@pytest.mark.parametrize(
-    ("module", "flag"),
-    [
-        ("train", "config.data.batch.tokens"),
-        ("decode", "window"),
-        ("serve", "max_tokens"),
-        ("report", "lines"),
-        ("shortlist", "pairs"),
-        ("scale_check", "config.data.batch.tokens"),
-    ],
-)
-def test_where_memory_is_missing_the_sentence_names_flags_of_the_command(module, flag):
+@pytest.mark.parametrize("name", ["train", "decode", "serve", "report", "shortlist"])
+def test_where_memory_is_missing_the_sentence_names_flags_of_the_command(name):
     def fail(*_):
         raise MemoryError
 
-    command = importlib.import_module(f"convs2s_jax.commands.{module}").COMMAND._replace(main=fail)
+    command = COMMANDS[name].command._replace(main=fail)
     result = called(lambda given: command_line.run(command, arguments=["p", *given]))
     assert refused(result) == f"p: out of memory: {command.memory}"
-    named = re.findall(r"--([\w.]+)", command.memory)
-    assert flag in named
-    fields = {field.name for group in command.groups for field in group.fields}
-    assert {name for name in named if not name.startswith("config.")} <= fields
+    named = {flag for flag in re.findall(r"--([\w.]+)", command.memory) if not flag.startswith("config.")}
+    assert named <= {field.name for group in command.groups for field in group.fields}
 
 
 def test_the_package_is_a_program():

@@ -129,13 +129,9 @@ PARSERS = {
 }
 
 
-def tried(count: int, strategy: st.SearchStrategy[Any], check: Callable[[Any], None]) -> None:
-    """Call `check` with examples; a UserError is an answer as good as any."""
+def tried(count: int, strategy: st.SearchStrategy[Any], check: Callable[[Any], None], *known: Any) -> None:
+    """Call `check` with examples, and first with those known; a UserError is an answer as good as any."""
 
-    @settings(
-        max_examples=count, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck)
-    )
-    @given(strategy)
     def attempt(value: Any) -> None:
         try:
             check(value)
@@ -144,7 +140,12 @@ def tried(count: int, strategy: st.SearchStrategy[Any], check: Callable[[Any], N
             if not 0 < len(sentence) < 20_000:
                 raise AssertionError("a sentence is short") from error
 
-    attempt()
+    for value in known:
+        attempt(value)
+    checks = list(HealthCheck)
+    settings(max_examples=count, derandomize=True, database=None, deadline=None, suppress_health_check=checks)(
+        given(strategy)(attempt)
+    )()
 
 
 def mutated(data: bytes) -> st.SearchStrategy[bytes]:
@@ -179,9 +180,7 @@ def both(name: str, count: int, intact: dict[str, bytes]) -> None:
         strategy = BYTES | mutated(intact[name])
         if name in ("JSON", "config.json", "pieces", "coded words"):
             strategy |= VALUES.map(lambda value: json.dumps(value).encode())
-        tried(count, strategy, lambda data: PARSERS[name](data, Path(folder)))
-        for data in KNOWN:
-            tried(1, st.just(data), lambda data: PARSERS[name](data, Path(folder)))
+        tried(count, strategy, lambda data: PARSERS[name](data, Path(folder)), *KNOWN)
 
 
 def override_is_read(given_: tuple[str, str]) -> None:
@@ -201,9 +200,8 @@ def test_any_bytes_are_read_or_refused(name, intact):
 
 
 def test_any_override_is_read_or_refused():
-    for text in ODDITIES:
-        tried(1, st.just(("data.batch.tokens", text)), override_is_read)
-    tried(FEW, st.tuples(st.sampled_from(PATHS), SPELLINGS), override_is_read)
+    known = [("data.batch.tokens", text) for text in ODDITIES]
+    tried(FEW, st.tuples(st.sampled_from(PATHS), SPELLINGS), override_is_read, *known)
 
 
 def test_a_literal_is_the_value_that_it_spells():

@@ -1,7 +1,6 @@
 """`convs2s config`: list and print configurations."""
 
 import ast
-import functools
 import json
 import re
 import textwrap
@@ -13,14 +12,14 @@ from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check, to_dict
 from convs2s_jax.core.errors import counted
-from convs2s_jax.core.guard import ended_by_signals
 
 ABOUT = """
 Print configurations:
 
-  {program} [--config=NAME [--source | --shardings] [--config.path.to.field=value ...]] [--reference]
+  {program} [--config=NAME [--source | --shardings] [--config.path.to.field=value ...]]
 
-Without flags, it lists the configurations that come with the package.
+Without flags, it lists the configurations that come with the package. `convs2s train --help=config` describes every
+field.
 """
 
 
@@ -35,14 +34,12 @@ class ConfigOptions:
       shardings: print how each parameter is sharded under the configuration's mesh, and by which rule. The devices need
         not be attached.
       devices: number of devices for --shardings; default: 8.
-      reference: print every field with its type, default and description in Markdown (docs/configuration.md).
     """
 
     config: str = ""
     source: bool = False
     shardings: bool = False
     devices: int | None = None
-    reference: bool = False
 
     def __post_init__(self) -> None:
         for name in ("source", "shardings"):
@@ -55,10 +52,6 @@ class ConfigOptions:
         check(
             self.devices is None or self.shardings,
             f"--devices={self.devices} without --shardings: it applies to --shardings only; remove it",
-        )
-        check(
-            not (self.reference and self.config),
-            "--reference with --config: the reference covers all configurations; remove one of them",
         )
 
 
@@ -75,11 +68,6 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
 def _shown(options: ConfigOptions, overrides: Overrides) -> str:
     if options.source:
         return command_line.config_text(options.config)
-    if options.reference:
-        with ended_by_signals():
-            from convs2s_jax.commands import reference
-
-        return reference.text()
     if options.config:
         cfg = read_config(options.config, overrides)
         if options.shardings:
@@ -133,4 +121,3 @@ def _subject(name: str) -> str:
 
 
 COMMAND = Command(about=ABOUT, groups=(Group("Options", ConfigOptions),), main=main, stores=("config",))
-console = functools.partial(command_line.run, COMMAND)

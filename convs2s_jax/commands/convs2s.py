@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from convs2s_jax.core.errors import UserError, did_you_mean
 from convs2s_jax.core.guard import ended_by_signals, guard
@@ -17,32 +17,40 @@ class Entry(NamedTuple):
 
     Attributes:
       summary: what it does.
-      module: name of a module in `convs2s_jax.commands` with a function `console`; imported only when used.
+      module: name of a module in `convs2s_jax.commands`, which is imported only when it is used.
+      name: of its `Command`, or of a function that takes the arguments.
     """
 
     summary: str
     module: str
+    name: str = "COMMAND"
+
+    @property
+    def command(self) -> Any:
+        """The command or function."""
+        return getattr(importlib.import_module(f"convs2s_jax.commands.{self.module}"), self.name)
 
     def run(self, arguments: Sequence[str]) -> None:
         """Run it. `arguments` are like `sys.argv`."""
         with ended_by_signals():
-            module = importlib.import_module(f"convs2s_jax.commands.{self.module}")
-        module.console(arguments)
+            command = self.command
+            from convs2s_jax.core import command_line
+        command(arguments) if callable(command) else command_line.run(command, arguments)
 
 
 COMMANDS: Mapping[str, Entry] = MappingProxyType(
     {
         "train": Entry("train a model, or continue a run", "train"),
-        "prepare": Entry("learn vocabularies and tokenise text before training uses devices", "prepare"),
+        "prepare": Entry("learn vocabularies and tokenise text before training uses devices", "train", "PREPARE"),
         "decode": Entry("translate or label text with a trained model", "decode"),
-        "serve": Entry("serve translations over HTTP", "serve"),
-        "report": Entry("write an HTML page with curves, translations and attention of runs", "report"),
-        "attention": Entry("draw the attention of each decoder layer", "attention"),
-        "shortlist": Entry("list likely target words for faster decoding", "shortlist"),
-        "average": Entry("average several checkpoints into a new workdir", "average"),
-        "import": Entry("import a fairseq checkpoint as a workdir", "import_fairseq"),
-        "export": Entry("export compiled programs for other machines, or a fairseq checkpoint", "export"),
-        "scale": Entry("plan and check how training scales over devices", "scale"),
+        "serve": Entry("serve translations over HTTP", "models", "SERVE"),
+        "report": Entry("write an HTML page with curves, translations and attention of runs", "models", "REPORT"),
+        "attention": Entry("draw the attention of each decoder layer", "models", "ATTENTION"),
+        "shortlist": Entry("list likely target words for faster decoding", "models", "SHORTLIST"),
+        "average": Entry("average several checkpoints into a new workdir", "models", "AVERAGE"),
+        "import": Entry("import a fairseq checkpoint as a workdir", "models", "IMPORT"),
+        "export": Entry("export compiled programs for other machines, or a fairseq checkpoint", "models", "EXPORT"),
+        "scale": Entry("plan and check how training scales over devices", "scale", "console"),
         "config": Entry("list and print configurations and their fields", "config"),
     }
 )

@@ -1,6 +1,5 @@
 """`convs2s decode`, convs2s-decode and decode.py: translate or label text."""
 
-import functools
 import os
 import re
 from collections.abc import Mapping
@@ -11,7 +10,6 @@ from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import convert, literal_with_spelling
 from convs2s_jax.core.errors import UserError, did_you_mean
-from convs2s_jax.core.fields import fields_of
 from convs2s_jax.core.guard import ended_by_signals
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.translation.jobs.options import READ, Options
@@ -45,14 +43,13 @@ def places_of_corpus(overrides: Overrides) -> tuple[Overrides, Overrides]:
 
 
 def search_options(values: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:
-    """Return the search fields that are set, as flags or as `--config.search.*`.
+    """Return the search fields that are set, as flags or as `--config.search.*`, which goes before the flag.
 
     Raises:
-      UserError: an override outside `search`, or a field with two different values.
+      UserError: an override outside `search`, or of a field that does not exist.
     """
-    kinds = {field.name: field.kind for field in fields_of(SearchConfig)}
+    kinds = {field.name: field.kind for field in SEARCH.fields}
     search = {name: values[name] for name in kinds if name in values}
-    found: dict[str, Any] = {}
     for path, text in overrides:
         section, _, name = path.partition(".")
         if section != "search":
@@ -61,12 +58,8 @@ def search_options(values: Mapping[str, Any], overrides: Overrides) -> dict[str,
             )
         if name not in kinds:
             raise UserError(f"--config.{path}: there is no field '{name}'{did_you_mean(name, kinds)}")
-        found[name] = convert(kinds[name], literal_with_spelling(text), f"--config.{path}")
-        if search.get(name, found[name]) != found[name]:
-            raise UserError(
-                f"--{name} is {search[name]} and --config.{path} is {found[name]}: both set the same field; use one"
-            )
-    return search | found
+        search[name] = convert(kinds[name], literal_with_spelling(text), f"--config.{path}")
+    return search
 
 
 def main(values: dict[str, Any], overrides: Overrides) -> None:
@@ -86,7 +79,4 @@ COMMAND = Command(
     groups=(Group("Options", Options, leave_out=("search", "corpus")), SEARCH),
     main=main,
     memory="use a smaller --batch_tokens, --batch_size, --beam_size or --window",
-    synonyms={"--unnormalized": "--nonormalize", "--nounnormalized": "--normalize"}
-    | {f"--unnormalized={text}": f"--normalize={not value}" for text, value in (("true", True), ("false", False))},
 )
-console = functools.partial(command_line.run, COMMAND)

@@ -4,7 +4,6 @@
 """
 
 import dataclasses
-import importlib
 import re
 import sys
 import textwrap
@@ -14,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from convs2s_jax.commands import convs2s, export_fairseq, scale
+from convs2s_jax.commands import convs2s, scale
 from convs2s_jax.core.command_line import Command, default_text, usage
 from convs2s_jax.core.config import to_dict
 from convs2s_jax.core.fields import Field, fields_of, summary, type_text
@@ -79,16 +78,6 @@ def sections() -> dict[Any, list[str]]:
     return found
 
 
-def undescribed() -> list[str]:
-    """Return the fields without a description in their record's docstring, as CLASS.field."""
-    return [
-        f"{cls.__name__}.{field.name}"
-        for cls in sections()
-        for field in fields_of(cls)
-        if not _is_fixed(field) and not field.text
-    ]
-
-
 def _is_fixed(field: Field) -> bool:
     """Whether the field is the constant `kind` of its record."""
     return field.name == "kind" and len(typing.get_args(field.kind)) == 1
@@ -140,13 +129,11 @@ def _written(value: Any) -> str:
 
 
 def commands() -> Iterator[tuple[str, str, Command]]:
-    """Yield (name, summary, command) for each command, including the actions of `scale` and both kinds of `export`."""
+    """Yield (name, summary, command) for each command, including the actions of `scale`."""
     for name, entry in convs2s.COMMANDS.items():
         actions = {f"scale {action}": inner for action, inner in scale.ACTIONS.items()}
         for title, inner in (actions if name == "scale" else {name: entry}).items():
-            module = importlib.import_module(f"convs2s_jax.commands.{inner.module}")
-            yield title, inner.summary, module.COMMAND
-    yield "export --output=FILE.pt", "export a checkpoint that fairseq loads", export_fairseq.COMMAND
+            yield title, inner.summary, inner.command
 
 
 def commands_text() -> str:
@@ -160,7 +147,7 @@ def commands_text() -> str:
     parts += [_wrapped(f"{SEARCH}: {', '.join(search)}."), ""]
     for name, about, _ in commands():
         own = [_item(*flag) for flag in flags[name] if flag not in shared]
-        more = ", ".join(f"{head.partition('=')[0].strip('`')}" for head, text in flags[name] if (head, text) in shared)
+        more = ", ".join(flag[0].split("`")[1].partition("=")[0] for flag in flags[name] if flag in shared)
         also = f" Also `{more}`." if more else ""
         parts += [f"## convs2s {name}", "", _wrapped(f"{about[0].upper()}{about[1:]}.{also}"), "", *own, ""]
     return "\n".join(parts).rstrip() + "\n"

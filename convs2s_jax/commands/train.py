@@ -1,13 +1,12 @@
-"""`convs2s train`, convs2s-train and train.py: train a model."""
+"""`convs2s train`, convs2s-train and train.py: train a model. `convs2s prepare`: do what comes before."""
 
-import functools
 import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from convs2s_jax.commands.shared import leave, read_config
+from convs2s_jax.commands.shared import leave, read_config, tell
 from convs2s_jax.core import command_line, guard, platforms
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
@@ -16,34 +15,19 @@ from convs2s_jax.core.places import check_no_comma, scheme_of
 from convs2s_jax.core.platforms import FlagSet, expects_cpu, keep_freed_memory
 from convs2s_jax.training.run.processes.options import Processes, from_environment
 
-ABOUT = """
-Train a model, or continue the run in --workdir:
-
-  {program} --config=NAME --workdir=DIR [--config.path.to.field=value ...]
-
-Run the same command again to continue the run. Ctrl-C, SIGTERM and SIGHUP (a closed terminal) save a checkpoint and
-stop. Training uses all devices of a machine (--config.mesh.data=1 uses one), and of several machines if each runs the
-command (docs/distributed.md).
-
-Every configuration field is a flag, as in --config.model.dropout=0.3. The sections are --config.data, --config.model,
---config.training, --config.search and --config.mesh; --help=config (docs/configuration.md) lists all fields.
-"""
-
 
 @dataclass(frozen=True, kw_only=True)
-class TrainOptions:
-    """What to train, and where the results go.
+class PrepareOptions:
+    """What to prepare, and where the results go.
 
     Attributes:
       config: name of a configuration that comes with the package (`convs2s config` lists them), or path or address
         (gs://BUCKET/NAME, s3://BUCKET/NAME) of a Python file or of a run's config.json.
-      workdir: folder for all output of the run, or its address in an object store. An existing run is continued.
-      xla_flags: a set of XLA flags (docs/training.md); flags in XLA_FLAGS or LIBTPU_INIT_ARGS take precedence.
+      workdir: workdir of the training run to follow, on a file system that all its machines can access.
     """
 
     config: str = ""
     workdir: str = ""
-    xla_flags: FlagSet = "none"
 
     def __post_init__(self) -> None:
         for name in ("config", "workdir"):
@@ -54,6 +38,18 @@ class TrainOptions:
             path.encode(errors="replace").decode() == path,
             f"--workdir={self.workdir}: its path is not valid UTF-8, which checkpoints require; rename the folder",
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions(PrepareOptions):
+    """What to train, and where the results go.
+
+    Attributes:
+      workdir: folder for all output of the run, or its address in an object store. An existing run is continued.
+      xla_flags: a set of XLA flags (docs/training.md); flags in XLA_FLAGS or LIBTPU_INIT_ARGS take precedence.
+    """
+
+    xla_flags: FlagSet = "none"
 
 
 def main(values: dict[str, Any], overrides: Overrides) -> None:
@@ -80,11 +76,24 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
         join(processes)
         if scheme_of(options.workdir):
             mirror.keep_programs(options.workdir, os.environ)
-        elif (
-            not distributed.is_multi_process()
-        ):  # of several processes only the first would write, and reuse what the others compile
+        elif not distributed.is_multi_process():  # of several only the first would write what the others reuse
             compiled_programs.keep(os.environ)
         train(cfg, options.workdir, Interrupts(own_process=True))
+
+
+def prepare(values: dict[str, Any], overrides: Overrides) -> None:
+    """Prepare the data of a run."""
+    options = command_line.options_of(PrepareOptions, values)
+    cfg = read_config(options.config, overrides)
+    with ended_by_signals():
+        import jax
+
+        from convs2s_jax.training.run import opening
+
+    settings: Any = jax.config
+    settings.update("jax_platforms", "cpu")  # leave accelerators to other programs
+    opening.prepare_only(cfg, Path(options.workdir), tell)
+    tell("prepared: convs2s train with the same flags continues from here")
 
 
 def _fields() -> str:
@@ -95,7 +104,18 @@ def _fields() -> str:
 
 
 COMMAND = Command(
-    about=ABOUT,
+    about="""
+Train a model, or continue the run in --workdir:
+
+  {program} --config=NAME --workdir=DIR [--config.path.to.field=value ...]
+
+Run the same command again to continue the run. Ctrl-C, SIGTERM and SIGHUP (a closed terminal) save a checkpoint and
+stop. Training uses all devices of a machine (--config.mesh.data=1 uses one), and of several machines if each runs the
+command (docs/distributed.md).
+
+Every configuration field is a flag, as in --config.model.dropout=0.3. The sections are --config.data, --config.model,
+--config.training, --config.search and --config.mesh; --help=config (docs/configuration.md) lists all fields.
+""",
     groups=(Group("Options", TrainOptions), Group("Several processes", Processes)),
     main=main,
     own_signals=True,
@@ -104,4 +124,16 @@ COMMAND = Command(
     stores=("config", "workdir"),
     memory=SMALLER_BATCHES,
 )
-console = functools.partial(command_line.run, COMMAND)
+PREPARE = Command(
+    about="""
+Learn the vocabularies, tokenise the text and choose the batch shapes of a training run, without training:
+
+  {program} --config=NAME --workdir=DIR [--config.path.to.field=value ...]
+
+`convs2s train` with the same flags finds the results and starts training at once. A machine without accelerators can do
+this work once for all processes of a run, and you can read what it reports about the text before training.
+""",
+    groups=(Group("Options", PrepareOptions),),
+    main=prepare,
+    stores=("config",),
+)

@@ -88,7 +88,7 @@ class ProgramExport:
 
     Attributes:
       workdir: folder of the run, or its address in an object store (gs://BUCKET/NAME, s3://BUCKET/NAME).
-      output: folder to create.
+      output: folder to create; FILE.pt for a fairseq checkpoint.
       checkpoint: steps of checkpoints, or last:N for the last N; the kernels of several checkpoints are averaged.
         Default: the best checkpoint on validation.
       platforms: platforms that the programs run on, from cpu, cuda, rocm and tpu.

@@ -5,7 +5,7 @@ import errno
 import signal
 import socket
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from types import FrameType
 from typing import Any
 
@@ -15,9 +15,6 @@ from starlette.types import ASGIApp
 from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.serving import app, engine
 from convs2s_jax.serving.options import ServeOptions
-
-REPORT_SECONDS = 10.0
-"""Seconds between two log messages about compilation."""
 
 
 def serve(options: ServeOptions, *, tell: Tell) -> None:
@@ -35,7 +32,12 @@ def serve(options: ServeOptions, *, tell: Tell) -> None:
             failures.append(error)
             server.should_exit = True
 
-        made = app.make(model, options, progress=_progress(tell), failed=failed)
+        def progress(compiled: int, programs: int) -> None:
+            if compiled == programs:
+                tell(f"ready after {time.monotonic() - begun:.0f} s")
+
+        begun = time.monotonic()
+        made = app.make(model, options, progress=progress, failed=failed)
         server = _Server(_configured(made, drain=options.drain))
         with server.handling_signals():
             tell(f"serving on {address_of(listener)}; compiling {sum(1 for _ in model.shapes())} programs")
@@ -61,22 +63,6 @@ def _configured(made: ASGIApp, *, drain: int) -> uvicorn.Config:
         server_header=False,
         timeout_graceful_shutdown=drain,
     )
-
-
-def _progress(tell: Tell) -> Callable[[int, int], None]:
-    """Return a callback that logs the number of compiled programs every `REPORT_SECONDS`, and when all are compiled."""
-    begun = told = time.monotonic()
-
-    def progress(compiled: int, programs: int) -> None:
-        nonlocal told
-        now = time.monotonic()
-        if compiled == programs:
-            tell(f"ready after {now - begun:.0f} s")
-        elif now - told >= REPORT_SECONDS:
-            told = now
-            tell(f"compiled {compiled} of {programs} programs")
-
-    return progress
 
 
 def listening_socket(host: str, port: int) -> socket.socket:

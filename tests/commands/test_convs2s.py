@@ -4,6 +4,7 @@ import re
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -41,9 +42,9 @@ def test_python_handles_interrupts_again_when_a_command_starts(monkeypatch):
 
     def load(_):
         found.append(signal.getsignal(signal.SIGINT))
-        return type("Command", (), {"console": lambda given: found.append((signal.getsignal(signal.SIGINT), given))})
+        return SimpleNamespace(COMMAND=lambda given: found.append((signal.getsignal(signal.SIGINT), given)))
 
-    monkeypatch.setattr(convs2s, "importlib", type("Loader", (), {"import_module": load}))
+    monkeypatch.setattr(convs2s, "importlib", SimpleNamespace(import_module=load))
     convs2s.COMMANDS["train"].run(["train.py"])
     assert found == [signal.SIG_DFL, (signal.default_int_handler, ["train.py"])]
 

@@ -33,16 +33,6 @@ def test_flags_become_the_types_of_their_fields():
     assert isinstance(found.search["length_penalty"], float)
 
 
-def test_seeds_are_those_of_a_configuration():
-    assert options("--sampling", f"--seed={2**32 - 1}").seed == 2**32 - 1
-    with pytest.raises(UserError, match=r"^--seed is 4294967296: expected an integer between"):
-        options("--sampling", f"--seed={2**32}")
-
-
-def test_a_flag_that_is_not_given_is_the_records_default():
-    assert options() == Options(workdir=("a",))
-
-
 def test_every_field_of_the_search_is_a_flag_and_described():
     fields = {field.name: field.text for field in decode.SEARCH.fields}
     assert set(fields) == set(SearchConfig.__dataclass_fields__)
@@ -54,36 +44,17 @@ def test_every_field_of_the_search_is_a_flag_and_described():
             assert " ".join(field.text.split()[:3]) in " ".join(text.split())
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--nonormalize"],
-        ["--normalize=false"],
-        ["--unnormalized"],
-        ["--unnormalized=true"],
-        ["--config.search.normalize=False"],
-        ["--unnormalized", "--config.search.normalize=false"],
-    ],
-    ids=" ".join,
-)
-def test_old_and_new_spellings_mean_the_same(arguments):
-    assert options(*arguments).search == {"normalize": False}
-
-
 def test_an_override_of_the_search_is_the_flag():
-    assert options("--config.search.beam_size=7", "--config.search.stop", "fairseq").search == {
-        "beam_size": 7,
-        "stop": "fairseq",
-    }
+    assert options().search == {}
+    for given in (["--nonormalize"], ["--normalize=false"], ["--config.search.normalize=False"]):
+        assert options(*given).search == {"normalize": False}
+    given = options("--beam_size=2", "--config.search.beam_size=7", "--config.search.stop", "fairseq")
+    assert given.search == {"beam_size": 7, "stop": "fairseq"}
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ["--beam_size=5", "--config.search.beam_size=7"],
-            "^--beam_size is 5 and --config.search.beam_size is 7: both",
-        ),
         (["--config.search.beam=7"], "^--config.search.beam: there is no field 'beam'; did you mean 'beam_size'"),
         (["--config.search.beam_size=x"], "^--config.search.beam_size is 'x': expected an integer$"),
         (

@@ -80,7 +80,7 @@ def test_a_wrong_field_is_refused_before_training_is_imported():
 @pytest.mark.parametrize(
     ("code", "libraries"),
     [
-        ("from convs2s_jax.commands import config; config.console(['convs2s config'])", SLOW),
+        ("from convs2s_jax.commands.convs2s import COMMANDS; COMMANDS['config'].run(['convs2s config'])", SLOW),
         (TRANSLATING, RARE),
     ],
     ids=["a list", "translating"],
@@ -99,7 +99,6 @@ def test_nothing_is_imported_that_is_not_needed(code, libraries):
         ("scale doctor", ["--config=cldr_en_de"]),
         ("prepare", ["--config=cldr_en_de", "--workdir=a"]),
         ("config", ["--config=cldr_en_de"]),
-        ("config", ["--reference"]),
         ("decode", ["--workdir=a", "--input=b"]),
         ("attention", ["--workdir=a", "--input=b", "--output=c"]),
         ("average", ["--workdir=a", "--checkpoint=1,2", "--output=b"]),

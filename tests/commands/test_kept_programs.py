@@ -17,8 +17,8 @@ COUNTED = """
 import sys, jax
 found = []
 jax.monitoring.register_event_listener(lambda event, **_: found.append(event.rpartition("/")[2]))
-from convs2s_jax.commands.{name} import console
-console({arguments!r})
+from convs2s_jax.commands.convs2s import COMMANDS
+COMMANDS[{name!r}].run({arguments!r})
 print("counted", found.count("cache_hits"), found.count("cache_misses"))
 """
 

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from convs2s_jax.commands import config, decode, train
+from convs2s_jax.commands.convs2s import COMMANDS
 from convs2s_jax.core.config import to_dict
 from tests import tiny
 from tests.processes import called
@@ -32,6 +32,7 @@ ODD = {
 }
 
 
+train, decode, config = (COMMANDS[name].run for name in ("train", "decode", "config"))
 STEPS = ("devices: ", "XLA flags: ", "learning the ")
 """Beginnings of what a run tells before it refuses."""
 
@@ -61,7 +62,7 @@ def workdir(tmp_path):
 def test_in_place_of_the_configuration_of_a_run(workdir, name):
     (workdir / "config.json").unlink()
     ODD[name](workdir / "config.json")
-    assert "config" in refused(decode.console, f"--workdir={workdir}", text="a\n")
+    assert "config" in refused(decode, f"--workdir={workdir}", text="a\n")
 
 
 @pytest.mark.parametrize("name", ODD)
@@ -69,15 +70,15 @@ def test_in_place_of_the_configuration_of_a_run(workdir, name):
 def test_in_place_of_a_vocabulary(workdir, file, name):
     (workdir / "vocab" / "src.txt").unlink()
     ODD[name](workdir / "vocab" / file)
-    sentence = refused(decode.console, f"--workdir={workdir}", text="a\n")
+    sentence = refused(decode, f"--workdir={workdir}", text="a\n")
     assert "vocab" in sentence or file == "src.labels"  # every text is a list of labels
 
 
 @pytest.mark.parametrize("name", ODD)
 def test_in_place_of_a_configuration_file(tmp_path, name):
     ODD[name](tmp_path / "odd.py")
-    for program in (train.console, config.console):
-        flags = [f"--workdir={tmp_path}/x"] if program is train.console else []
+    for program in (train, config):
+        flags = [f"--workdir={tmp_path}/x"] if program == train else []
         assert "odd.py" in refused(program, f"--config={tmp_path}/odd.py", *flags)
     assert not (tmp_path / "x").exists()
 
@@ -89,7 +90,7 @@ def test_in_place_of_a_training_text(tmp_path, name):
         (tmp_path / other).write_text("a\nb\n")
     flags = [f"--config={tiny.config_file(tmp_path)}", f"--workdir={tmp_path}/x", "--config.data.corpus=files"]
     flags += [f"--config.data.dir={tmp_path}", "--config.data.src=de", "--config.data.tgt=en"]
-    assert "train." in refused(train.console, *flags)
+    assert "train." in refused(train, *flags)
 
 
 NAMES = {"5,000": "n" * 5000, "256": "n" * 256, "NUL": "a\0b", "no UTF-8": "a\udcffb", "lines": "a\nb\x1b[31m"}
@@ -98,17 +99,17 @@ NAMES = {"5,000": "n" * 5000, "256": "n" * 256, "NUL": "a\0b", "no UTF-8": "a\ud
 @pytest.mark.parametrize("name", NAMES)
 def test_names_that_no_disk_allows(tmp_path, workdir, name):
     odd, given = NAMES[name], f"--config={tiny.config_file(tmp_path)}"
-    refused(train.console, f"--config={odd}", f"--workdir={tmp_path}/x")
-    refused(decode.console, f"--workdir={odd}", text="a\n")
+    refused(train, f"--config={odd}", f"--workdir={tmp_path}/x")
+    refused(decode, f"--workdir={odd}", text="a\n")
     for flag in ("data.dir", "data.vocabulary.dir", "data.src", "data.tgt"):
         flags = [f"--config.data.dir={tmp_path}"] if flag in ("data.src", "data.tgt") else []
         flags += ["--config.data.corpus=files"] if flag != "data.vocabulary.dir" else []
-        refused(train.console, given, f"--workdir={tmp_path}/x", *flags, f"--config.{flag}={odd}")
+        refused(train, given, f"--workdir={tmp_path}/x", *flags, f"--config.{flag}={odd}")
     for flag in ("output", "lm"):
         more = ["--lm_weight=0.1"] if flag == "lm" else []
-        refused(decode.console, f"--workdir={workdir}", *more, f"--{flag}={tmp_path}/none/{odd}", text="a\n")
+        refused(decode, f"--workdir={workdir}", *more, f"--{flag}={tmp_path}/none/{odd}", text="a\n")
     if name != "lines":
-        assert "--workdir" in refused(train.console, given, f"--workdir={tmp_path}/{odd}")
+        assert "--workdir" in refused(train, given, f"--workdir={tmp_path}/{odd}")
 
 
 @pytest.mark.parametrize("path", ["{file}", "{file}/x", "/dev/null", "/dev/full/x", "/proc/x", "{loop}/x", "{loop}"])
@@ -116,4 +117,4 @@ def test_a_workdir_where_none_can_be(tmp_path, path):
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     file = tiny.config_file(tmp_path)
     where = path.format(file=file, loop=tmp_path / "loop")
-    assert f"--workdir={where}" in refused(train.console, f"--config={file}", f"--workdir={where}")
+    assert f"--workdir={where}" in refused(train, f"--config={file}", f"--workdir={where}")

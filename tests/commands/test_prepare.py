@@ -2,14 +2,15 @@
 
 import pytest
 
-from convs2s_jax.commands import prepare
+from convs2s_jax.commands.convs2s import COMMANDS
 from convs2s_jax.training.run.loop import train
 from tests import tiny
+from tests.processes import called
 
 
 def test_a_training_finds_what_was_prepared(tmp_path, capsys):
     workdir, config = tmp_path / "run", tiny.config_file(tmp_path)
-    prepare.console(["convs2s prepare", f"--config={config}", f"--workdir={workdir}"])
+    COMMANDS["prepare"].run(["convs2s prepare", f"--config={config}", f"--workdir={workdir}"])
     told = capsys.readouterr().err.splitlines()
     [learned] = (workdir / "cache" / "vocab").iterdir()
     assert told[0] == f"learning the vocabularies from the training text: {learned}"
@@ -34,46 +35,45 @@ def test_a_run_that_began_with_other_text_is_refused(tmp_path, capsys):
     values = {**tiny.files(text), "data__vocabulary": {"kind": "words", "min_count": 1}}
     train(tiny.config(**values, training__max_steps=1), workdir)
     flags = [f"--config={tiny.config_file(tmp_path, **values, training__max_steps=1)}", f"--workdir={workdir}"]
-    prepare.console(["convs2s prepare", *flags])
+    COMMANDS["prepare"].run(["convs2s prepare", *flags])
     assert "continues from here" in capsys.readouterr().err
     (text / "train.in").write_text("a b\nb b\n" * 20)
     with pytest.raises(SystemExit) as ended:
-        prepare.console(["convs2s prepare", *flags])
+        COMMANDS["prepare"].run(["convs2s prepare", *flags])
     assert (ended.value.code, "goes on" in capsys.readouterr().err) == (2, False)
+
+
+PREPARE, CONFIG = ["prepare", "--config=cldr_en_de", "--workdir=a"], ["config", "--config=cldr_en_de"]
 
 
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (["--config=cldr_en_de"], "--workdir is missing, as in --config=cldr_en_de --workdir=runs/a"),
-        (["--config=cldr_en_de", "--workdir=gs://a/b"], "--workdir is gs://a/b: gs:// is not supported here"),
+        (["prepare", "--config=cldr_en_de"], "--workdir is missing, as in --config=cldr_en_de --workdir=runs/a"),
+        (["prepare", "--config=x", "--workdir=gs://a/b"], "--workdir is gs://a/b: gs:// is not supported here"),
         (
-            ["--config=cldr_en_de", "--workdir=a", "--config.mesh.rules=[['conf/w', [None, None, 'tensor']]]"],
+            [*PREPARE, "--config.mesh.rules=[['conf/w', [None, None, 'tensor']]]"],
             "mesh.rules[0].path is 'conf/w': it matches no parameter that earlier rules leave",
         ),
         (
-            ["--config=cldr_en_de", "--workdir=a", "--config.mesh.rules=[['b', [None]]]", "--config.parallel=pmap"],
+            [*PREPARE, "--config.mesh.rules=[['b', [None]]]", "--config.parallel=pmap"],
             "mesh.rules is set with parallel=pmap, which replicates all parameters; drop it, or use jit",
         ),
         (
-            ["--config=cldr_en_de", "--workdir=a", "--config.mesh.gather_once=['w']"],
+            [*PREPARE, "--config.mesh.gather_once=['w']"],
             "mesh.gather_once is ['w']: this version has no such field; leave it out, or use version f02697ce",
         ),
-        (
-            ["--config=cldr_en_de", "--workdir=a", "--config.training.bleu_tokenize=13b"],
-            "bleu_tokenize is '13b'; did you mean",
-        ),
-        (
-            ["--config=cldr_en_de", "--workdir=a", "--config.search.beam_size=0"],
-            "search.beam_size is 0: use a value between 1 and 10000",
-        ),
-        (["--config=cldr_en_de", "--workdir=a", "--config.data.dir=b"], "data.dir is set, but data.corpus 'cldr'"),
+        ([*PREPARE, "--config.training.bleu_tokenize=13b"], "bleu_tokenize is '13b'; did you mean"),
+        ([*PREPARE, "--config.search.beam_size=0"], "search.beam_size is 0: use a value between"),
+        ([*PREPARE, "--config.data.dir=b"], "data.dir is set, but data.corpus 'cldr'"),
+        (["config", "--config.seed=2"], "--config.seed: there is no configuration to change; add --config=NAME"),
+        ([*CONFIG, "--source", "--config.seed=2"], "--config.seed with --source: the file is printed unchanged;"),
+        ([*CONFIG, "--devices=4"], "--devices=4 without --shardings: it applies to --shardings only"),
     ],
 )
-def test_mistakes_are_sentences(tmp_path, monkeypatch, capsys, flags, sentence):
+def test_mistakes_are_sentences(tmp_path, monkeypatch, flags, sentence):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as ended:
-        prepare.console(["convs2s prepare", *flags])
-    assert ended.value.code == 2
-    assert sentence in capsys.readouterr().err
+    ended = called(COMMANDS[flags[0]].run, *flags)
+    assert ended.returncode == 2
+    assert sentence in ended.stderr
     assert not list(tmp_path.iterdir())

@@ -4,23 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from convs2s_jax.commands import (
-    attention,
-    average,
-    config,
-    decode,
-    export,
-    export_fairseq,
-    import_fairseq,
-    prepare,
-    report,
-    scale_check,
-    scale_doctor,
-    scale_plan,
-    serve,
-    shortlist,
-    train,
-)
+from convs2s_jax.commands import decode, reference
 from convs2s_jax.core import command_line
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
@@ -28,9 +12,7 @@ from convs2s_jax.core.places import check_place, scheme_of
 from convs2s_jax.data.config import DataConfig
 from tests.processes import called
 
-MODULES = (attention, average, config, decode, export, export_fairseq, import_fairseq, prepare, report)
-MODULES += (scale_check, scale_doctor, scale_plan, serve, shortlist, train)
-ALL = {module.__name__.rpartition(".")[2]: module.COMMAND for module in MODULES}
+ALL = {name: command for name, _, command in reference.commands()}
 CONFIGURED = [name for name, command in ALL.items() if "config" in {f.name for g in command.groups for f in g.fields}]
 """Commands that take a configuration."""
 TEXTS = {str: "", str | None: "", tuple[str, ...]: "here,", tuple[str, ...] | None: "here,"}
@@ -129,17 +111,17 @@ def test_an_address_is_not_a_path():
 
 
 @pytest.mark.parametrize(
-    ("command", "arguments", "flag"),
+    ("name", "arguments", "flag"),
     [
-        (train, ["--config=no", "--workdir=runs/a,b"], "--workdir=runs/a,b"),
-        (train, ["--config=no", "--workdir=gs://bucket/a,b"], "--workdir=gs://bucket/a,b"),
-        (average, ["--workdir=runs/a,b", "--output=runs/c,d"], "--output=runs/c,d"),
+        ("train", ["--config=no", "--workdir=runs/a,b"], "--workdir=runs/a,b"),
+        ("train", ["--config=no", "--workdir=gs://bucket/a,b"], "--workdir=gs://bucket/a,b"),
+        ("average", ["--workdir=runs/a,b", "--output=runs/c,d"], "--output=runs/c,d"),
     ],
     ids=["train", "in a store", "average"],
 )
-def test_a_workdir_that_no_command_could_name_is_not_made(command, arguments, flag, tmp_path, monkeypatch):
+def test_a_workdir_that_no_command_could_name_is_not_made(name, arguments, flag, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    result = called(lambda given: command.console(["p", *given]), *arguments)
+    result = called(lambda given: command_line.run(ALL[name], ["p", *given]), *arguments)
     assert result.returncode == 2
     assert f"p: {flag} contains a comma, at which decoding and other commands split lists of workdirs" in result.stderr
     assert not any(tmp_path.iterdir())

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from convs2s_jax.commands import train
-from convs2s_jax.core import platforms
+from convs2s_jax.core import command_line, platforms
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run.processes import joining
 from tests import tiny
@@ -232,12 +232,18 @@ def test_a_process_on_a_cpu_does_not_mind(name):
 )
 def test_commands_set_them_before_they_use_a_device(name, more, tmp_path, monkeypatch):
     """JAX has begun in this process, so the variable alone is looked at."""
-    command = importlib.import_module(f"convs2s_jax.commands.{name}")
     monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_mine=1")
     monkeypatch.chdir(tmp_path)
     seen = []
     monkeypatch.setattr(joining, "join", lambda _: seen.append(os.environ["LIBTPU_INIT_ARGS"]) or sys.exit(0))
-    called(command.console, name, f"--config={tiny.config_file(tmp_path)}", *more, "--xla_flags=tpu")
+    command = importlib.import_module(f"convs2s_jax.commands.{name}").COMMAND
+    called(
+        lambda given: command_line.run(command, given),
+        name,
+        f"--config={tiny.config_file(tmp_path)}",
+        *more,
+        "--xla_flags=tpu",
+    )
     assert re.match("--xla_mine=1 --xla_tpu_enable_async_collective_fusion=true ", seen[0])
 
 

@@ -17,7 +17,7 @@ import pytest
 from safetensors.numpy import load_file
 from sentencepiece import SentencePieceTrainer
 
-from convs2s_jax.commands import export as command
+from convs2s_jax.commands.convs2s import COMMANDS
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import bpe_codes, pieces
 from convs2s_jax.data.config import VocabularyConfig
@@ -218,15 +218,12 @@ def test_the_end_of_the_output_chooses_the_kind_of_export(capsys):
     for flags, sentence in (
         (["--output=a.pt"], "--workdir is missing: export needs --workdir and --output"),
         (["-output", "a.pt", "--checkpoint=8"], "--checkpoint is a flag of the other kind of export"),
-        (["--output=a.pt", "--beam_size", "8"], "means fairseq): remove it"),
-        (["--output=a", "--step=8"], "means fairseq): use --checkpoint"),
-        (["--output=a", "--nomomentum"], "means fairseq): remove it"),
+        (["--output=a.pt", "--beam_size", "8"], "means a fairseq checkpoint): remove it"),
+        (["--output=a", "--nomomentum"], "--momentum is a flag of the other kind of export"),
         (["--output=a", "--nonormalize"], "--workdir is missing"),
-        (["--output=a", "--int8"], "--int8 is a flag of convs2s decode, not of an export: remove it"),
-        (["--output=a.pt", "--nointeractive"], "--nointeractive is a flag of convs2s decode"),
     ):
         with pytest.raises(SystemExit) as ended:
-            command.console(["convs2s export", *flags])
+            COMMANDS["export"].run(["convs2s export", *flags])
         assert ended.value.code == 2
         assert sentence in capsys.readouterr().err
 

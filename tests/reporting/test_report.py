@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from convs2s_jax.commands import report as command
+from convs2s_jax.commands.convs2s import COMMANDS
 from convs2s_jax.core import packages
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import EOS
@@ -167,7 +167,7 @@ def test_steps_with_the_same_output_share_a_row(tmp_path):
 )
 def test_mistakes_are_one_sentence(tmp_path, arguments, sentence):
     given = [argument.format(tmp=tmp_path) for argument in arguments]
-    ended = called(lambda rest: command.console(["report", *rest]), *given)
+    ended = called(lambda rest: COMMANDS["report"].run(["report", *rest]), *given)
     assert ended.returncode == 2
     assert sentence.format(tmp=tmp_path) in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
@@ -185,7 +185,9 @@ def test_what_does_not_fit_is_refused_before_anything_is_translated(tmp_path, mo
     with pytest.raises(UserError, match="file cannot be written: File exists; choose another folder"):
         reports.report(replace(wrong, search={}), when="today", tell=print)
     monkeypatch.setattr(packages.importlib.util, "find_spec", lambda *_: None)
-    ended = called(lambda rest: command.console(["report", *rest]), f"--workdir={tmp_path}", f"--output={output}")
+    ended = called(
+        lambda rest: COMMANDS["report"].run(["report", *rest]), f"--workdir={tmp_path}", f"--output={output}"
+    )
     assert "a report needs altair, jinja2, vl_convert: pip install '.[report]'" in ended.stderr
 
 

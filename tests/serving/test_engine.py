@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from convs2s_jax.commands import decode
+from convs2s_jax.commands.convs2s import COMMANDS
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.search.shortlist import Shortlist
 from convs2s_jax.serving.engine import Engine, Key, LineRequest, load
@@ -120,7 +120,7 @@ def test_answers_are_those_of_the_decode_command(
         if given is not None:
             (tmp_path / name).write_text("".join(f"{text}\n" for text in given))
             flags.append(f"--{name}={tmp_path / name}")
-    decoded = called(decode.console, "decode.py", f"--workdir={workdir}", *flags, text="\n".join(lines))
+    decoded = called(COMMANDS["decode"].run, "decode.py", f"--workdir={workdir}", *flags, text="\n".join(lines))
     expected = [json.loads(line) for line in decoded.stdout.splitlines()]
     for found, wanted in zip(answer.json()["translations"], expected, strict=True):
         for one, other in zip(found["hypotheses"], wanted["hypotheses"], strict=True):

@@ -16,7 +16,7 @@ import urllib.request
 import pytest
 import uvicorn
 
-from convs2s_jax.commands import serve as command
+from convs2s_jax.commands import models
 from convs2s_jax.core import compiled_programs, guard
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.serving.server import _Server, address_of, listening_socket
@@ -45,7 +45,7 @@ def test_a_server_outlives_its_standard_error(monkeypatch):
     monkeypatch.setattr(compiled_programs, "keep", lambda _: None)
     given = []
     monkeypatch.setattr("convs2s_jax.serving.server.serve", lambda *_, **__: given.append(sys.stderr))
-    command.main({"workdir": ("a",)}, [])
+    models.serve({"workdir": ("a",)}, [])
     assert isinstance(given[0], guard.Expendable)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from convs2s_jax.commands import attention as command
+from convs2s_jax.commands.convs2s import COMMANDS
 from convs2s_jax.core import stores
 from convs2s_jax.core.config import build, override, to_dict
 from convs2s_jax.core.errors import UserError
@@ -42,7 +42,7 @@ def trained_run(workdir):
 
 
 def drawing(*arguments, text=""):
-    return called(lambda given: command.console(["attention", *given]), *arguments, text=text)
+    return called(lambda given: COMMANDS["attention"].run(["attention", *given]), *arguments, text=text)
 
 
 @pytest.mark.drill

@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from convs2s_jax.commands import average as command
+from convs2s_jax.commands.convs2s import COMMANDS
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.interop.fairseq.exporting import export_checkpoint
 from convs2s_jax.interop.orders import FairseqExport
@@ -28,7 +28,7 @@ bucket, requests = stores.bucket, stores.requests
 
 
 def averaged(*arguments):
-    return called(lambda given: command.console(["convs2s average", *given]), *arguments)
+    return called(lambda given: COMMANDS["average"].run(["convs2s average", *given]), *arguments)
 
 
 @pytest.fixture(scope="module")

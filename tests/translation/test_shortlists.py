@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from convs2s_jax.commands import shortlist as command
+from convs2s_jax.commands.convs2s import COMMANDS
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import vocabulary
 from convs2s_jax.search.config import SearchConfig
@@ -21,7 +21,7 @@ from tests.translation.conftest import LINES
 
 
 def made_by(*arguments):
-    return called(lambda given: command.console(["convs2s shortlist", *given]), *arguments)
+    return called(lambda given: COMMANDS["shortlist"].run(["convs2s shortlist", *given]), *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +127,7 @@ def test_neither_the_run_nor_its_text_is_written_over(trained, tmp_path, capsys)
     for output, why in ((workdir / "config.json", "belongs to the run in"), (text, "is a file of the corpus of")):
         before = output.read_bytes()
         with pytest.raises(SystemExit) as ended:
-            command.console(["convs2s shortlist", f"--workdir={workdir}", f"--output={output}"])
+            COMMANDS["shortlist"].run(["convs2s shortlist", f"--workdir={workdir}", f"--output={output}"])
         assert (ended.value.code, why in capsys.readouterr().err, output.read_bytes()) == (2, True, before)
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from convs2s_jax.commands import decode
+from convs2s_jax.commands.convs2s import COMMANDS
 from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
@@ -139,7 +139,7 @@ def test_decode_gives_fairseqs_translations(name, folders, options, golden, tmp_
     lines = [s["src_text"].replace(" ", "").replace("\u2581", " ").strip() + "\n" for s in sentences]
     options = [*options, "--stop=fairseq", "--max_length_a=0", "--max_length_b=200"]
     arguments = ["decode.py", f"--workdir={','.join(map(str, workdirs))}", *options]
-    result = called(decode.console, *arguments, text="".join(lines))
+    result = called(COMMANDS["decode"].run, *arguments, text="".join(lines))
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines() == [s["hyps"][0]["text"] for s in sentences]
 

@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 
-from convs2s_jax.commands import decode
+from convs2s_jax.commands.convs2s import COMMANDS
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.data.plan import Plan, PlannedBatch
@@ -64,7 +64,9 @@ def goes_on(folder):
 
 
 def translated(folder, split):
-    return processes.called(decode.console, "decode.py", f"--workdir={folder / 'run'}", f"--split={split}", "--show=0")
+    return processes.called(
+        COMMANDS["decode"].run, "decode.py", f"--workdir={folder / 'run'}", f"--split={split}", "--show=0"
+    )
 
 
 def change_a_space(path):
@@ -145,8 +147,8 @@ def test_a_corpus_that_has_moved_is_named_and_can_be_given(copy):
         (f"--config.data.files.test=[('{copy}/moved/no', '{copy}/moved/test.tgt')]", 2),
     ):
         flags = (f"--workdir={copy / 'run'}", "--split=test", "--show=0", given)
-        ended = processes.called(decode.console, "decode.py", *flags)
+        ended = processes.called(COMMANDS["decode"].run, "decode.py", *flags)
         assert ended.returncode == status, ended.stderr
     assert f"'{copy}/moved/no' does not exist" in ended.stderr
     spared = (*flags[:-1], f"--config.data.dir={copy / 'moved'}", f"--output={copy / 'moved' / 'test.src'}")
-    assert processes.called(decode.console, "decode.py", *spared).returncode == 2
+    assert processes.called(COMMANDS["decode"].run, "decode.py", *spared).returncode == 2
