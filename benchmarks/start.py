@@ -64,9 +64,9 @@ for function, part in {wrapped}.items(): timed(function, part)
 convs2s.COMMANDS["{name}"].run({arguments})
 print(json.dumps(seconds), file=sys.stderr)
 """
-MODULES = {"decode": "convs2s_jax.translation.jobs.decoding", "train": "convs2s_jax.training.run.loop"}
+MODULES = {"decode": "convs2s_jax.translation.jobs.job", "train": "convs2s_jax.training.run.loop"}
 WRAPPED = {
-    "decode": {"translator_of": "load", "translate": "run"},
+    "decode": {"load_translator": "load", "translate": "run"},
     "train": {"open_run": "load", "update": "run"},
 }
 
