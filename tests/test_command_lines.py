@@ -113,6 +113,7 @@ def test_one_line_in_gives_one_line_out(tmp_path, trained):
     assert "line 4" not in result.stderr
 
 
+<<<<<<< HEAD
 def test_every_flag_reaches_its_option(trained, tmp_path):
     """All at once, as far as they go together; what each does is tested where it is done."""
     (tmp_path / "in").write_text("Norway\n\n5 km\n")
@@ -145,6 +146,8 @@ def test_the_flags_of_samples_reach_their_options(trained):
     assert sampled.returncode == 0, sampled.stderr
 
 
+=======
+>>>>>>> a84de201 (An output's finished part is its bytes; fewer tests of whole commands)
 @pytest.mark.drill
 def test_a_training_whose_messages_have_no_reader_runs_to_its_end(tmp_path):
     """As in `train.py ... 2>&1 | head`. It ended without saving."""

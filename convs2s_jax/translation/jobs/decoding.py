@@ -52,16 +52,14 @@ def decode(options: Options, *, tell: Tell) -> None:
 
 def _decode_file(job: Job, options: Options, tell: Tell, save: Callable[[], None]) -> None:
     total = len(job.lines)
-    finished = output.NOTHING
-    if options.resume:
-        finished = output.finished_part(options.output, job.dependencies, total)
-    texts = job.style.texts(finished.data)
+    finished = output.finished_part(options.output, job.dependencies, total) if options.resume else b""
+    texts = job.style.texts(finished)
     begin, odd = len(texts), list[int]()
     if options.resume:
         what = "nothing left to do" if begin == total else "continuing with the next line"
         tell(f"{options.output} already has {begin} of {total} lines; {what}")
     with (
-        output.opened(options.output, job.dependencies, finished) as write,
+        output.opened(options.output, job.dependencies, finished, begin) as write,
         tqdm(total=total, initial=begin, unit="line", disable=not sys.stderr.isatty()) as bar,
     ):
         try:

@@ -155,10 +155,6 @@ class Translation(Job):
             targets = read_lines(options.score)  # once: it may be a pipe
             self.name, self.lines = "no source", [""] * len(targets)
         else:
-            check(
-                not (options.scores_stdin and options.input == "-"),
-                "--input and --score read standard input, which can be read only once; use files instead",
-            )
             self.lines = read_lines(options.input)
         for number, line in enumerate(self.lines if not translator.reads_source else (), 1):
             check(

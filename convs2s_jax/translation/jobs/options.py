@@ -208,8 +208,7 @@ class Options:
         """Check that standard input is read only once, and that no input file is also the output."""
         given = [(name, getattr(self, name)) for name in READ if name != "input" or self.split is None]
         given += [("reference", path) for path in self.reference]
-        # a language model scores without an input: the job that knows the model checks this case
-        twice = [f"--{name}" for name, path in given if is_stdin(path) and not (name == "input" and self.scores_stdin)]
+        twice = [f"--{name}" for name, path in given if is_stdin(path)]
         check(
             len(twice) < 2,
             f"{' and '.join(twice)} read standard input, which can be read only once; use files instead",
@@ -222,11 +221,6 @@ class Options:
                 not (read and source.samefile(target)) and not (path == self.output and scheme_of(path)),
                 f"--output={self.output} is the file of --{name}, which would be overwritten; choose another file",
             )
-
-    @property
-    def scores_stdin(self) -> bool:
-        """Whether the translations to score are on standard input."""
-        return is_stdin(self.score)
 
     @property
     def runs(self) -> list[tuple[str, str]]:

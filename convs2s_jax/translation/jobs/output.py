@@ -13,7 +13,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from convs2s_jax.core import checksums, files, guard
 from convs2s_jax.core.checksums import DamagedError
@@ -27,21 +27,6 @@ STDOUT = ("-", "/dev/stdout", "/dev/fd/1")
 Dependencies = Mapping[str, Any]
 """Everything that the bytes of an output depend on: flags ("--beam_size") with their values, contents with digests."""
 Write = Callable[[Sequence[str]], None]
-
-
-class FinishedPart(NamedTuple):
-    """The finished part of an output.
-
-    Attributes:
-      lines: number of lines whose results have been written, in whole windows.
-      data: the bytes of their results.
-    """
-
-    lines: int
-    data: bytes
-
-
-NOTHING = FinishedPart(0, b"")
 
 
 def record_of(output: str) -> Path | None:
@@ -78,7 +63,7 @@ def check_not_overwriting(name: str, given: Iterable[str], whose: str) -> None:
 
 
 @contextlib.contextmanager
-def opened(name: str, dependencies: Dependencies, finished: FinishedPart = NOTHING) -> Iterator[Write]:
+def opened(name: str, dependencies: Dependencies, finished: bytes = b"", lines: int = 0) -> Iterator[Write]:
     """Open a file to which windows of results are appended; "-" is standard output.
 
     `write` accepts the lines of each result of a window and returns when they have been written and recorded.
@@ -88,7 +73,8 @@ def opened(name: str, dependencies: Dependencies, finished: FinishedPart = NOTHI
     Args:
       name: name of the file.
       dependencies: what the output depends on.
-      finished: the part at its beginning to keep; the rest is removed.
+      finished: its first bytes, to keep; the rest is removed.
+      lines: number of lines whose results they are.
 
     Yields:
       `write`.
@@ -97,8 +83,8 @@ def opened(name: str, dependencies: Dependencies, finished: FinishedPart = NOTHI
       UserError: the file or its record cannot be written.
     """
     record, state = record_of(name), checksums.stream()
-    state.update(finished.data)
-    lines, size, file = finished.lines, len(finished.data), -1
+    state.update(finished)
+    size, file = len(finished), -1
 
     def note() -> None:
         if record is not None:
@@ -170,8 +156,8 @@ def digest_of(lines: Iterable[str]) -> str:
     return checksums.checksum(*(line.encode("utf-8", "surrogatepass") + b"\n" for line in lines))
 
 
-def finished_part(output: str, dependencies: Dependencies, total: int) -> FinishedPart:
-    """Return what an interrupted command left in its output, provided that it was the same command.
+def finished_part(output: str, dependencies: Dependencies, total: int) -> bytes:
+    """Return the whole windows that an interrupted command left in its output, if it was the same command.
 
     Args:
       output: name of the output file.
@@ -187,7 +173,7 @@ def finished_part(output: str, dependencies: Dependencies, total: int) -> Finish
             f"--resume with --output={output}: what went into a pipe or device cannot be read back; choose a file"
         )
     if not path.exists() or not path.stat().st_size:
-        return NOTHING
+        return b""
     try:
         found = checksums.unseal(checksums.parsed(files.content(record)))
     except FileNotFoundError as error:
@@ -204,7 +190,7 @@ def finished_part(output: str, dependencies: Dependencies, total: int) -> Finish
         raise UserError(f"--resume: the first {size} bytes of {output} have changed since they were written; {ANEW}")
     if lines == total and len(data) > size:  # an interrupted command may have written more than it has recorded
         raise UserError(f"--resume: {output} has more than the {total} lines that were written; {ANEW}")
-    return FinishedPart(lines, data[:size])
+    return data[:size]
 
 
 def _check_same(output: str, before: Dependencies, now: Dependencies) -> None:

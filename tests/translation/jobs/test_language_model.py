@@ -1,6 +1,5 @@
 """A language model from training to texts, scores and fusion."""
 
-import io
 import math
 import os
 
@@ -195,17 +194,3 @@ def test_texts_to_score_may_come_through_a_pipe(lm, tmp_path):
     finally:
         os.close(read)
     assert len(found) == 2
-
-
-def test_standard_input_is_scored_without_a_source(lm, trained, tmp_path, monkeypatch):
-    def typed(text):
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
-
-    typed("5 Kilowatt\nNorwegen\n")
-    lines, _ = decode(tmp_path, lm, score="-")
-    assert [line.partition("\t")[0] for line in lines] != ["", ""]
-    with pytest.raises(UserError, match=r"^--input and --score read standard input, which can be read only once"):
-        decode(tmp_path, trained, score="-")
-    typed("5\n")
-    with pytest.raises(UserError, match=r"^test has \d+ lines, but standard input has 1: each line needs its prefix"):
-        decode(tmp_path, trained, split="test", prefix="-")

@@ -8,7 +8,7 @@ import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.translation.jobs import output
-from convs2s_jax.translation.jobs.output import FinishedPart, check_writable, opened, record_of
+from convs2s_jax.translation.jobs.output import check_writable, opened, record_of
 
 OLD = "old 1\nold 2\n"
 
@@ -29,7 +29,7 @@ def test_results_are_there_when_write_returns_and_nothing_is_touched_before(path
         assert path.read_text() == "a\nb\nb\n"
         write(["c\n"])
     assert path.read_text() == "a\nb\nb\nc\n"
-    with opened(str(path), {}, FinishedPart(1, b"a\n")) as write:
+    with opened(str(path), {}, b"a\n", 1) as write:
         write(["new\n"])
     assert path.read_text() == "a\nnew\n"
     with opened(str(path), {}):

@@ -209,7 +209,7 @@ def test_lines_after_the_last_are_not_dropped_in_silence(tmp_path):
     """Those after an earlier one may be what an interrupted command had not recorded yet."""
     name, dependencies = written(tmp_path)
     (tmp_path / "out").write_bytes(b"one\ntwo\nthree\n")
-    assert output.finished_part(name, dependencies, 3) == (2, b"one\ntwo\n")
+    assert output.finished_part(name, dependencies, 3) == b"one\ntwo\n"
     with pytest.raises(UserError, match=rf"^--resume: {name} has more than the 2 lines that were written; "):
         output.finished_part(name, dependencies, 2)
 
@@ -230,6 +230,6 @@ def test_any_bytes_as_a_record_are_a_sentence_or_the_record(tmp_path, content, f
     for data in (content, bytes(intact)):
         record.write_bytes(data)
         try:
-            assert output.finished_part(name, dependencies, 3) == (2, b"one\ntwo\n")
+            assert output.finished_part(name, dependencies, 3) == b"one\ntwo\n"
         except UserError as error:
             assert str(error).startswith(f"--resume: {record}")  # noqa: PT017
