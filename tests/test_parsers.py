@@ -194,28 +194,22 @@ def literal_is_read(value: Any) -> None:
     assert repr(literal(repr(value))) == repr(value) or "nan" in repr(value) or "inf" in repr(value)
 
 
+counts = pytest.mark.parametrize("count", [FEW, pytest.param(MANY, marks=pytest.mark.drill)])
+
+
+@counts
 @pytest.mark.parametrize("name", PARSERS)
-def test_any_bytes_are_read_or_refused(name, intact):
-    both(name, FEW, intact)
+def test_any_bytes_are_read_or_refused(name, count, intact, tally):
+    both(name, count, intact)
+    tally(tries=count)
 
 
-def test_any_override_is_read_or_refused():
+@counts
+def test_any_override_is_read_or_refused(count, tally):
     known = [("data.batch.tokens", text) for text in ODDITIES]
-    tried(FEW, st.tuples(st.sampled_from(PATHS), SPELLINGS), override_is_read, *known)
+    tried(count, st.tuples(st.sampled_from(PATHS), SPELLINGS), override_is_read, *known)
+    tally(tries=count)
 
 
 def test_a_literal_is_the_value_that_it_spells():
     tried(FEW, VALUES, literal_is_read)
-
-
-@pytest.mark.drill
-@pytest.mark.parametrize("name", PARSERS)
-def test_any_bytes_are_read_or_refused_many_times(name, intact, tally):
-    both(name, MANY, intact)
-    tally(tries=MANY)
-
-
-@pytest.mark.drill
-def test_any_override_is_read_or_refused_many_times(tally):
-    tried(MANY, st.tuples(st.sampled_from(PATHS), SPELLINGS), override_is_read)
-    tally(tries=MANY)

@@ -109,9 +109,9 @@ def check_required(
                 )
 
 
-def left_out(where: str, cut: int, *, room: str = "the model's positions") -> str:
+def left_out(where: str, cut: int) -> str:
     """Return the message about a line of whose tokens the last `cut` were left out."""
-    return f"{where}: too long for {room}; left out at its end: {counted(cut, 'token')}"
+    return f"{where}: too long for the model's positions; left out at its end: {counted(cut, 'token')}"
 
 
 def check_targets(translator: LoadedModel, path: str, targets: Sequence[str]) -> None:

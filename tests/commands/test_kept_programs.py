@@ -1,16 +1,12 @@
 """Whole commands with the folder of compiled programs: a later one compiles nothing, and damage changes nothing."""
 
-import contextlib
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-import jax
 import pytest
-from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
-from convs2s_jax.training.run.loop import train
 from tests import tiny
 
 COUNTED = """
@@ -71,45 +67,6 @@ def test_a_second_command_finds_all_programs_and_survives_their_damage(tmp_path,
         assert run(*decoding, home=tmp_path / "unused", **others) == (lines, [0, 0], "")
     assert not (tmp_path / "unused").exists()
     tally(tries=len(damages))
-
-
-@contextlib.contextmanager
-def own_cache(folder):
-    """A folder of compiled programs for this test; the names of the programs that were looked up and not found."""
-    missed, before = [], jax.config.jax_compilation_cache_dir
-
-    def note(event, **_):
-        if event.endswith("/cache_misses"):
-            missed.append(event)
-
-    def use(path):
-        jax.config.update("jax_compilation_cache_dir", str(path))
-        reset_cache()  # the object that knows the folder
-        jax.clear_caches()
-
-    use(folder)
-    jax.monitoring.register_event_listener(note)
-    try:
-        yield missed
-    finally:
-        jax.monitoring.unregister_event_listener(note)
-        use(before)
-
-
-@pytest.mark.drill
-def test_a_resumed_run_finds_all_its_programs(tmp_path):
-    """On a mesh, where what a program returns and what is read from a checkpoint have to lie alike."""
-    options = {"training__validate_every": 2, "mesh__fsdp": 2, "data__cldr__test": 4}
-    with own_cache(tmp_path / "programs") as missed:
-        train(tiny.config(training__max_steps=2, **options), tmp_path / "run")
-        assert missed
-        missed.clear()
-        jax.clear_caches()
-        train(tiny.config(training__max_steps=4, **options), tmp_path / "run")
-    assert not missed
-    lines = [line for line in tiny.metrics(tmp_path / "run") if line["split"] == "train"]
-    assert lines[0]["compilations"] > 0
-    assert lines[-1]["compilations"] == 0
 
 
 @pytest.mark.drill
