@@ -113,41 +113,6 @@ def test_one_line_in_gives_one_line_out(tmp_path, trained):
     assert "line 4" not in result.stderr
 
 
-<<<<<<< HEAD
-def test_every_flag_reaches_its_option(trained, tmp_path):
-    """All at once, as far as they go together; what each does is tested where it is done."""
-    (tmp_path / "in").write_text("Norway\n\n5 km\n")
-    (tmp_path / "prefix").write_text("5\n\n\n")
-    (tmp_path / "constraints").write_text("Norwegen\n\n1\t2\n")
-    (tmp_path / "dictionary").write_text("Norway\tNorwegen\n")
-    result = decoding(
-        *(f"--workdir={trained},{trained}", "--checkpoint=2,3", f"--input={tmp_path}/in", f"--output={tmp_path}/out"),
-        *("--format=json", "--nbest=2", f"--prefix={tmp_path}/prefix", f"--constraints={tmp_path}/constraints"),
-        *("--replace_unk", f"--unk_dictionary={tmp_path}/dictionary", "--batch_size=2", "--batch_tokens=100"),
-        *("--window=2", "--resume", "--beam_size=4", "--length_penalty=0.6", "--length_penalty_kind=gnmt"),
-        *("--coverage_penalty=0.1", "--unk_penalty=1", "--min_length=2", "--max_length_a=1", "--max_length_b=12"),
-        *("--no_repeat_ngram=3", "--temperature=1.5", "--stop=fairseq", f"--reference={tmp_path}/in"),
-        *("--show=1", "--bleu_tokenize=none"),
-    )
-    assert result.returncode == 0, result.stderr
-    assert "tok:none" in result.stderr
-    records = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
-    assert [len(record["hypotheses"]) for record in records] == [2, 1, 2]
-    for hypothesis in records[0]["hypotheses"]:
-        assert hypothesis["text"].startswith("5")
-        assert "Norwegen" in hypothesis["text"]
-        scores = hypothesis["token_scores"]
-        assert hypothesis["score"] <= sum(scores) / ((5 + len(scores)) / 6) ** 0.6 + 1e-4  # less what is uncovered
-
-
-@pytest.mark.drill
-def test_the_flags_of_samples_reach_their_options(trained):
-    sampled = decoding(f"--workdir={trained}", "--sampling", "--top_k=5", "--top_p=0.9", "--seed=1", text="a\n")
-    assert sampled.returncode == 0, sampled.stderr
-
-
-=======
->>>>>>> a84de201 (An output's finished part is its bytes; fewer tests of whole commands)
 @pytest.mark.drill
 def test_a_training_whose_messages_have_no_reader_runs_to_its_end(tmp_path):
     """As in `train.py ... 2>&1 | head`. It ended without saving."""
