@@ -2,18 +2,21 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+import itertools
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
 from convs2s_jax.core import stores
+from convs2s_jax.core.checksums import stream
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, counted, did_you_mean
+from convs2s_jax.core.files import open_regular
 from convs2s_jax.core.places import joined, scheme_of
-from convs2s_jax.data import cldr, text_files
+from convs2s_jax.data import cldr
 from convs2s_jax.data.config import DataConfig, SplitFiles
-from convs2s_jax.data.text_files import ENDINGS, compressed, read_lines
+from convs2s_jax.data.text_files import read_lines
 
 SPLITS = ("train", "valid", "test")
 
@@ -63,138 +66,95 @@ class ParallelText:
 
 def _read_files(cfg: DataConfig, split: str) -> ParallelText | None:
     """Concatenate the file pairs that `cfg.files` lists for the split, or read the two files in `cfg.dir`."""
-    pairs = _pairs(cfg, split)
+    pairs = _files(cfg, split)
     lines_of = functools.cache(functools.partial(read_lines, again=True))  # read a file that is listed twice only once
     src: list[str] = []
     tgt: list[str] = []
     files: list[tuple[str, int]] = []
-    for src_file, tgt_file in pairs:
-        tgt_lines = lines_of(tgt_file)
-        src_lines = lines_of(src_file) if cfg.src else tgt_lines
+    for pair in pairs:
+        src_lines, tgt_lines = lines_of(pair[0]), lines_of(pair[-1])
         if len(src_lines) != len(tgt_lines):
             raise UserError(
-                f"{src_file} has {counted(len(src_lines), 'line')} but {tgt_file} has {len(tgt_lines)}: "
+                f"{pair[0]} has {counted(len(src_lines), 'line')} but {pair[-1]} has {len(tgt_lines)}: "
                 "parallel files must have the same number of lines"
             )
         src += src_lines
         tgt += tgt_lines
-        files.append((tgt_file, len(tgt_lines)))
-    if pairs and not src:
-        files_read = " and ".join(dict.fromkeys(pairs[0]))
-        raise UserError(f"no text in {files_read}: a corpus needs at least one line")
+        files.append((pair[-1], len(tgt_lines)))
     return ParallelText(src, tgt, split, tuple(files)) if pairs else None
-
-
-def _text_files(cfg: DataConfig, split: str) -> list[tuple[str, ...]]:
-    return [pair if cfg.src else pair[1:] for pair in _pairs(cfg, split)]
-
-
-def _listed(cfg: DataConfig) -> Mapping[str, tuple[tuple[str, str], ...]]:
-    """Return the file pairs listed for each split."""
-    listed: Mapping[str, tuple[tuple[str, str], ...]] = dataclasses.asdict(cfg.files)
-    return listed
-
-
-def _pairs(cfg: DataConfig, split: str) -> tuple[tuple[str, str], ...]:
-    """Return the file pairs of a split, listed or in the folder."""
-    return _listed(cfg)[split] or _pair_in_folder(cfg, split)
-
-
-def _pair_in_folder(cfg: DataConfig, split: str) -> tuple[tuple[str, str], ...]:
-    """Return DIR/SPLIT.SRC and DIR/SPLIT.TGT, each plain or gzipped, or () if neither side exists."""
-    if not _has_folder(cfg):
-        return ()
-    names = (f"{split}.{cfg.src or cfg.tgt}", f"{split}.{cfg.tgt}")
-    found = [_existing_file(_tried(cfg, name), f", or list the right one in data.files.{split}") for name in names]
-    match found:
-        case [None, None]:
-            return ()
-        case [str(src), str(tgt)]:
-            check(
-                cfg.src != cfg.tgt,
-                f"src and tgt are both '{cfg.src}': both sides of {split} would be {src}; list its files in "
-                f"data.files.{split}",
-            )
-            return ((src, tgt),)
-        case _:
-            side, other = (cfg.src, found[1]) if found[0] is None else (cfg.tgt, found[0])
-            plain, zipped = _tried(cfg, f"{split}.{side}")
-            raise UserError(
-                f"{other} has no counterpart: neither {plain} nor {zipped} exists{_compression_hint(plain)}"
-            )
-
-
-def _existing_file(tried: tuple[str, str], remedy: str = "") -> str | None:
-    """Return the plain or the gzipped file, whichever exists. UserError if both do, since they may differ."""
-    found = [file for file in tried if _exists(file)]
-    check(
-        len(found) < 2,
-        f"{tried[0]} and {tried[1]} both exist, but only one can be read: remove or rename the other{remedy}",
-    )
-    return found[0] if found else None
-
-
-def _compression_hint(*plain: str) -> str:
-    """Return advice about the first file with one of these names in an unsupported compression, or ""."""
-    found = [compressed(f"{name}{end}", how) for name in plain for end, how in ENDINGS.items() if _exists(name + end)]
-    return f"; {found[0]}" if found else ""
-
-
-def _has_folder(cfg: DataConfig) -> bool:
-    """Whether a folder is set. Raises UserError if it does not exist, or is a file."""
-    if cfg.dir and not (_names(cfg.dir) if scheme_of(cfg.dir) else Path(cfg.dir).is_dir()):
-        is_file = not scheme_of(cfg.dir) and Path(cfg.dir).exists()
-        why = f"this is a file; set its folder, {Path(cfg.dir).parent}" if is_file else "this folder does not exist"
-        raise UserError(f"data.dir is '{cfg.dir}': {why}")
-    return bool(cfg.dir)
-
-
-def _names(folder: str) -> list[str]:
-    """Return the names of the files in a folder. Raises UserError for an object store that cannot be used."""
-    if not scheme_of(folder):
-        return [path.name for path in Path(folder).iterdir()]
-    try:
-        return sorted({name.partition("/")[0] for name in stores.names(folder)})
-    except OSError as error:
-        raise stores.unusable("data.dir", folder, error) from error
-
-
-def _exists(file: str) -> bool:
-    """Whether a file exists in the folder of the corpus."""
-    folder, _, name = file.rpartition("/")
-    return name in _names(folder) if scheme_of(file) else Path(file).exists()
-
-
-def _tried(cfg: DataConfig, name: str) -> tuple[str, str]:
-    plain = joined(cfg.dir, name)
-    return plain, f"{plain}.gz"
 
 
 def _read_tsv(cfg: DataConfig, split: str) -> ParallelText | None:
     """Read DIR/SPLIT.tsv, plain or gzipped, with a label, a TAB and a text on each line."""
-    path = _tsv(cfg, split)
-    if path is None:
-        return None
-    texts, labels = [], []
-    for number, line in enumerate(read_lines(path, again=True), 1):
-        label, tab, text = line.partition("\t")
-        if not tab:
-            raise UserError(f"{path}, line {number}: no TAB in {line[:40]!r}; expected a label, a TAB and a text")
-        if not label.strip():
-            raise UserError(f"{path}, line {number}: the label before the TAB is empty; add one, or delete the line")
-        texts.append(text)
-        labels.append(label.strip())
-    return ParallelText(texts, labels, split, ((path, len(labels)),))
+    for (path,) in _files(cfg, split):
+        texts, labels = [], []
+        for number, line in enumerate(read_lines(path, again=True), 1):
+            label, tab, text = line.partition("\t")
+            if not tab:
+                raise UserError(f"{path}, line {number}: no TAB in {line[:40]!r}; expected a label, a TAB and a text")
+            if not label.strip():
+                raise UserError(
+                    f"{path}, line {number}: the label before the TAB is empty; add one, or delete the line"
+                )
+            texts.append(text)
+            labels.append(label.strip())
+        return ParallelText(texts, labels, split, ((path, len(labels)),))
+    return None
 
 
-def _tsv_files(cfg: DataConfig, split: str) -> list[tuple[str, ...]]:
-    path = _tsv(cfg, split)
-    return [] if path is None else [(path,)]
+def _sides(cfg: DataConfig) -> list[str]:
+    """Return the suffixes of the files of a split."""
+    return ["tsv"] if cfg.corpus_kind == "tsv" else [side for side in (cfg.src, cfg.tgt) if side]
 
 
-def _tsv(cfg: DataConfig, split: str) -> str | None:
-    """Return DIR/SPLIT.tsv, plain or gzipped, or None if it does not exist."""
-    return _existing_file(_tried(cfg, f"{split}.tsv")) if _has_folder(cfg) else None
+def _files(cfg: DataConfig, split: str) -> list[tuple[str, ...]]:
+    """Return the files of a split, (source, target) pairs or single files, listed or in the folder; [] for none."""
+    if listed := getattr(cfg.files, split):
+        return [pair if cfg.src else pair[1:] for pair in listed]
+    there = _names(cfg.dir)
+    found, gone = [], []
+    for side in _sides(cfg):
+        name = joined(cfg.dir, f"{split}.{side}")
+        forms = [name + end for end in ("", ".gz") if f"{split}.{side}{end}" in there]
+        check(len(forms) < 2, f"{name} and {name}.gz both exist, but only one can be read: remove or rename the other")
+        found += forms
+        gone += [] if forms else [name]
+    if found and gone:
+        raise UserError(f"{found[0]} has no counterpart: neither {gone[0]} nor {gone[0]}.gz exists")
+    return [tuple(found)] if found else []
+
+
+def _names(folder: str) -> Collection[str]:
+    """Return the names in a folder, which may be in an object store; none for "".
+
+    Raises:
+      UserError: there is no such folder, or the store cannot be used.
+    """
+    if not folder:
+        return ()
+    if not scheme_of(folder):
+        check(os.path.isdir(folder), f"data.dir is '{folder}': this folder does not exist")
+        return {*os.listdir(folder)}
+    try:
+        names = {name.partition("/")[0] for name in stores.names(folder)}
+    except OSError as error:
+        raise stores.unusable("data.dir", folder, error) from error
+    check(bool(names), f"data.dir is '{folder}': this folder does not exist")
+    return names
+
+
+def no_split(cfg: DataConfig, split: str) -> str:
+    """Return the message that states what is missing if the corpus does not have a split."""
+    places = KINDS[cfg.corpus_kind].places
+    if not places:
+        return f"data.corpus is '{cfg.corpus}': it has no split '{split}'"
+    wanted = [f"{split}.{side}" for side in _sides(cfg)]
+    if not cfg.dir:
+        listed = f", or set data.files.{split}" if "files" in places else ""
+        return f"data.dir is not set: set it to the folder of {' and '.join(wanted)}{listed}"
+    names = ", ".join(f"{joined(cfg.dir, name)}[.gz]" for name in wanted)
+    there = {name.removesuffix(".gz") for name in _names(cfg.dir)}
+    return f"there is no {names}{did_you_mean(wanted[0], there, otherwise='')}"
 
 
 def check_places(cfg: DataConfig) -> None:
@@ -214,21 +174,21 @@ def check_places(cfg: DataConfig) -> None:
 
 def files_of(cfg: DataConfig) -> tuple[str, ...]:
     """Return the names and addresses of all files that a corpus may have: those listed, and those in its folder."""
-    listed = _listed(cfg)
-    found = [file for split in SPLITS for pair in listed[split] for file in pair]
-    if cfg.dir:
-        sides = ("tsv",) if cfg.corpus_kind == "tsv" else (cfg.src, cfg.tgt)
-        found += [file for split in SPLITS for side in sides for file in _tried(cfg, f"{split}.{side}")]
+    found = [file for split in SPLITS for pair in getattr(cfg.files, split) for file in pair]
+    for split, side, end in itertools.product(SPLITS, _sides(cfg), ("", ".gz")) if cfg.dir else ():
+        found.append(joined(cfg.dir, f"{split}.{side}{end}"))
     return tuple(found)
 
 
 def missing(cfg: DataConfig, split: str) -> str:
     """Return the first listed file of a split, or the folder, that is missing on this machine; "" if none is."""
-    listed = _listed(cfg)
-    in_folder = cfg.dir and (not cfg.hold_out or any(map(_exists, _tried(cfg, f"{split}.{cfg.tgt}"))))
-    from_train = listed["train"] if split == "valid" and not in_folder else ()
-    places = [file for pair in listed[split] or from_train for file in (pair if cfg.src else pair[1:])] or [cfg.dir]
-    return next((place for place in places if place and not scheme_of(place) and not Path(place).exists()), "")
+    listed = getattr(cfg.files, split)
+    if not listed and cfg.dir and not scheme_of(cfg.dir) and not os.path.exists(cfg.dir):
+        return cfg.dir
+    if split == "valid" and cfg.hold_out and not listed and not _files(cfg, split):
+        listed = cfg.files.train
+    files = [file for pair in listed for file in (pair if cfg.src else pair[1:])]
+    return next((file for file in files if not scheme_of(file) and not os.path.exists(file)), "")
 
 
 def checksums(cfg: DataConfig, split: str) -> list[list[str]] | None:
@@ -239,7 +199,7 @@ def checksums(cfg: DataConfig, split: str) -> list[list[str]] | None:
     Raises:
       UserError: a file exists both plain and gzipped, or the folder does not exist.
     """
-    of = functools.cache(text_files.checksum_of)
+    of = functools.cache(_checksum)
     files = KINDS[cfg.corpus_kind].files(cfg, split)
     if any(scheme_of(file) for pair in files for file in pair):
         return None
@@ -250,27 +210,18 @@ def checksums(cfg: DataConfig, split: str) -> list[list[str]] | None:
     return [*found, [cfg.src, cfg.tgt]] if found and cfg.corpus_kind == "tfds" else found or None
 
 
+def _checksum(path: str) -> str:
+    found = stream()
+    with open_regular(path) as file:
+        while data := file.read(1 << 22):
+            found.update(data)
+    return found.hexdigest()
+
+
 def with_counts(cfg: DataConfig, split: str, counts: Sequence[int]) -> tuple[tuple[str, int], ...]:
     """Return `ParallelText.files` of a split with these line counts, one per file. ValueError for another number."""
-    if not counts:
-        return ()
-    return tuple(
-        (pair[-1], int(count)) for pair, count in zip(KINDS[cfg.corpus_kind].files(cfg, split), counts, strict=True)
-    )
-
-
-FEW = 8
-"""Maximum number of files of a split that a message lists."""
-_OTHER = "en"
-"""Source language of the phrases in a target-only corpus, so that no test phrase occurs in train."""
-
-
-def _read_cldr(cfg: DataConfig, split: str) -> ParallelText | None:
-    return ParallelText(*_generate(cfg.src or _OTHER, cfg.tgt, cfg.cldr)[split], split)
-
-
-def _read_cldr_kinds(cfg: DataConfig, split: str) -> ParallelText | None:
-    return ParallelText(*_generate_kinds(cfg.src, cfg.cldr)[split], split)
+    files = KINDS[cfg.corpus_kind].files(cfg, split) if counts else ()
+    return tuple((pair[-1], int(count)) for pair, count in zip(files, counts, strict=True))
 
 
 # one stream of phrases for all splits, which are read one after another
@@ -278,55 +229,27 @@ _generate = functools.lru_cache(maxsize=1)(cldr.generate)
 _generate_kinds = functools.lru_cache(maxsize=1)(cldr.generate_kinds)
 
 
+def _read_cldr(cfg: DataConfig, split: str) -> ParallelText | None:
+    # a target-only corpus has the phrases of a parallel one, so that no test phrase occurs in train
+    return ParallelText(*_generate(cfg.src or "en", cfg.tgt, cfg.cldr)[split], split)
+
+
+def _read_cldr_kinds(cfg: DataConfig, split: str) -> ParallelText | None:
+    return ParallelText(*_generate_kinds(cfg.src, cfg.cldr)[split], split)
+
+
 def _read_tfds(cfg: DataConfig, split: str) -> ParallelText | None:
     from convs2s_jax.data import tfds  # takes half a second, and few runs need it
 
-    sides = tfds.read(_tfds_name(cfg), split, src=cfg.src or cfg.tgt, tgt=cfg.tgt, folder=cfg.tfds_dir)
+    name = cfg.corpus.removeprefix("tfds:")
+    sides = tfds.read(name, split, src=cfg.src or cfg.tgt, tgt=cfg.tgt, folder=cfg.tfds_dir)
     return None if sides is None else ParallelText(*sides, split)
 
 
 def _tfds_files(cfg: DataConfig, split: str) -> list[tuple[str, ...]]:
     from convs2s_jax.data import tfds
 
-    return [(file,) for file in tfds.files(_tfds_name(cfg), split, folder=cfg.tfds_dir)]
-
-
-def _tfds_name(cfg: DataConfig) -> str:
-    return cfg.corpus.removeprefix("tfds:")
-
-
-def _no_files(cfg: DataConfig, split: str) -> str:
-    sides = {f"data.{name}": side for name, side in (("src", cfg.src), ("tgt", cfg.tgt)) if side}
-    wanted = [f"{split}.{side}" for side in sides.values()]
-    if not cfg.dir:
-        return f"data.dir is not set: set it to the folder of {' and '.join(wanted)}, or set data.files.{split}"
-    plain = [joined(cfg.dir, name) for name in wanted]
-    there = sorted({name.removesuffix(".gz") for name in _names(cfg.dir) if not name.endswith(tuple(ENDINGS))})
-    others = [name for name in there if not name.startswith(tuple(f"{one}." for one in SPLITS if one != split))]
-    names = ", ".join(f"{name}[.gz]" for name in plain)
-    hint = _compression_hint(*plain) or _suffix_hint(
-        list(sides), [name for name in others if name.startswith(f"{split}.")]
-    )
-    return f"there is no {names}{hint or did_you_mean(wanted[0], others)}"
-
-
-def _suffix_hint(fields: Sequence[str], there: Sequence[str]) -> str:
-    """Return advice to set the fields of the sides to suffixes of the files of a split, "" unless there are a few."""
-    if not len(fields) <= len(there) <= FEW:
-        return ""
-    count = "two" if len(fields) > 1 else "one"
-    return f"; the folder contains {', '.join(there)}: set {' and '.join(fields)} to {count} of these suffixes"
-
-
-def _no_tsv(cfg: DataConfig, split: str) -> str:
-    if not cfg.dir:
-        return f"data.dir is not set: set it to the folder of {split}.tsv"
-    plain, zipped = _tried(cfg, f"{split}.tsv")
-    return f"there is no {plain} and no {zipped}{_compression_hint(plain)}"
-
-
-def _no_split(cfg: DataConfig, split: str) -> str:
-    return f"data.corpus is '{cfg.corpus}': it has no split '{split}'"
+    return [(file,) for file in tfds.files(cfg.corpus.removeprefix("tfds:"), split, folder=cfg.tfds_dir)]
 
 
 class Kind(NamedTuple):
@@ -334,23 +257,21 @@ class Kind(NamedTuple):
 
     Attributes:
       read: (cfg, split) -> the two sides of a split, or None if the corpus does not have the split.
-      missing: (cfg, split) -> a message that states what is missing.
       files: (cfg, split) -> the files of a split, (source, target) pairs or single files; [] if there are none.
       places: fields of `DataConfig` that specify its text, from "dir" and "files".
     """
 
     read: Callable[[DataConfig, str], ParallelText | None]
-    missing: Callable[[DataConfig, str], str]
     files: Callable[[DataConfig, str], Sequence[tuple[str, ...]]] = lambda *_: []
     places: tuple[str, ...] = ()
 
 
 KINDS: Mapping[str, Kind] = MappingProxyType(
     {
-        "files": Kind(_read_files, _no_files, _text_files, ("dir", "files")),
-        "tsv": Kind(_read_tsv, _no_tsv, _tsv_files, ("dir",)),
-        "cldr": Kind(_read_cldr, _no_split),
-        "cldr_kinds": Kind(_read_cldr_kinds, _no_split),
-        "tfds": Kind(_read_tfds, _no_split, _tfds_files),
+        "files": Kind(_read_files, _files, ("dir", "files")),
+        "tsv": Kind(_read_tsv, _files, ("dir",)),
+        "cldr": Kind(_read_cldr),
+        "cldr_kinds": Kind(_read_cldr_kinds),
+        "tfds": Kind(_read_tfds, _tfds_files),
     }
 )

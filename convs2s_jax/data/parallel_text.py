@@ -2,14 +2,14 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.config import DataConfig
-from convs2s_jax.data.corpora import KINDS, SPLITS, Kind, ParallelText
+from convs2s_jax.data.corpora import KINDS, SPLITS, ParallelText, no_split
 
 
 def read(cfg: DataConfig, split: str, *, optional: bool = False) -> ParallelText:
@@ -25,25 +25,23 @@ def read(cfg: DataConfig, split: str, *, optional: bool = False) -> ParallelText
     """
     if split not in SPLITS:
         raise ValueError(f"split is {split!r}: expected one of {SPLITS}")
-    kind = _kind(cfg)
     if not cfg.hold_out or split == "test":
-        return _checked(cfg, split, kind.read(cfg, split), optional=optional)
-    own = kind.read(cfg, "valid")
-    if split == "valid" and own is not None:
-        return _checked(cfg, split, own)
-    return _checked(cfg, split, _held_out(cfg, kind.read(cfg, "train"), own)[split], optional=optional)
+        return _own(cfg, split, optional=optional)
+    valid = read_own_valid(cfg)
+    if split == "valid" and valid is not None:
+        return valid
+    train = _own(cfg, "train", optional=optional)
+    return train if valid is not None or not len(train) else _cut(cfg, train)[split == "valid"]
 
 
-def read_own(cfg: DataConfig, split: str) -> ParallelText | None:
-    """Return a split as `read` does, or None for a "valid" that would be held out from train.
+def read_own_valid(cfg: DataConfig) -> ParallelText | None:
+    """Return "valid" as `read` does, or None if it would be held out from train.
 
     Raises:
       UserError: as in `read`.
     """
-    sides = _kind(cfg).read(cfg, split)
-    if sides is None and split == "valid" and cfg.hold_out:
-        return None
-    return _checked(cfg, split, sides, optional=split == "test" or cfg.hold_out == 0)
+    found = _own(cfg, "valid", optional=cfg.hold_out is not None)
+    return found if len(found) or not cfg.hold_out else None
 
 
 def read_train_and_valid(cfg: DataConfig) -> tuple[ParallelText, ParallelText]:
@@ -52,10 +50,8 @@ def read_train_and_valid(cfg: DataConfig) -> tuple[ParallelText, ParallelText]:
     Raises:
       UserError: as in `read`.
     """
-    kind = _kind(cfg)
-    whole = kind.read(cfg, "train")
-    parts = _held_out(cfg, whole, None if whole is None else kind.read(cfg, "valid"))
-    return _checked(cfg, "train", parts["train"]), _checked(cfg, "valid", parts["valid"], optional=cfg.hold_out == 0)
+    train, valid = _own(cfg, "train"), read_own_valid(cfg)
+    return (train, valid) if valid is not None else _cut(cfg, train)
 
 
 def shared_pairs(train: ParallelText, *texts: ParallelText) -> list[int]:
@@ -65,12 +61,9 @@ def shared_pairs(train: ParallelText, *texts: ParallelText) -> list[int]:
     return [sum(pair in found for pair in zip(text.src, text.tgt, strict=True)) for text in texts]
 
 
-def _kind(cfg: DataConfig) -> Kind:
-    return KINDS[cfg.corpus_kind]
-
-
-def _checked(cfg: DataConfig, split: str, text: ParallelText | None, *, optional: bool = False) -> ParallelText:
-    """Return a split, which is None if the corpus does not have it. Raises UserError as `read` does."""
+def _own(cfg: DataConfig, split: str, *, optional: bool = False) -> ParallelText:
+    """Return a split of the corpus itself, with no lines if it is missing and optional. UserError as in `read`."""
+    text = KINDS[cfg.corpus_kind].read(cfg, split)
     if text is None:
         if optional:
             return ParallelText((), (), split)
@@ -79,45 +72,26 @@ def _checked(cfg: DataConfig, split: str, text: ParallelText | None, *, optional
             if split == "valid"
             else ""
         )
-        raise UserError(_kind(cfg).missing(cfg, split) + remedy)
+        raise UserError(no_split(cfg, split) + remedy)
     check(len(text.tgt) > 0, f"the {split} split of the corpus is empty: it needs at least one line")
     return dataclasses.replace(text, src=[""] * len(text)) if cfg.one_sided else text
 
 
-def _held_out(
-    cfg: DataConfig, whole: ParallelText | None, own: ParallelText | None
-) -> Mapping[str, ParallelText | None]:
-    """Return "train" and "valid" of a corpus. Without its own "valid", hold out a part of train if `hold_out` > 0."""
-    if not cfg.hold_out or own is not None or not whole or not whole.tgt:
-        return {"train": whole, "valid": own}
-    return _cut(whole, cfg.hold_out, labelled=cfg.labelled)
+def _cut(cfg: DataConfig, whole: ParallelText) -> tuple[ParallelText, ParallelText]:
+    """Split train into "train" and "valid" at random, keeping the original order. UserError if one would be empty.
 
-
-def _cut(whole: ParallelText, share: float, *, labelled: bool) -> Mapping[str, ParallelText]:
-    """Split train into two parts at random, keeping the original order. UserError if one would be empty.
-
-    A held-out pair is in "valid" once and not in "train".
-
-    Args:
-      whole: the training text.
-      share: fraction of it to hold out.
-      labelled: whether targets are labels. Then "train" keeps at least one line of each, if any label has two different
-        texts.
+    A held-out pair is in "valid" once and not in "train". With labels, "train" keeps at least one line of each, if any
+    label has two different texts.
     """
     count = len(whole.src)
-    check(
-        count != 1,
-        "data.hold_out takes validation lines from train, which has only one line: add lines, since holding one out "
-        "requires at least two",
-    )
+    labels = [tgt.strip() for tgt in whole.tgt] if cfg.labelled else []
     order = np.random.default_rng(0).permutation(count)
-    labels = [tgt.strip() for tgt in whole.tgt] if labelled else []
     if labels:
         texts = Counter(label for _, label in set(zip(whole.src, labels, strict=True)))
         spare = np.array([texts[labels[i]] > 1 for i in order])
         order, labels = (order[spare], labels) if spare.any() else (order, [])
-    drawn = order[: max(1, round(share * count))]
-    held, taken = _distinct(whole, drawn, labels)
+    assert cfg.hold_out is not None
+    held, taken = _distinct(whole, order[: max(1, round(cfg.hold_out * count))], labels)
     kept = np.ones(count, bool)
     kept[taken] = False
     check(
@@ -130,7 +104,7 @@ def _cut(whole: ParallelText, share: float, *, labelled: bool) -> Mapping[str, P
         src, tgt = ([side[i] for i in rows] for side in (whole.src, whole.tgt))
         return ParallelText(src, tgt, name, whole.files, rows.tolist(), copies)
 
-    return {"train": part("train", np.flatnonzero(kept)), "valid": part("valid", held, len(taken) - len(held))}
+    return part("train", np.flatnonzero(kept)), part("valid", held, len(taken) - len(held))
 
 
 def _distinct(whole: ParallelText, drawn: np.ndarray, labels: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

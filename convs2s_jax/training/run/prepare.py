@@ -50,7 +50,7 @@ class TrainingText:
         self._cfg = cfg
         self._lines: ParallelText | None = None
         self.files = None if cfg.subword_sampling else corpora.checksums(cfg, "train")
-        valid = None if self.files is None else parallel_text.read_own(cfg, "valid")
+        valid = None if self.files is None else parallel_text.read_own_valid(cfg)
         if valid is None:
             self.files = None
             self._lines, valid = parallel_text.read_train_and_valid(cfg)
