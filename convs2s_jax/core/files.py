@@ -2,8 +2,6 @@
 
 import contextlib
 import errno
-import fcntl
-import glob
 import json
 import os
 import shutil
@@ -21,8 +19,6 @@ LARGEST = 1 << 28
 """Maximum size in bytes of a file that is read as a whole. Corpus files are read in pieces (`data.text_files`)."""
 _NAME = 255
 """Maximum length in bytes of a file name on common file systems."""
-_LOCKED = ".locked"
-"""Suffix of temporary files whose writers hold a lock; those of earlier versions did not."""
 
 
 def content(path: str | Path, *, most: int = LARGEST) -> bytes:
@@ -140,48 +136,6 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def replacing_locked(path: Path) -> Iterator[BinaryIO]:
-    """Yield a temporary file next to `path`, which then replaces it. Leftovers of killed writers are removed first.
-
-    For large files, since a writer that is killed leaves its temporary file behind. Each writer holds an exclusive
-    flock until it has replaced `path`, so a file that can be locked has no writer. On file systems without flock,
-    leftovers stay. If the block raises an error, the temporary file is removed and `path` stays unchanged.
-    """
-    for left in path.absolute().parent.glob(f".{glob.escape(path.name)}-*{_LOCKED}"):
-        _remove_abandoned(left)
-    part, file = _locked(path)
-    with file:
-        try:
-            yield file
-            file.flush()
-            os.replace(part, path)
-        finally:
-            part.unlink(missing_ok=True)
-
-
-def _remove_abandoned(part: Path) -> None:
-    """Remove a file that nobody has locked. It stays if that is unknown, or if it cannot be removed."""
-    with contextlib.suppress(OSError), part.open("r+b") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        part.unlink()
-
-
-def _locked(path: Path) -> tuple[Path, BinaryIO]:
-    """Create a file next to `path` and lock it if flock is available; try again if another process removes it."""
-    while True:
-        part = _temporary_path(path, _LOCKED)
-        file = part.open("xb")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            taken = not part.exists()
-        except OSError as error:
-            taken = isinstance(error, BlockingIOError)
-        if not taken:
-            return part, file
-        file.close()
-
-
-@contextlib.contextmanager
 def new_folder(path: Path, *, parents: bool = True) -> Iterator[Path]:
     """Yield an empty temporary folder next to `path`. The block fills it and renames it, or moves its content.
 
@@ -204,8 +158,8 @@ def new_folder(path: Path, *, parents: bool = True) -> Iterator[Path]:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _temporary_path(path: Path, ending: str = "") -> Path:
+def _temporary_path(path: Path) -> Path:
     """Return a unique name of permitted length in the same folder, and therefore on the same file system."""
-    unique = uuid.uuid4().hex + ending
+    unique = uuid.uuid4().hex
     name = os.fsencode(path.name)[: _NAME - len(unique) - 2]
     return path.absolute().with_name(f".{os.fsdecode(name)}-{unique}")

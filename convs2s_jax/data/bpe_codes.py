@@ -5,17 +5,15 @@ A piece that does not end its word has the mark "@@", as in "Ap@@ fel".
 
 import dataclasses
 import functools
-import heapq
 import itertools
-import json
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from convs2s_jax.core.errors import UserError, shown
-from convs2s_jax.core.files import read_json
-from convs2s_jax.data.symbols import Vocabulary, Words, load_words, of_entries
+from convs2s_jax.data.symbols import Vocabulary, Words, json_content, load_json, load_words
 from convs2s_jax.data.text_files import encoded, read_lines
 
 MARK = "@@"
@@ -25,49 +23,30 @@ _KNOWN_WORDS = 2**17
 """Number of words whose pieces are cached."""
 
 
-def merged(symbols: Sequence[str], ranks: Mapping[tuple[str, str], int]) -> list[str]:
+def merged(
+    symbols: Sequence[str],
+    rank: Callable[[str, str], float | None],
+    *,
+    rate: float = 0.0,
+    rng: random.Random | None = None,
+) -> list[str]:
     """Merge neighbours until no pair has a rank. Each step merges all pairs of the lowest rank, from left to right.
 
-    Takes O(n log n) time for n symbols.
-    """
-    parts, n = [*symbols], len(symbols)
-    after, before = list(range(1, n + 1)), list(range(-1, n - 1))  # neighbours of each remaining part
-    found = [(ranks[pair], i) for i, pair in enumerate(itertools.pairwise(parts)) if pair in ranks]
-    heapq.heapify(found)
-    while found:
-        lowest, joined = found[0][0], []
-        while found and found[0][0] == lowest:
-            i = heapq.heappop(found)[1]
-            j = after[i]
-            if j < n and ranks.get((parts[i], parts[j])) == lowest:  # else merged with another neighbour since
-                parts[i], parts[j], after[i] = parts[i] + parts[j], "", after[j]
-                if after[i] < n:
-                    before[after[i]] = i
-                joined.append(i)
-        for i in joined:
-            for left, right in ((before[i], i), (i, after[i])):
-                if left >= 0 and right < n and (parts[left], parts[right]) in ranks:
-                    heapq.heappush(found, (ranks[parts[left], parts[right]], left))
-    return [part for part in parts if part]
-
-
-def merged_at_random(
-    symbols: Sequence[str], *, rank: Callable[[str, str], float | None], rate: float, rng: random.Random
-) -> list[str]:
-    """Merge neighbours like `merged`, but before each step drop every candidate merge with probability `rate`.
-
-    It stops when all candidates are dropped (Provilkov et al. 2020, algorithm 1).
+    Algorithm 1 of Sennrich et al. 2016. With a `rate`, each step first drops every candidate merge with this
+    probability, and the merging stops when all candidates are dropped (Provilkov et al. 2020, algorithm 1).
 
     Args:
       symbols: letters.
-      rank: returns the rank of a pair, or None if it is not merged. The lowest rank is merged first.
+      rank: returns the rank of a pair, or None if it is not merged.
       rate: from 0 to 1.
-      rng: random number generator.
+      rng: random number generator, needed if `rate` is above 0.
     """
     parts = [*symbols]
     while True:
         ranks = itertools.starmap(rank, itertools.pairwise(parts))
-        places = [(each, i) for i, each in enumerate(ranks) if each is not None and rng.random() >= rate]
+        places = [(each, i) for i, each in enumerate(ranks) if each is not None]
+        if rng is not None:
+            places = [place for place in places if rng.random() >= rate]
         if not places:
             return parts
         lowest = min(places)[0]
@@ -99,24 +78,20 @@ class Codes:
     @functools.cached_property
     def cut(self) -> Callable[[str], tuple[str, ...]]:
         """word -> its pieces, with the mark on all but the last."""
-        return functools.lru_cache(maxsize=_KNOWN_WORDS)(self._cut)
+        return functools.lru_cache(maxsize=_KNOWN_WORDS)(self._pieces)
 
-    def _cut(self, word: str) -> tuple[str, ...]:
-        return self._pieces(word, functools.partial(merged, ranks=self._ranks))
+    def cut_at_random(self, word: str, rate: float, rng: random.Random) -> tuple[str, ...]:
+        """Return the pieces of a word with each merge left out with probability `rate`, sampled at each call."""
+        return self._pieces(word, rate=rate, rng=rng)
 
     def _rank(self, left: str, right: str) -> int | None:
         return self._ranks.get((left, right))
 
-    def cut_at_random(self, word: str, rate: float, rng: random.Random) -> tuple[str, ...]:
-        """Return the pieces of a word with each merge left out with probability `rate`, sampled at each call."""
-        return self._pieces(word, functools.partial(merged_at_random, rank=self._rank, rate=rate, rng=rng))
-
-    def _pieces(self, word: str, merge: Callable[[Sequence[str]], list[str]]) -> tuple[str, ...]:
-        """Return the pieces that `merge` makes from the letters of a word."""
+    def _pieces(self, word: str, **random_merges: Any) -> tuple[str, ...]:
         if len(word) < 2:
             return (word,)
         symbols = [*word, _END] if self.version == "0.1" else [*word[:-1], f"{word[-1]}{_END}"]
-        *first, last = merge(symbols)
+        *first, last = merged(symbols, self._rank, **random_merges)
         *first, last = [*first, last.removesuffix(_END)] if last != _END else first
         return (*(f"{piece}{MARK}" for piece in first), last)
 
@@ -137,26 +112,21 @@ class Codes:
         Raises:
           UserError: a line is not a pair of symbols, or the version is not supported.
         """
-        lines = list(enumerate(read_lines(path, again=True), 1))
-        version = "0.1"
-        if lines and lines[0][1].startswith("#version:"):
-            version = re.sub(r"(\.0+)*$", "", lines.pop(0)[1].split()[-1])
+        lines = read_lines(path, again=True)
+        version, first = "0.1", 0
+        if lines and lines[0].startswith("#version:"):
+            version, first = re.sub(r"(\.0+)*$", "", lines[0].split()[-1]), 1
             if version not in _VERSIONS:
                 raise UserError(f"{path}: its codes have version {shown(version)}; use codes of version 0.1 or 0.2")
-        while lines and not lines[-1][1]:
-            lines.pop()
         merges = []
-        for number, line in lines:
-            match line.strip(" ").split(" "):
-                case [left, right] if left and right:
-                    merges.append((left, right))
-                case _:
-                    raise UserError(
-                        f"{path}, line {number}: {shown(line)} is not a pair of symbols, as in 'th e</w>'; use the "
-                        "codes that subword-nmt learn-bpe wrote"
-                    )
-        if not merges:
-            raise UserError(f"{path} contains no codes: use the file that subword-nmt learn-bpe wrote")
+        for number, line in enumerate("\n".join(lines[first:]).rstrip("\n").split("\n"), 1 + first):
+            pair = line.strip(" ").split(" ")
+            if len(pair) != 2 or not all(pair):
+                raise UserError(
+                    f"{path}, line {number}: {shown(line)} is not a pair of symbols, as in 'th e</w>'; use the codes "
+                    "that subword-nmt learn-bpe wrote"
+                )
+            merges.append((pair[0], pair[1]))
         return cls(tuple(merges), version)
 
 
@@ -173,11 +143,7 @@ class CodedWords(Words):
     codes: Codes
 
     suffix = ".bpe.json"
-
-    @property
-    def divides_words(self) -> bool:
-        """True: the codes merge letters."""
-        return True
+    divides_words = True
 
     def split(self, text: str) -> Sequence[str]:
         """Return the pieces of a text with their marks."""
@@ -201,9 +167,7 @@ class CodedWords(Words):
 
     def content(self, symbols: Sequence[str], counts: Sequence[int]) -> bytes:
         """Return codes and list as JSON."""
-        pieces = list(zip(symbols, counts, strict=True))
-        values = {"version": self.codes.version, "merges": self.codes.merges, "pieces": pieces}
-        return json.dumps(values, ensure_ascii=False).encode("utf-8")
+        return json_content(symbols, counts, version=self.codes.version, merges=self.codes.merges)
 
 
 def load_coded(path: Path) -> Vocabulary:
@@ -212,18 +176,16 @@ def load_coded(path: Path) -> Vocabulary:
     Raises:
       UserError: the file is damaged.
     """
-    values = read_json(path, remedy="restore it")
-    try:
-        words, version = of_entries(values["pieces"]), values["version"]
-        codes = Codes(tuple((left, right) for left, right in values["merges"]), version)
-        letters = all(type(one) is str and one for pair in codes.merges for one in pair)
-        # the fingerprint raises ValueError for half of a surrogate pair
-        whole = version in _VERSIONS and letters and bool(Vocabulary(CodedWords(codes), *words.lists).fingerprint)
-    except (ValueError, KeyError, TypeError):
-        whole = False
-    if not whole:
-        raise UserError(f"{path} is damaged: it is not a list of pieces with its codes; restore it")
-    return coded(codes, words, path)
+
+    def segmenter_of(values: Any) -> Words:
+        merges = tuple((left, right) for left, right in values["merges"])
+        if values["version"] not in _VERSIONS or not all(type(one) is str and one for pair in merges for one in pair):
+            raise ValueError
+        return CodedWords(Codes(merges, values["version"]))
+
+    made = load_json(path, segmenter_of)
+    _check_codes(made, path)
+    return made
 
 
 def coded(codes: Codes, words: Vocabulary, where: Path) -> Vocabulary:
@@ -238,14 +200,21 @@ def coded(codes: Codes, words: Vocabulary, where: Path) -> Vocabulary:
       UserError: the codes produce fewer than half of the listed pieces of several letters. Codes learned from the same
         text produce nearly all; those of another language produce few.
     """
-    joined = {piece for piece in words.symbols if len(piece.removesuffix(MARK)) > 1}
-    made = len(joined & codes.products)
+    made = dataclasses.replace(words, segmenter=CodedWords(codes))
+    _check_codes(made, where)
+    return made
+
+
+def _check_codes(vocabulary: Vocabulary, where: Path) -> None:
+    segmenter = vocabulary.segmenter
+    assert isinstance(segmenter, CodedWords)
+    joined = {piece for piece in vocabulary.symbols if len(piece.removesuffix(MARK)) > 1}
+    made = len(joined & segmenter.codes.products)
     if 2 * made < len(joined):
         raise UserError(
             f"{where}: the codes produce {made} of the {len(joined)} pieces of several letters in the word list; "
             "use the codes that split its text, separately for each side"
         )
-    return Vocabulary(CodedWords(codes), *words.lists)
 
 
 def is_marked(words: Vocabulary) -> bool:

@@ -3,10 +3,11 @@
 The next epoch is also prepared in the background.
 """
 
-import queue
+import collections
+import itertools
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -47,39 +48,16 @@ def load(plan: Plan, make: Callable[[PlannedBatch], Any], *, start: int = 0) -> 
       make: builds a batch and sends it to the device; called in order, in the background.
       start: index of the first batch, to resume an epoch.
     """
-    ready: queue.Queue[Any] = queue.Queue(maxsize=AHEAD)
-    stop = threading.Event()
-
-    def put(item: Any) -> None:
-        while not stop.is_set():
-            try:
-                return ready.put(item, timeout=0.1)
-            except queue.Full:
-                continue
-
-    def work() -> None:
+    with ThreadPoolExecutor(1, thread_name_prefix="loader") as pool:
+        begun = (pool.submit(make, batch) for batch in plan.batches[start:])
+        ready = collections.deque(itertools.islice(begun, AHEAD))
         try:
-            for index in range(start, len(plan.batches)):
-                if stop.is_set():
-                    return
-                put((make(plan.batches[index]),))
-            put(None)
-        except BaseException as error:  # raised again in the caller's thread
-            put(error)
-
-    thread = threading.Thread(target=work, name="loader", daemon=True)
-    thread.start()
-    try:
-        while True:
-            item = ready.get()
-            if item is None:
-                return
-            if isinstance(item, BaseException):
-                raise item
-            yield item[0]
-    finally:
-        stop.set()
-        thread.join()
+            while ready:
+                batch = ready.popleft().result()
+                ready.extend(itertools.islice(begun, 1))
+                yield batch
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 class Epochs(Generic[E]):
@@ -100,17 +78,13 @@ class Epochs(Generic[E]):
         begun, self._next = self._next, None
         plan = begun[1].result() if begun and begun[0] == epoch else self._make(epoch)
         if self._last is None or epoch < self._last:
-            self._next = (epoch + 1, self._begin(epoch + 1))
+            self._next = (epoch + 1, Future())
+            # a thread that does not keep the process alive
+            threading.Thread(target=self._prepare, args=self._next, name=f"epoch {epoch + 1}", daemon=True).start()
         return plan
 
-    def _begin(self, epoch: int) -> "Future[E]":
-        future: Future[E] = Future()
-
-        def work() -> None:
-            try:
-                future.set_result(self._make(epoch))
-            except BaseException as error:  # raised again by `get`
-                future.set_exception(error)
-
-        threading.Thread(target=work, name=f"epoch {epoch}", daemon=True).start()
-        return future
+    def _prepare(self, epoch: int, future: "Future[E]") -> None:
+        try:
+            future.set_result(self._make(epoch))
+        except BaseException as error:  # raised again by `get`
+            future.set_exception(error)

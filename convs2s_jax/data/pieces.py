@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import io
 import itertools
-import json
 import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,16 +17,13 @@ from typing import Any
 import sentencepiece
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.core.files import read_bytes, read_json
+from convs2s_jax.core.files import read_bytes
 from convs2s_jax.core.tokens import BOS, EOS, PAD, SPECIAL, UNK
 from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.segmentation import RandomPieces
-from convs2s_jax.data.symbols import Vocabulary, Words, of_entries
+from convs2s_jax.data.symbols import Vocabulary, Words, json_content, load_json
 
 _SPACE = "\u2581"
-# SentencePiece reserves these two characters. It reads the first as a space and skips training lines that contain the
-# second. Both are replaced by code points that Unicode reserves for internal use.
-_OWN = ((_SPACE, "\ufdd0"), ("\u2585", "\ufdd1"))
 
 FEW = 64
 """Up to this number, texts are encoded one by one. For a list, SentencePiece starts threads, which takes longer."""
@@ -47,6 +43,7 @@ class ListedPieces(Words):
     model: bytes
 
     suffix = ".pieces.json"
+    divides_words = True
 
     @functools.cached_property
     def processor(self) -> Any:
@@ -61,11 +58,6 @@ class ListedPieces(Words):
     def _bytes(self) -> frozenset[str]:
         model = self.processor
         return frozenset(model.id_to_piece(i) for i in range(model.get_piece_size()) if model.is_byte(i))
-
-    @property
-    def divides_words(self) -> bool:
-        """Whether the model divides words into pieces; a model of whole words does not."""
-        return self._random_pieces.divides_words
 
     def split(self, text: str) -> Sequence[str]:
         """Return the pieces of a text, with U+2581 for a space."""
@@ -96,8 +88,7 @@ class ListedPieces(Words):
 
     def content(self, symbols: Sequence[str], counts: Sequence[int]) -> bytes:
         """Return model and list as JSON."""
-        values = {"model": base64.b64encode(self.model).decode(), "pieces": list(zip(symbols, counts, strict=True))}
-        return json.dumps(values, ensure_ascii=False).encode("utf-8")
+        return json_content(symbols, counts, model=base64.b64encode(self.model).decode())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,7 +180,7 @@ def listed(model: bytes, words: Vocabulary, where: Path) -> Vocabulary:
         raise UserError(f"{where} contains no SentencePiece model: it is damaged or another kind of file")
     if not made & set(words.symbols):
         raise UserError(f"{where}: the SentencePiece model has no piece of its list; use the model of that list")
-    return Vocabulary(segmenter, *words.lists)
+    return dataclasses.replace(words, segmenter=segmenter)
 
 
 def load_listed(path: Path) -> Vocabulary:
@@ -198,15 +189,13 @@ def load_listed(path: Path) -> Vocabulary:
     Raises:
       UserError: the file is damaged.
     """
-    values = read_json(path, remedy="restore it")
-    try:
-        words, model = of_entries(values["pieces"]), base64.b64decode(values["model"], validate=True)
-        whole = bool(words.fingerprint)  # raises ValueError for half of a surrogate pair
-    except (ValueError, KeyError, TypeError):
-        whole = False
-    if not whole:
-        raise UserError(f"{path} is damaged: it is not a list of pieces with its model; restore it")
-    return listed(model, words, path)
+
+    def model_of(values: Any) -> ListedPieces:
+        return ListedPieces(base64.b64decode(values["model"], validate=True))
+
+    made = load_json(path, model_of)
+    assert isinstance(made.segmenter, ListedPieces)
+    return listed(made.segmenter.model, made, path)
 
 
 def train(cfg: VocabularyConfig, lines: Iterable[str], *, size: int, field: str) -> Vocabulary:
@@ -250,15 +239,15 @@ def train(cfg: VocabularyConfig, lines: Iterable[str], *, size: int, field: str)
 
 
 def _escape(text: str) -> str:
-    for char, stand_in in _OWN:
-        text = text.replace(char, stand_in)
-    return text
+    """Replace two characters that SentencePiece reserves by code points that Unicode reserves for internal use.
+
+    It reads the first as a space and skips training lines that contain the second.
+    """
+    return text.replace("\u2581", "\ufdd0").replace("\u2585", "\ufdd1")
 
 
 def _restore(text: str) -> str:
-    for char, stand_in in _OWN:
-        text = text.replace(stand_in, char)
-    return text
+    return text.replace("\ufdd0", "\u2581").replace("\ufdd1", "\u2585")
 
 
 def _explain(message: str, size: int, field: str) -> str:

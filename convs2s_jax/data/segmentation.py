@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from convs2s_jax.data.bpe_codes import merged_at_random
+from convs2s_jax.data.bpe_codes import merged
 from convs2s_jax.data.symbols import Vocabulary
 from convs2s_jax.data.tokens_on_disk import TokenizedText, in_memory
 
@@ -41,11 +41,7 @@ class _Edge(NamedTuple):
 
 
 class RandomPieces:
-    """Samples segmentations under one model.
-
-    Attributes:
-      divides_words: False for a model of whole words, which leaves nothing to sample.
-    """
+    """Samples segmentations under one model."""
 
     def __init__(self, processor: Any) -> None:
         """Read the pieces of SentencePiece's processor."""
@@ -59,27 +55,8 @@ class RandomPieces:
         # user-defined symbols are never split; their score is 0, that of a piece is a rank from -0 down, or below 0
         own = sorted((piece for piece, score in self._scores.items() if str(score) == "0.0"), key=len, reverse=True)
         self._own = re.compile("|".join(map(re.escape, own))) if own else None
-        self.divides_words = self._divides_a_word(own)
         across = any(_SPACE in piece[1:] for piece in self._scores)
         self._words = re.compile(".+" if across else f"{_SPACE}[^{_SPACE}]*|[^{_SPACE}]+", re.DOTALL)
-
-    def _divides_a_word(self, own: Sequence[str]) -> bool:
-        """Return whether the model divides a word that is longer than all pieces, here a letter repeated.
-
-        A model of whole words may have pieces of one letter, but a longer word that is no piece is unknown to it.
-
-        Args:
-          own: user-defined symbols.
-        """
-        alone = {piece for piece in self._scores if len(piece) == 1} - {
-            _SPACE,
-            *(piece[0] for piece in own if len({*piece}) == 1),
-        }
-        if not alone:
-            return False
-        letter = min(alone)
-        found = self._processor.encode(letter * (self._longest + 1), out_type=str)
-        return any(letter in piece and piece in self._scores for piece in found)
 
     @functools.cached_property
     def merges(self) -> bool:
@@ -94,8 +71,6 @@ class RandomPieces:
           rate: for BPE, the probability of leaving out a merge; otherwise the power to which probabilities are raised.
           rng: random number generator.
         """
-        if not self.divides_words:
-            return list(self._processor.encode(text, out_type=str))
         segment = self._merged if self.merges else self._path
         pieces: list[str] = []
         for part, own in self._parts(self._processor.normalize(text)):
@@ -113,7 +88,7 @@ class RandomPieces:
 
     def _merged(self, word: str, rate: float, rng: random.Random) -> list[str]:
         """Merge letters at random. A pair has the rank of the piece that it forms."""
-        return merged_at_random([*word], rank=self._rank, rate=rate, rng=rng)
+        return merged(word, self._rank, rate=rate, rng=rng)
 
     def _rank(self, left: str, right: str) -> float | None:
         score = self._scores.get(left + right)

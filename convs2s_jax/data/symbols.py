@@ -7,12 +7,14 @@ import collections
 import dataclasses
 import functools
 import hashlib
+import json
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from convs2s_jax.core.errors import UserError, counted, shown
+from convs2s_jax.core.files import read_json
 from convs2s_jax.core.tokens import BOS, EOS, PAD, SPECIAL, UNK
 from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.text_files import encoded, read_lines
@@ -31,15 +33,12 @@ class Words:
     Attributes:
       suffix: file name suffix of vocabularies of this kind.
       reserved: symbols that no text contains, even if they are listed.
+      divides_words: whether words consist of several symbols, so that a text has many segmentations.
     """
 
     suffix: ClassVar[str] = ".txt"
     reserved: ClassVar[Sequence[str]] = SPECIAL
-
-    @property
-    def divides_words(self) -> bool:
-        """Whether words consist of several symbols, so that a text has many segmentations."""
-        return False
+    divides_words: ClassVar[bool] = False
 
     def split(self, text: str) -> Sequence[str]:
         """Return the symbols of a text."""
@@ -160,19 +159,6 @@ class Vocabulary:
     def _content(self) -> bytes:
         return self.segmenter.content(self.symbols, self.counts)
 
-    @property
-    def lists(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
-        """The symbols and the counts, for another segmenter."""
-        return self.symbols, self.counts
-
-
-def of_entries(values: Any) -> Vocabulary:
-    """Build a word list from [word, count] pairs in JSON. ValueError or TypeError unless they are such pairs."""
-    lines = [(word, count) for word, count in values]
-    if not all(type(word) is str and type(count) is int and 0 <= count < 2**63 for word, count in lines):
-        raise ValueError("an entry is not a word with its count")
-    return word_list([word for word, _ in lines], [count for _, count in lines])
-
 
 def word_list(words: Sequence[str], counts: Sequence[int] | None = None) -> Vocabulary:
     """Return a vocabulary of words; without counts, each counts 1."""
@@ -185,21 +171,52 @@ def load_words(path: Path) -> Vocabulary:
     Raises:
       UserError: a line is not a word and its count, or a word is listed twice.
     """
-    counts: dict[str, int] = {}
-    words: list[tuple[str, int]] = []
+    seen = set(SPECIAL)
+    words: list[str] = []
+    counts: list[int] = []
     for number, line in enumerate(read_lines(path, again=True), 1):
         line = line.rstrip()
-        word, space, count = line.removesuffix(_OVERWRITE).rstrip().rpartition(" ")
-        if not (word and space and count.isdecimal() and len(count) <= _DIGITS):
+        word, _, count = line.removesuffix(_OVERWRITE).rstrip().rpartition(" ")
+        if not (word and count.isdecimal() and len(count) <= _DIGITS):
             raise UserError(f"{path}, line {number}: {shown(line)} is not a word and its count, as in 'house 12'")
-        if (word in counts or word in SPECIAL) and not line.endswith(_OVERWRITE):
+        if word in seen and not line.endswith(_OVERWRITE):
             raise UserError(
                 f"{path}, line {number}: {shown(word)} is already in the list; use the list that the model was "
                 "trained with, or delete the line of a new list"
             )
-        counts[word] = int(count)
-        words.append((word, int(count)))
-    return word_list([word for word, _ in words], [count for _, count in words])
+        seen.add(word)
+        words.append(word)
+        counts.append(int(count))
+    return word_list(words, counts)
+
+
+def json_content(symbols: Sequence[str], counts: Sequence[int], **values: Any) -> bytes:
+    """Return the content of a file with a list of pieces and what splits text into them."""
+    values["pieces"] = list(zip(symbols, counts, strict=True))
+    return json.dumps(values, ensure_ascii=False).encode("utf-8")
+
+
+def load_json(path: Path, segmenter_of: Callable[[Any], Words]) -> Vocabulary:
+    """Read a file that `json_content` wrote.
+
+    Args:
+      path: of the file.
+      segmenter_of: makes the segmenter from the content. KeyError, TypeError or ValueError mean damage.
+
+    Raises:
+      UserError: the file is damaged.
+    """
+    values = read_json(path, remedy="restore it")
+    try:
+        lines = [(word, count) for word, count in values["pieces"]]
+        intact = all(type(word) is str and type(count) is int and 0 <= count < 2**63 for word, count in lines)
+        made = Vocabulary(segmenter_of(values), *(tuple(each) for each in zip(*lines, strict=True)))
+        intact = intact and bool(made.fingerprint)  # raises ValueError for half of a surrogate pair
+    except (KeyError, TypeError, ValueError):
+        intact = False
+    if not intact:
+        raise UserError(f"{path} is damaged: it is not a list of pieces with what splits text into them; restore it")
+    return made
 
 
 def load_labels(path: Path) -> Vocabulary:
@@ -209,18 +226,12 @@ def load_labels(path: Path) -> Vocabulary:
       UserError: the file has an empty line, a duplicate label, or a label with white space around it.
     """
     names = read_lines(path, again=True)
-    before = set[str]()
-    for number, name in enumerate(names, 1):
-        why = ""
-        if not name.strip():
-            why = "is empty"
-        elif name != name.strip():
-            why = "begins or ends with white space"
-        elif name in before:
-            why = "is already in the list"
-        if why:
-            raise UserError(f"{path}, line {number}: the label {shown(name)} {why}; restore the file")
-        before.add(name)
+    for i, name in enumerate(names):
+        if not name or name != name.strip() or name in names[:i]:
+            raise UserError(
+                f"{path}, line {i + 1}: the label {shown(name)} is empty, has white space around it, or is already in "
+                "the list; restore the file"
+            )
     return Vocabulary(Labels(), tuple(names))
 
 
@@ -238,13 +249,11 @@ def train_words(cfg: VocabularyConfig, lines: Iterable[str], *, size: int, field
     """
     counts = collections.Counter(word for line in lines for word in line.split())
     kept = [(word, n) for word, n in counts.items() if n >= cfg.min_count and word not in SPECIAL]
-    if not counts:
-        raise UserError(f"{field} is {size}: this side of the training text has no words; check its file")
     if not kept:
-        most = max(counts.values())
+        most = counted(max(counts.values(), default=0), "time")
         raise UserError(
             f"{field} is {size}: no word of the training text occurs data.vocabulary.min_count = {cfg.min_count} times "
-            f"(the most frequent word occurs {counted(most, 'time')}); lower min_count"
+            f"(the most frequent word occurs {most}); lower min_count, or check the file of this side"
         )
     kept.sort(key=lambda item: (-item[1], item[0]))
     kept = kept[: size - len(SPECIAL)]

@@ -4,19 +4,18 @@ import array
 import dataclasses
 import functools
 import hashlib
-import itertools
 import os
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import tqdm
 
-from convs2s_jax.core.checksums import DamagedError, checksum, stream
+from convs2s_jax.core.checksums import DamagedError, checksum
 from convs2s_jax.core.errors import Tell, UserError
-from convs2s_jax.core.files import open_regular, replacing_locked
+from convs2s_jax.core.files import open_regular, replacing
 from convs2s_jax.core.guard import writing_remedy
 from convs2s_jax.data.symbols import Vocabulary
 
@@ -27,6 +26,10 @@ _HEADER = struct.Struct("<8s32sQQQ16s")
 _UNSUMMED = struct.Struct("<8s32sQQQ")
 _MAGIC = b"tokens\x00\x02"
 _CHUNK = 4096  # number of sentences encoded at once
+
+
+class UnwritableError(UserError):
+    """The folder of tokenised text cannot be written."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,9 +89,10 @@ def tokenize(
         tell(f"{path} is damaged ({error}): the text is tokenised again")
     except OSError:
         pass  # missing or unreadable
+    found = in_memory(_encoded(texts, vocabulary, path.stem), size=vocabulary.size)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path, key, texts, vocabulary)
+        _write(path, key, found)
     except OSError as error:
         remedy = writing_remedy(error, "choose another data.cache_dir")
         raise UnwritableError(f"{path} cannot be written: {error.strerror}; {remedy}") from error
@@ -104,20 +108,6 @@ def find(folder: str | Path, name: str, key: str) -> TokenizedText | None:
         return None
 
 
-def in_memory(sentences: Iterable[Sequence[int]], *, size: int) -> TokenizedText:
-    """Return token ids in memory.
-
-    Args:
-      sentences: token ids without EOS.
-      size: size of the vocabulary.
-    """
-    ids, lengths = array.array(_width(size).char), array.array("q", [0])
-    for sentence in sentences:
-        ids.extend(sentence)
-        lengths.append(len(sentence))
-    return TokenizedText(np.frombuffer(ids, _width(size)), np.cumsum(np.frombuffer(lengths, np.int64)))
-
-
 def peek(path: Path) -> TokenizedText | None:
     """Open a file that `tokenize` wrote. None if it cannot be read.
 
@@ -129,15 +119,28 @@ def peek(path: Path) -> TokenizedText | None:
         return None
 
 
-def _replace(path: Path, key: bytes, texts: Sequence[str], vocabulary: Vocabulary) -> None:
-    """Write a file atomically, with a progress bar. Leftovers of killed writers are removed first."""
-    bar = tqdm.tqdm(desc=path.stem, total=len(texts), unit=" lines", disable=None)
-    with replacing_locked(path) as file, bar:
-        _write(file, key, texts, vocabulary, bar)
+def in_memory(sentences: Iterable[Sequence[int]], *, size: int) -> TokenizedText:
+    """Return token ids in memory.
+
+    Args:
+      sentences: token ids without EOS.
+      size: size of the vocabulary.
+    """
+    dtype = np.dtype("<u2" if size <= 1 << 16 else "<u4")
+    ids, lengths = array.array(dtype.char), array.array("q", [0])
+    for sentence in sentences:
+        ids.extend(sentence)
+        lengths.append(len(sentence))
+    return TokenizedText(np.frombuffer(ids, dtype), np.cumsum(np.frombuffer(lengths, np.int64)))
 
 
-class UnwritableError(UserError):
-    """The folder of tokenised text cannot be written."""
+def _encoded(texts: Sequence[str], vocabulary: Vocabulary, name: str) -> Iterator[list[int]]:
+    """Yield the token ids of each text, with a progress bar."""
+    with tqdm.tqdm(desc=name, total=len(texts), unit=" lines", disable=None) as bar:
+        for first in range(0, len(texts), _CHUNK):
+            ids = vocabulary.encode(texts[first : first + _CHUNK])
+            yield from ids
+            bar.update(len(ids))
 
 
 def _key(texts: Sequence[str], vocabulary: Vocabulary) -> bytes:
@@ -146,6 +149,10 @@ def _key(texts: Sequence[str], vocabulary: Vocabulary) -> bytes:
         data = text.encode("utf-8")
         digest.update(len(data).to_bytes(8, "little") + data)
     return digest.digest()
+
+
+def _place(folder: str | Path, name: str, key: bytes) -> Path:
+    return Path(folder) / f"{name}-{key.hex()[:16]}.tokens"
 
 
 def _open(path: Path, key: bytes | None) -> TokenizedText:
@@ -163,49 +170,20 @@ def _open(path: Path, key: bytes | None) -> TokenizedText:
     magic, stored, sentences, total, width, written = _HEADER.unpack(bytes(data[: _HEADER.size]))
     if written != checksum(data[_HEADER.size :], data[: _UNSUMMED.size]).encode():
         raise DamagedError("its checksum does not match its content")
-    start = _offsets_start(total, width)
+    start = _HEADER.size + total * width + -total * width % 8
     if (magic, stored, len(data)) != (_MAGIC, key or stored, start + 8 * (sentences + 1)):
         raise DamagedError("it contains another text")
     tokens = data[_HEADER.size : _HEADER.size + total * width].view(f"<u{width}")
     return TokenizedText(tokens, data[start:].view("<i8"), stored.hex())
 
 
-def _width(size: int) -> np.dtype[Any]:
-    """Return the dtype of the ids of a vocabulary of this size."""
-    return np.dtype("<u2" if size <= 1 << 16 else "<u4")
-
-
-def _place(folder: str | Path, name: str, key: bytes) -> Path:
-    return Path(folder) / f"{name}-{key.hex()[:16]}.tokens"
-
-
-def _offsets_start(total: int, width: int) -> int:
-    return _HEADER.size + -(-total * width // 8) * 8
-
-
-def _write(file: BinaryIO, key: bytes, texts: Sequence[str], vocabulary: Vocabulary, bar: Any) -> None:
-    """Write the content, and then the header at its front that makes it valid."""
-    dtype = _width(vocabulary.size)
-    lengths = []
-    content = stream()
-
-    def write(data: bytes) -> None:
-        content.update(data)
-        file.write(data)
-
-    file.write(bytes(_HEADER.size))
-    for first in range(0, len(texts), _CHUNK):
-        ids = vocabulary.encode(texts[first : first + _CHUNK])
-        lengths += [len(sentence) for sentence in ids]
-        write(np.fromiter(itertools.chain.from_iterable(ids), dtype).tobytes())
-        bar.update(len(ids))
-    offsets = np.cumsum([0, *lengths], dtype="<i8")
-    total = int(offsets[-1])
-    write(bytes(_offsets_start(total, dtype.itemsize) - file.tell()))
-    write(offsets.tobytes())
-    header = _UNSUMMED.pack(_MAGIC, key, len(texts), total, dtype.itemsize)
-    content.update(header)
-    file.flush()
-    os.fsync(file.fileno())
-    file.seek(0)
-    file.write(header + content.hexdigest().encode())
+def _write(path: Path, key: bytes, text: TokenizedText) -> None:
+    """Write a file atomically."""
+    tokens = text.tokens
+    header = _UNSUMMED.pack(_MAGIC, key, len(text), len(tokens), tokens.itemsize)
+    content: tuple[Any, ...] = (tokens, bytes(-tokens.nbytes % 8), text.offsets)
+    with replacing(path) as part, part.open("wb") as file:
+        for block in (header, checksum(*content, header).encode(), *content):
+            file.write(block)
+        file.flush()
+        os.fsync(file.fileno())

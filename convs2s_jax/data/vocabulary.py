@@ -14,7 +14,6 @@ from convs2s_jax.core import files, local_copies
 from convs2s_jax.core.checksums import DamagedError, checksum, parsed, seal, unseal
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.core.files import new_folder
 from convs2s_jax.core.guard import writing_remedy
 from convs2s_jax.data import bpe_codes, pieces, symbols
 from convs2s_jax.data.config import VocabularyConfig
@@ -59,17 +58,9 @@ def build(cfg: VocabularyConfig, text: ParallelText, seed: int, *, one_sided: bo
         only = _train(cfg, tgt, "tgt", cfg.tgt_size)
         return Vocabularies(only, only)
     if cfg.joint:
-        joint = _train(cfg, [*src, *tgt], "joint", cfg.src_size)
+        joint = _train(cfg, [*src, *tgt], "src", cfg.src_size)
         return Vocabularies(joint, joint)
-    learnt, wrong = [], []
-    for side, lines, size in (("src", src, cfg.src_size), ("tgt", tgt, cfg.tgt_size)):
-        try:
-            learnt.append(_train(cfg, lines, side, size))
-        except UserError as error:
-            wrong.append(error)
-    if wrong:  # of both sides at once: in a small text, both sizes are usually too large
-        raise UserError(", and ".join(map(str, wrong))) from wrong[0]
-    return Vocabularies(*learnt)
+    return Vocabularies(_train(cfg, src, "src", cfg.src_size), _train(cfg, tgt, "tgt", cfg.tgt_size))
 
 
 def build_labelled(cfg: VocabularyConfig, text: ParallelText, seed: int) -> Vocabularies:
@@ -91,12 +82,19 @@ def save(vocabularies: Vocabularies, folder: Path) -> None:
     Raises:
       UserError: the folder cannot be written.
     """
+    sides = {"src": vocabularies.src, "tgt": vocabularies.tgt}
     try:
-        with new_folder(folder) as new:
-            for name, vocabulary in _named(vocabularies).items():
+        with files.new_folder(folder) as new:
+            for name, vocabulary in ({"joint": vocabularies.src} if vocabularies.joint else sides).items():
                 vocabulary.save(new / f"{name}{vocabulary.suffix}")
-            _seal(new)
-            _move(new, folder)
+            sums = {path.name: checksum(path.read_bytes()) for path in sorted(new.iterdir())}
+            (new / _CHECKSUMS).write_text(json.dumps(seal(sums), indent=2) + "\n", encoding="utf-8")
+            if folder.is_dir():
+                old = folder.rename(new.with_name(f"{new.name}-old"))
+                new.rename(folder)
+                shutil.rmtree(old, ignore_errors=True)
+            else:
+                new.rename(folder)
     except OSError as error:
         remedy = writing_remedy(error, "choose another folder")
         raise UserError(f"{folder} cannot be written: {error.strerror}; {remedy}") from error
@@ -110,7 +108,8 @@ def load(folder: Path) -> Vocabularies:
     Raises:
       UserError: a file is missing or damaged, or a side has several files.
     """
-    _verify(folder)
+    if (folder / _CHECKSUMS).exists():  # otherwise written by another program
+        _verify(folder)
     if joint := _load(folder, "joint"):
         return Vocabularies(joint, joint)
     src, tgt = _load(folder, "src"), _load(folder, "tgt")
@@ -133,21 +132,9 @@ def load_from(place: str) -> Vocabularies:
         return load(folder)
 
 
-def _seal(folder: Path) -> None:
-    """Write the checksums of all files in a folder. Raises OSError if it cannot be written."""
-    sums = {path.name: checksum(path.read_bytes()) for path in sorted(folder.iterdir())}
-    (folder / _CHECKSUMS).write_text(json.dumps(seal(sums), indent=2) + "\n", encoding="utf-8")
-
-
 def _verify(folder: Path) -> None:
-    """Verify the files in a folder by its checksums, if there are any.
-
-    Raises:
-      UserError: a file or the list of checksums differs from what was written.
-    """
+    """Verify the files in a folder by its checksums. UserError if one differs from what was written."""
     path = folder / _CHECKSUMS
-    if not path.exists():
-        return  # written by an earlier version or by another program
     try:
         sums = unseal(parsed(files.content(path)))
     except (DamagedError, OSError) as error:
@@ -155,15 +142,10 @@ def _verify(folder: Path) -> None:
             f"{path} is damaged ({error}): restore it, or delete it if the files next to it are correct"
         ) from error
     for name, expected in sums.items():
-        file = folder / name
-        try:
-            found = checksum(files.content(file))
-        except OSError as error:
-            raise UserError(f"{file} cannot be read ({error.strerror}): restore it") from error
-        if found != expected:
+        if checksum(files.read_bytes(folder / name, remedy="restore it")) != expected:
             raise UserError(
-                f"{file} is damaged or was edited (its checksum does not match its content): restore it, or delete "
-                f"{path} to keep deliberate edits"
+                f"{folder / name} is damaged or was edited (its checksum does not match its content): restore it, or "
+                f"delete {path} to keep deliberate edits"
             )
 
 
@@ -177,25 +159,8 @@ def _sample(lines: Sequence[str], most: int, seed: int) -> Sequence[str]:
 
 def _train(cfg: VocabularyConfig, lines: Sequence[str], side: str, size: int) -> Vocabulary:
     bar = tqdm.tqdm(lines, f"vocabulary {side}", unit=" lines", disable=None)
-    field = f"data.vocabulary.{'src' if side == 'joint' else side}_size"
-    return _TRAINERS[cfg.kind](cfg, bar, size=size, field=field)
-
-
-def _named(vocabularies: Vocabularies) -> dict[str, Vocabulary]:
-    if vocabularies.joint:
-        return {"joint": vocabularies.src}
-    return {"src": vocabularies.src, "tgt": vocabularies.tgt}
-
-
-def _move(new: Path, folder: Path) -> None:
-    """Put `new` in the place of `folder`, which may exist."""
-    if folder.is_dir():
-        old = new.with_name(f"{new.name}-old")
-        folder.rename(old)
-        new.rename(folder)
-        shutil.rmtree(old, ignore_errors=True)
-    else:
-        new.rename(folder)
+    train = symbols.train_words if cfg.kind == "words" else pieces.train
+    return train(cfg, bar, size=size, field=f"data.vocabulary.{side}_size")
 
 
 def _load(folder: Path, name: str) -> Vocabulary | None:
@@ -206,9 +171,6 @@ def _load(folder: Path, name: str) -> Vocabulary | None:
     return _LOADERS[found[0]](folder / f"{name}{found[0]}") if found else None
 
 
-_TRAINERS: Mapping[str, Callable[..., Vocabulary]] = MappingProxyType(
-    {"bpe": pieces.train, "unigram": pieces.train, "words": symbols.train_words}
-)
 _LOADERS: Mapping[str, Callable[[Path], Vocabulary]] = MappingProxyType(
     {
         pieces.SentencePiece.suffix: pieces.load_model,

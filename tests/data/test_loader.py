@@ -23,7 +23,7 @@ def row(planned):
 
 
 def threads():
-    return [thread for thread in threading.enumerate() if thread.name == "loader"]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("loader")]
 
 
 @pytest.fixture(autouse=True)

@@ -63,7 +63,7 @@ def test_surfaces_are_those_of_the_tokens(pieces):
 
 
 def test_it_comes_back_from_its_file_and_a_damaged_one_is_named(pieces, model, tmp_path):
-    words = word_list(*pieces.lists)
+    words = word_list(pieces.symbols, pieces.counts)
     vocabulary.save(Vocabularies(pieces, words), tmp_path / "vocab")
     found = vocabulary.load(tmp_path / "vocab")
     assert (found.src, found.src.fingerprint) == (pieces, pieces.fingerprint)

@@ -15,7 +15,7 @@ import sentencepiece
 
 from convs2s_jax.core.tokens import SPECIAL, UNK
 from convs2s_jax.data import segmentation, tokens_on_disk
-from convs2s_jax.data.bpe_codes import CodedWords, Codes, merged_at_random
+from convs2s_jax.data.bpe_codes import CodedWords, Codes, merged
 from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.corpora import ParallelText
 from convs2s_jax.data.pieces import ListedPieces, train
@@ -93,7 +93,7 @@ def by_merges(symbols, rate):
 @pytest.mark.parametrize("rate", [0.1, 0.6])
 def test_each_merge_is_left_out_with_the_given_probability(symbols, rate):
     rng, draws = random.Random(1), 20_000
-    found = frequencies(merged_at_random(symbols, rank=rank, rate=rate, rng=rng) for _ in range(draws))
+    found = frequencies(merged(symbols, rank, rate=rate, rng=rng) for _ in range(draws))
     agree(found, by_merges(symbols, rate), draws)
 
 
@@ -151,28 +151,6 @@ def test_names_of_symbols_in_a_text_are_text(kind):
         drawn = vocabulary.sample([text] * 50, rate=rate, seed=1)
         assert {i for ids in drawn for i in ids} & {0, 1, 2, UNK} == {UNK}
         assert {vocabulary.decode(ids) for ids in drawn} == {vocabulary.decode(vocabulary.encode([text])[0])}
-
-
-@pytest.mark.parametrize(
-    "more",
-    [{}, {"user_defined_symbols": ["#", "ein"]}, {"add_dummy_prefix": False}, {"byte_fallback": True}],
-    ids=["plain", "symbols", "words of one letter", "bytes"],
-)
-def test_a_model_of_whole_words_keeps_its_segmentation(more):
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["e Hund und ein Haus"] * 30),
-        model_writer=model,
-        model_type="word",
-        vocab_size=300,
-        hard_vocab_limit=False,
-        minloglevel=2,
-        **more,
-    )
-    processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
-    for text in ("ein Hundweg und", "weg", "ein Haus", "e Hunde#hund #"):
-        drawn = RandomPieces(processor).draw(text, rate=0.3, rng=random.Random(1))
-        assert drawn == processor.encode(text, out_type=str)
 
 
 def test_other_processes_draw_the_same(unigram, bpe, tmp_path):

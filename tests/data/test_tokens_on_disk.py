@@ -1,14 +1,12 @@
 """Tokenised text on disk: what was encoded comes back, is encoded once, and a damaged file is never read."""
 
 import dataclasses
-import multiprocessing
 
 import numpy as np
 import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import tokens_on_disk
-from convs2s_jax.data.symbols import word_list
 
 
 @dataclasses.dataclass
@@ -86,8 +84,8 @@ def test_a_cut_or_a_flipped_bit_is_announced_and_written_again(tmp_path):
     tokenize(tmp_path)
     [path] = tmp_path.iterdir()
     whole = path.read_bytes()
-    damaged = [whole[:size] for size in (0, 1, 63, 64, 70, 79, 80, 90, len(whole) // 2, len(whole) - 1)]
-    for i in range(0, 8 * len(whole), 3):
+    damaged = [whole[:size] for size in (0, 1, 79, 80, len(whole) - 1)]
+    for i in range(0, 8 * len(whole), 7):
         flipped = bytearray(whole)
         flipped[i // 8] ^= 1 << i % 8
         damaged.append(flipped)
@@ -112,14 +110,6 @@ def test_a_file_under_the_name_of_another_text_is_announced_and_written_again(tm
     assert told == [f"{path} is damaged (it contains another text): the text is tokenised again"]
 
 
-def test_what_a_killed_tokenisation_left_is_removed(tmp_path):
-    tokenize(tmp_path)
-    [path] = tmp_path.iterdir()
-    path.rename(tmp_path / f".{path.name}-{0:032x}.locked")
-    assert texts_of(tokenize(tmp_path)) == TEXTS
-    assert [*tmp_path.iterdir()] == [path]
-
-
 def test_failure_while_encoding_leaves_nothing(tmp_path):
     class Stops(Letters):
         def encode(self, texts):
@@ -130,25 +120,6 @@ def test_failure_while_encoding_leaves_nothing(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         tokenize(tmp_path, ["a"] * 10_000, Stops())
     assert list(tmp_path.iterdir()) == []
-
-
-def _write(folder, barrier):
-    barrier.wait()
-    tokens = tokens_on_disk.tokenize(["ab"] * 20_000, word_list(("ab",)), folder, "x")
-    assert len(tokens) == 20_000
-    assert set(tokens.tokens.tolist()) == {4}
-
-
-def test_two_processes_may_write_the_same(tmp_path):
-    context = multiprocessing.get_context("spawn")
-    barrier = context.Barrier(2)
-    processes = [context.Process(target=_write, args=(tmp_path, barrier)) for _ in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0, 0]
-    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_unusable_folder_is_refused(tmp_path):

@@ -126,9 +126,6 @@ def test_a_size_that_the_text_does_not_allow_names_the_nearest():
         build(VocabularyConfig(src_size=9))
     smallest = int(str(e.value).split("use ")[1].split()[0])
     assert build(VocabularyConfig(src_size=smallest, tgt_size=100)).src.size == smallest
-    both = " and ".join(rf"data\.vocabulary\.{side}_size is 5000: .* use \d+ or less,?" for side in ("src", "tgt"))
-    with pytest.raises(UserError, match=f"^{both}$"):
-        build(VocabularyConfig(src_size=5000, tgt_size=5000))
     assert 50 < build(VocabularyConfig(kind="unigram", src_size=66, tgt_size=5000)).tgt.size < 5000
     with pytest.raises(UserError, match=r"data.vocabulary.src_size is 100: .* only empty lines"):
         build(VocabularyConfig(src_size=100), ParallelText(["  ", ""], ["  ", ""], "train"))
@@ -148,7 +145,7 @@ def test_nothing_is_printed(capfd):
 def test_words_are_sorted_by_count_and_then_by_name():
     lines = ["b a c b", "a </s> <unk> d"]
     words = build(VocabularyConfig(kind="words", min_count=1), ParallelText(lines, lines, "train")).src
-    assert words.lists == (("a", "b", "c", "d"), (2, 2, 1, 1))
+    assert (words.symbols, words.counts) == (("a", "b", "c", "d"), (2, 2, 1, 1))
     assert words.encode(["a b  d\u00a0x </s> <unk> "]) == [[4, 5, 7, UNK, UNK, UNK]]
     assert words.decode([4, UNK, 5]) == "a <unk> b"
 
@@ -160,7 +157,9 @@ def test_words_are_cut_by_count_and_size():
     assert build(VocabularyConfig(kind="words", min_count=1, src_size=5), text).src.symbols == ("a",)
     with pytest.raises(UserError, match=r"src_size is 10000: no word .*min_count = 4 times \(.* 3 times\)"):
         build(VocabularyConfig(kind="words", min_count=4), text)
-    with pytest.raises(UserError, match=r"src_size is 10000: this side of the training text has no words; check its"):
+    with pytest.raises(
+        UserError, match=r"src_size is 10000: no word .* occurs 0 times\); lower min_count, or check the"
+    ):
         build(VocabularyConfig(kind="words", min_count=1), ParallelText(["", " "], lines, "train"))
 
 
@@ -223,9 +222,9 @@ NOT_UTF_8 = b"\n\x0e\n\x05<unk>\x15\x00\x00\x00\x00\x18\x02\n\x0a\n\x01\xff\x15\
         ("joint.txt", b"a " + b"1" * 5000, r", line 1: 'a 111.{,400}is not a word and its count"),
         ("joint.txt", b"a 1\nb 1\na 1\n", r", line 3: 'a' is already in the list; use the list that the model was"),
         ("joint.txt", b"<pad> 1\n", r", line 1: '<pad>' is already in the list"),
-        ("joint.labels", b"a\n\nb\n", r", line 2: the label '' is empty; restore the file"),
-        ("joint.labels", b"a\nb\na\n", r", line 3: the label 'a' is already in the list; restore the file"),
-        ("joint.labels", b"a\n b\n", r", line 2: the label ' b' begins or ends with white space"),
+        ("joint.labels", b"a\n\nb\n", r", line 2: the label '' is empty, has white space .* list; restore the file"),
+        ("joint.labels", b"a\nb\na\n", r", line 3: the label 'a' is empty, "),
+        ("joint.labels", b"a\n b\n", r", line 2: the label ' b' is empty, "),
     ],
 )
 def test_a_damaged_file_is_refused(tmp_path, name, content, message):
