@@ -60,9 +60,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--topology", default="v5e:4x4", help="devices of the plans: 16 chips")
     topology = parser.parse_args().topology
-    on = [f"--{name}={value}" for name, (value, _) in KNOWN.items()]
+    on = [f"--{flag}" for flag in KNOWN]
     cases = {"none": "", **{flag: flag for flag in on}, "all": " ".join(on)}
-    cases |= {flag: flag for flag in (f"--{name}=false" for name in KNOWN)}
+    cases |= {flag: flag for flag in (f"--{one.partition('=')[0]}=false" for one in KNOWN)}
     for where, mesh in MESHES.items():
         for name, values in cases.items():
             found = planned(topology, mesh, values)

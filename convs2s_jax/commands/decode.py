@@ -8,7 +8,7 @@ from typing import Any
 from convs2s_jax.commands.shared import tell
 from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Command, Group, Overrides
-from convs2s_jax.core.config import convert, literal_with_spelling
+from convs2s_jax.core.config import convert, literal
 from convs2s_jax.core.errors import UserError, did_you_mean
 from convs2s_jax.core.guard import ended_by_signals
 from convs2s_jax.search.config import SearchConfig
@@ -58,7 +58,7 @@ def search_options(values: Mapping[str, Any], overrides: Overrides) -> dict[str,
             )
         if name not in kinds:
             raise UserError(f"--config.{path}: there is no field '{name}'{did_you_mean(name, kinds)}")
-        search[name] = convert(kinds[name], literal_with_spelling(text), f"--config.{path}")
+        search[name] = convert(kinds[name], literal(text), f"--config.{path}")
     return search
 
 

@@ -1,7 +1,6 @@
 """Command lines: flags from the fields of records, help, configuration files and overrides."""
 
 import contextlib
-import difflib
 import faulthandler
 import os
 import runpy
@@ -61,7 +60,6 @@ class Command(NamedTuple):
       about: the beginning of `--help`.
       groups: its flags; their names are unique.
       main: the program, called with the values of the flags on the command line and the overrides.
-      synonyms: arguments that are replaced by others, such as older spellings.
       topics: name -> function that returns the text of `--help=NAME`.
       stores: flags whose files and folders may be in an object store.
       memory: advice for the error message when memory runs out.
@@ -72,7 +70,6 @@ class Command(NamedTuple):
     about: str
     groups: Sequence[Group]
     main: Callable[[dict[str, Any], Overrides], None]
-    synonyms: Mapping[str, str] = MappingProxyType({})
     topics: Mapping[str, Callable[[], str]] = MappingProxyType({})
     stores: tuple[str, ...] = ()
     memory: str = MORE_MEMORY
@@ -122,7 +119,7 @@ def parse(command: Command, arguments: Sequence[str]) -> tuple[dict[str, Any], O
         for field in group.fields:
             _define(values, field)
     try:
-        left = values(["", *(command.synonyms.get(argument, argument) for argument in rest)])
+        left = values(["", *rest])
     except flags.UnrecognizedFlagError as error:
         near = did_you_mean(error.flagname, values, otherwise="; see --help")
         raise UserError(f"--{error.flagname} is not a flag of this command{near}") from None
@@ -209,48 +206,35 @@ def read_config(given: str, overrides: Sequence[tuple[str, str]]) -> dict[str, A
 
 
 def _values_of_json(path: str, text: str) -> Any:
-    try:
-        values = checksums.parsed(text)
-    except checksums.DamagedError:
-        values = None
-    if not isinstance(values, dict):
-        raise UserError(f"{path} is not the config.json of a run: use one, or a Python file with get_config()")
-    return values
+    with contextlib.suppress(checksums.DamagedError):
+        if isinstance(values := checksums.parsed(text), dict):
+            return values
+    raise UserError(f"{path} is not the config.json of a run: use one, or a Python file with get_config()")
 
 
-@contextlib.contextmanager
-def _importing_from(folder: str) -> Iterator[None]:
-    """Let a configuration import files of its folder, which hide no library, within the block."""
+def _values_of_python(path: str) -> Any:
     before, loaded = list(sys.path), set(sys.modules)
-    sys.path.append(folder)
+    folder = os.path.dirname(os.path.abspath(path))
+    sys.path.append(folder)  # the file may import its neighbours, which hide no library
     try:
-        yield
+        values = runpy.run_path(path)["get_config"]()
+    except UserError:
+        raise
+    except SyntaxError as error:
+        where = error.filename or path  # it may be in a file that the configuration imports
+        hint = "" if path.endswith(".py") else "; a configuration is a Python file with get_config(), or a config.json"
+        raise UserError(f"{where}, line {error.lineno}: {type(error).__name__}: {error.msg}{hint}") from error
+    except (Exception, SystemExit) as error:
+        if isinstance(error, KeyError) and error.args == ("get_config",):
+            raise UserError(f"{path} does not define get_config(), which returns the values") from None
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+        where = f"{path}, line {lines[-1]}" if lines else path
+        raise UserError(f"{where}: {type(error).__name__}: {error}") from error
     finally:
         sys.path[:] = before
         for name in set(sys.modules) - loaded:  # another configuration may have a neighbour of the same name
             if os.path.dirname(getattr(sys.modules[name], "__file__", None) or "") == folder:
                 del sys.modules[name]
-
-
-def _values_of_python(path: str) -> Any:
-    try:
-        with _importing_from(os.path.dirname(os.path.abspath(path))):
-            module = runpy.run_path(path)
-            if "get_config" not in module:
-                raise UserError(
-                    f"{path} does not define get_config(): a configuration file must return its values from this "
-                    "function"
-                )
-            values = module["get_config"]()
-    except UserError:
-        raise
-    except SyntaxError as error:
-        where = error.filename or path  # it may be in a file that the configuration imports
-        hint = "; a configuration is a Python file with get_config(), or a config.json"
-        hint = hint if where == path and not path.endswith(".py") else ""
-        raise UserError(f"{where}, line {error.lineno}: {type(error).__name__}: {error.msg}{hint}") from error
-    except (Exception, SystemExit) as error:
-        raise UserError(f"{path}{_line(error, path)}: {type(error).__name__}: {error}") from error
     return values.to_dict() if hasattr(values, "to_dict") else values
 
 
@@ -303,12 +287,6 @@ def default_text(field: Field, group: Group) -> str:
     return f"  (default: {shown})"
 
 
-def _line(error: BaseException, path: str) -> str:
-    """Return ", line 7" if the error occurred in this file."""
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
-    return f", line {lines[-1]}" if lines else ""
-
-
 _PACKAGE = Path(__file__).parents[1]
 _LARGEST = 1 << 24
 """Maximum size of a configuration file in bytes."""
@@ -335,24 +313,14 @@ def find_config(given: str) -> Path:
     """
     if os.path.isfile(given):  # unlike Path.is_file, this raises no error for a name that is too long
         return Path(given)
-    name = given.removesuffix(".py")
-    if name in config_names():
+    name = Path(given[-200:]).name.removesuffix(".py")
+    if given.removesuffix(".py") in config_names():
         return configs_folder() / f"{name}.py"
+    what = f"--config={shortened(given, 1000)}"
     if os.path.isdir(given):
-        raise UserError(f"--config={shortened(given, 1000)} is a folder; use a file, or the name of a configuration")
-    raise UserError(
-        f"--config={shortened(given, 1000)}: no such file and no configuration of that name exists; "
-        f"{_suggestion(Path(given[-200:]).stem)}"
-    )
-
-
-def _suggestion(name: str) -> str:
-    """Return advice about an unknown name: all names that contain it, otherwise the closest one."""
-    near = [one for one in config_names() if name and name.lower() in one]
-    near = near or difflib.get_close_matches(name, config_names(), n=1, cutoff=0.6)
-    if not near:
-        return f"the configurations are in {configs_folder()}"
-    return f"did you mean --config={' or '.join(filter(None, (', '.join(near[:-1]), near[-1])))}?"
+        raise UserError(f"{what} is a folder; use a file, or the name of a configuration")
+    near = did_you_mean(name, config_names(), otherwise=f"; the configurations are in {configs_folder()}")
+    raise UserError(f"{what}: no such file and no configuration of that name exists{near}")
 
 
 @contextlib.contextmanager

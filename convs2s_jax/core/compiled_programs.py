@@ -7,7 +7,6 @@ import contextlib
 import os
 import platform
 import shutil
-import stat
 import warnings
 import zlib
 from collections.abc import Mapping
@@ -48,12 +47,12 @@ def keep(environment: Mapping[str, str], folder: Path | None = None) -> Path | N
     try:
         whole = folder or folder_of(environment)
         own = whole / processor()
-        whole.mkdir(mode=0o700, parents=True, exist_ok=True)  # code in it is executed, so nobody else may write there
-        own.mkdir(mode=0o700, exist_ok=True)
-        if (
-            not (is_writable_only_by_user(whole) and is_writable_only_by_user(own))
-            or shutil.disk_usage(own).free < FREE
-        ):
+        own.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for one in (whole, own):  # code in it is executed, so nobody else may write there
+            about = one.stat()
+            if about.st_uid != os.getuid() or about.st_mode & 0o022 or not os.access(one, os.W_OK | os.X_OK):
+                return None
+        if shutil.disk_usage(own).free < FREE:
             return None
         if folder is None:
             shrink(whole, MOST)
@@ -69,24 +68,13 @@ def folder_of(environment: Mapping[str, str]) -> Path:
     return (caches if caches.is_absolute() else Path.home() / ".cache") / "convs2s_jax"
 
 
-def is_writable_only_by_user(folder: Path) -> bool:
-    """Whether this user, and nobody else, may write into the folder."""
-    about = folder.stat()
-    return about.st_uid == os.getuid() and not about.st_mode & 0o022 and os.access(folder, os.W_OK | os.X_OK)
-
-
-def processor(described: str | None = None) -> str:
+def processor(about: Path = Path("/proc/cpuinfo")) -> str:
     """Return a name for the processor, because a program may contain instructions that another processor lacks.
 
     JAX's cache keys do not distinguish processors, and machines may share home folders.
-
-    Args:
-      described: the content of /proc/cpuinfo; None for this machine's.
     """
-    if described is None:
-        path = Path("/proc/cpuinfo")
-        described = path.read_text(encoding="utf-8", errors="replace") if path.exists() else platform.processor()
-    first = described.split("\n\n")[0].splitlines()
+    text = about.read_text(encoding="utf-8", errors="replace") if about.exists() else platform.processor()
+    first = text.split("\n\n")[0].splitlines()
     facts = [line for line in first if line.partition(":")[0].strip() in PROCESSOR] or first
     return f"{platform.machine()}-{zlib.crc32(chr(10).join(facts).encode()):08x}"
 
@@ -96,13 +84,12 @@ def shrink(folder: Path, most: int) -> None:
     found = []
     for path in folder.rglob("*"):
         with contextlib.suppress(FileNotFoundError):  # another process may delete one
-            if stat.S_ISREG((about := path.stat()).st_mode):
-                found.append((path, about))
-    total = sum(about.st_size for _, about in found)
-    if total <= most:
-        return
-    for path, about in sorted(found, key=lambda each: max(each[1].st_atime, each[1].st_mtime)):
-        if total <= most * 3 // 4:
+            about = path.stat()
+            found += [(max(about.st_atime, about.st_mtime), about.st_size, path)] if path.is_file() else []
+    left = sum(size for _, size, _ in found)
+    most = most * 3 // 4 if left > most else left
+    for _, size, path in sorted(found):
+        if left <= most:
             break
         path.unlink(missing_ok=True)
-        total -= about.st_size
+        left -= size

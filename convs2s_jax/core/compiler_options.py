@@ -15,12 +15,9 @@ LITTLE_OPTIMISATION: Mapping[str, Any] = {"xla_backend_optimization_level": 1}
 
 
 def fast_compile_options(version: str = jax.__version__) -> dict[str, Any]:
-    """Return options for programs that run often and have many small operations, such as a search.
+    """Return options for programs that run often and have many small operations: they compile in less time.
 
-    With them, programs run as fast and compile in less time.
-
-    Args:
-      version: of JAX. With 0.10, the older fusion emitters take less time; 0.12.0.1 does not have the option.
+    With JAX 0.10, the older fusion emitters take less time; 0.12.0.1 does not have the option.
     """
     older = {"xla_cpu_use_fusion_emitters": False} if version.startswith("0.10.") else {}
     return {**LITTLE_OPTIMISATION, **older}
@@ -31,12 +28,6 @@ def unless_set(options: Mapping[str, Any], flags: str | None = None) -> dict[str
     given = os.environ.get("XLA_FLAGS", "") if flags is None else flags
     known = {word.lstrip("-").partition("=")[0] for word in given.split()}
     return {name: value for name, value in options.items() if name not in known}
-
-
-def is_traced(*arguments: Any) -> bool:
-    """Whether a call with these arguments, trees of arrays, is part of another program or transformation."""
-    # under `jit` any operation returns a tracer; under `vmap` or `grad` only operations on their arguments do
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in (jax.lax.add(0, 0), *jax.tree.leaves(arguments)))
 
 
 class OnCpu:
@@ -64,7 +55,9 @@ class OnCpu:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return the results of the program."""
-        traced = is_traced(args, kwargs)
+        # under `jit` any operation returns a tracer; under `vmap` or `grad` only operations on their arguments do
+        leaves = (jax.lax.add(0, 0), *jax.tree.leaves((args, kwargs)))
+        traced = any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
         return (self._other if traced or not self._is_cpu() else self._on_cpu)(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:

@@ -7,8 +7,8 @@ program uses. An invalid value raises an error that states the field.
 import ast
 import dataclasses
 import functools
-import math
 import numbers
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -27,9 +27,7 @@ LONGEST = 4096
 ITEMS = 10_000
 """Maximum number of items of a list in a configuration."""
 LAST_BEFORE = "f02697ce"
-"""The last commit with the fields that records list as `RETIRED`, accepted with the given value, or as `IGNORED`."""
-DEPTH = 20
-"""Maximum number of fields in the path of an override."""
+"""The last commit with the fields that records list in `RETIRED`: field -> the value still accepted, `...` for any."""
 
 
 @typing.overload
@@ -119,8 +117,7 @@ def read_text(kind: Any, text: str, where: str) -> Any:
 def override(values: Any, path: str, text: str, where: str = "config") -> dict[str, Any]:
     """Set one value in nested dictionaries from a command line: `override(d, "model.dropout", "0.3")`.
 
-    A Python literal (0.3, True, [(256, 3)] * 4) is parsed; any other text is a string. Numbers keep their spelling, for
-    string fields.
+    A Python literal (0.3, True, [(256, 3)] * 4) is parsed; any other text is a string.
 
     Args:
       values: a mapping, a config record, or None for an empty one; it is not modified.
@@ -133,12 +130,11 @@ def override(values: Any, path: str, text: str, where: str = "config") -> dict[s
     """
     if dataclasses.is_dataclass(values):
         values = to_dict(values)
-    check(path.count(".") < DEPTH, f"{shown(path)}: a path can have at most {DEPTH} fields")
     if values is not None and not isinstance(values, Mapping):
         raise UserError(f"{where}.{path}: {where} is {shown(values)}, which has no fields; set {where} as a whole")
     values = values or {}
     head, _, rest = path.partition(".")
-    inner = override(values.get(head), rest, text, f"{where}.{head}") if rest else literal_with_spelling(text)
+    inner = override(values.get(head), rest, text, f"{where}.{head}") if rest else literal(text)
     return {**values, head: inner}
 
 
@@ -164,11 +160,9 @@ def add_kind(union: Any, cls: Any) -> None:
             f"{cls!r} is not a config of a kind: use `record` and a field such as kind: Literal['x'] = 'x'"
         )
     taken = {kind.kind: kind for kind in kinds} | added
-    if name in taken and (cls is taken[name] or _full_name(cls) != _full_name(taken[name])):
-        raise ValueError(
-            f"kind '{name}' is already used by {taken[name].__name__}; choose another name (existing kinds: "
-            f"{', '.join(taken)})"
-        )
+    same = name in added and _full_name(cls) == _full_name(added[name])
+    if name in taken and (not same or cls is taken[name]):
+        raise ValueError(f"kind '{name}' is already used by {taken[name].__name__}; choose another name")
     added[name] = cls
 
 
@@ -214,9 +208,7 @@ def _record(cls: Any, value: Any, where: str) -> Any:
     if not isinstance(value, Mapping):
         raise UserError(f"{where} is {shown(value)}: expected fields ({', '.join(fields)})")
     hints, retired = _hints(cls), vars(cls).get("RETIRED", {})
-    ignored = vars(cls).get("IGNORED", ())
-    left_out = {name for name, item in value.items() if name in ignored or (name in retired and item == retired[name])}
-    value = {name: item for name, item in value.items() if name not in left_out}
+    value = {name: item for name, item in value.items() if name not in retired or retired[name] not in (item, ...)}
     for name in value:
         if name not in fields:
             rule = f"this version has no such field; leave it out, or use version {LAST_BEFORE}"
@@ -277,11 +269,10 @@ def _check_fields(records: Mapping[Any, Any], kind: str, value: Mapping[str, Any
 
 def _tuple(kinds: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
     if isinstance(value, str) or not isinstance(value, Sequence):
-        most = f" (repetition can make at most {REPEATED} items)" if isinstance(value, str) and "*" in value else ""
         fields = dataclasses.fields(kinds[0]) if dataclasses.is_dataclass(kinds[0]) else ()
         items = [field.name if _required(field) else f"[{field.name}]" for field in fields]
         of_items = f" of ({', '.join(items)})" if items else ""
-        raise UserError(f"{where} is {shown(value)}: expected a list{of_items}{most}")
+        raise UserError(f"{where} is {shown(value)}: expected a list{of_items}")
     check(len(value) <= ITEMS, f"{where} has {len(value)} items: a list can have at most {ITEMS}")
     if len(kinds) == 2 and kinds[1] is Ellipsis:
         return tuple(convert(kinds[0], item, f"{where}[{i}]") for i, item in enumerate(value))
@@ -290,20 +281,21 @@ def _tuple(kinds: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
     return tuple(convert(k, item, f"{where}[{i}]") for i, (k, item) in enumerate(zip(kinds, value, strict=True)))
 
 
+_MOST: Any = sys.float_info.max
 _NAMES = {int: "an integer", float: "a number", bool: "True or False", str: "a string"}
 
 
 def _scalar(kind: Any, value: Any, where: str) -> Any:
     if kind is float and isinstance(value, numbers.Real) and not isinstance(value, bool):
-        return _finite(value, where)
+        check(bool(-_MOST <= value <= _MOST), f"{where} is {shown(value)}: use a finite number")
+        return float(value)
     if kind is int and isinstance(value, numbers.Integral) and not isinstance(value, bool):
         whole = int(value)
         most = LARGEST_SEED if where.rpartition(".")[2].lstrip("-") == "seed" else LARGEST
         check(abs(whole) <= most, f"{where} is {shown(whole)}: expected an integer between -{most} and {most}")
         return whole
     if kind is str and isinstance(value, int | float) and not isinstance(value, bool):
-        # on a command line, the string 2016 looks like a number
-        value = value.text if isinstance(value, WrittenInt | WrittenFloat) else shown(value)
+        value = shown(value)  # on a command line, the string 2016 looks like a number
     if kind is bool and isinstance(value, str) and value.lower() in ("true", "false"):
         return value.lower() == "true"
     if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
@@ -314,17 +306,8 @@ def _scalar(kind: Any, value: Any, where: str) -> Any:
     return value
 
 
-def _finite(value: Any, where: str) -> float:
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    check(math.isfinite(number), f"{where} is {shown(value)}: use a finite number")
-    return number
-
-
 REPEATED = 1000
-"""Maximum number of items, including those of inner lists, that the notation [(256, 3)] * 4 can create."""
+"""Maximum number of items that the notation [(256, 3)] * 4 can create."""
 
 
 def literal(text: str) -> Any:
@@ -334,48 +317,24 @@ def literal(text: str) -> Any:
     Nothing is evaluated: only constants, lists, tuples, dictionaries, repetition and concatenation are parsed.
     """
     try:
-        return _literal(ast.parse(text.strip(), mode="eval").body)[0]
+        return _literal(ast.parse(text.strip(), mode="eval").body)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return text
 
 
-class WrittenInt(int):
-    """An integer that remembers its spelling in `text`."""
-
-    text: str
-
-
-class WrittenFloat(float):
-    """A float that remembers its spelling in `text`."""
-
-    text: str
-
-
-def literal_with_spelling(text: str) -> Any:
-    """Parse like `literal`, but keep the spelling of numbers: the names 2024_01 and 1.10 are not 202401 and 1.1."""
-    value = literal(text)
-    kind = {int: WrittenInt, float: WrittenFloat}.get(type(value))
-    if kind is None:
-        return value
-    number = kind(value)
-    number.text = text
-    return number
-
-
-def _literal(node: ast.expr) -> tuple[Any, int]:
-    """Return the value of a node and its number of items. Items of inner lists count as often as they occur."""
+def _literal(node: ast.expr) -> Any:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mult):
-        (left, first), (right, second) = _literal(node.left), _literal(node.right)
-        if isinstance(node.op, ast.Mult):
-            items, times, size = (left, right, first) if isinstance(left, list | tuple) else (right, left, second)
-            if not (isinstance(items, list | tuple) and isinstance(times, int) and times * size <= REPEATED):
-                raise ValueError(f"only lists and tuples can be repeated, up to {REPEATED} items")
-            return items * times, max(times, 0) * size
-        if isinstance(left, list) and isinstance(right, list):
-            return left + right, first + second
-        raise ValueError("only lists can be joined")
-    if isinstance(node, ast.List | ast.Tuple):
-        inner = [_literal(item) for item in node.elts]
-        values = [value for value, _ in inner]
-        return (values if isinstance(node, ast.List) else tuple(values)), 1 + sum(size for _, size in inner)
-    return ast.literal_eval(node), 1
+        left, right = _literal(node.left), _literal(node.right)
+        if isinstance(node.op, ast.Add) and isinstance(left, list) and isinstance(right, list):
+            return left + right
+        items, times = (left, right) if isinstance(left, list | tuple) else (right, left)
+        if isinstance(node.op, ast.Add) or not (isinstance(items, list | tuple) and isinstance(times, int)):
+            raise ValueError("only lists can be joined, and lists and tuples repeated")
+        if times * len(items) > REPEATED:
+            raise ValueError(f"repetition can make at most {REPEATED} items")
+        return items * times
+    if isinstance(node, ast.List):
+        return [_literal(item) for item in node.elts]
+    if isinstance(node, ast.Tuple):
+        return tuple(_literal(item) for item in node.elts)
+    return ast.literal_eval(node)

@@ -2,13 +2,11 @@
 
 import contextlib
 import errno
-import io
 import logging as standard_logging
 import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any, NoReturn
@@ -162,17 +160,10 @@ def send_again(number: int) -> None:
     Python does so if the handler runs inside a finaliser, or inside a callback of a weak reference or of the garbage
     collector. JAX has some of these.
     """
-    started = threading.Event()  # on a busy machine, starting a thread takes longer than the pause
-
-    def send() -> None:
-        started.wait()
-        time.sleep(0.02)
-        os.kill(os.getpid(), number)
-
-    thread = threading.Thread(target=send, daemon=True)  # Python's list of other threads may be locked just now
+    timer = threading.Timer(0.02, os.kill, (os.getpid(), number))
+    timer.daemon = True
     with contextlib.suppress(RuntimeError):  # the interpreter is ending, or there is no room for a thread
-        thread.start()
-    started.set()
+        timer.start()
 
 
 @contextlib.contextmanager
@@ -210,40 +201,11 @@ def user_message(error: Exception, *, memory: str = MORE_MEMORY) -> str | None:
     return platforms.unavailable(error, os.environ.get("JAX_PLATFORMS"))
 
 
-SENTENCES = {
-    "stdin": "standard input is closed: redirect a file to it, or set --input=FILE",
-    "stdout": "standard output is closed: redirect it to a file, or set --output=FILE",
-}
-"""Error messages for the use of a closed standard stream."""
-
-
-class Closed(io.TextIOBase):
-    """Stand-in for a standard stream that was closed before the program started. Using it is a user error."""
-
-    def __init__(self, sentence: str) -> None:
-        self._sentence = sentence
-
-    @property
-    def buffer(self) -> "Closed":
-        """The byte stream, closed as well."""
-        return self
-
-    def refuse(self, *_: Any) -> NoReturn:
-        """Raise UserError, because this stream is closed."""
-        raise UserError(self._sentence)
-
-    def isatty(self) -> bool:
-        """False."""
-        return False
-
-    read = readline = readlines = write = writelines = __next__ = refuse
-
-
 def open_missing() -> None:
     """Open closed descriptors among 0 to 2 on the null device, before another file gets their number.
 
-    Otherwise, output of libraries to standard error could end up in a checkpoint. Python's stream for a closed standard
-    input or output becomes `Closed`. Output to a closed standard error is lost.
+    Otherwise, output of libraries to standard error could end up in a checkpoint. Python's stream for a closed one
+    reads nothing, and what is written to it is lost.
     """
     for number in range(3):
         try:
@@ -251,11 +213,9 @@ def open_missing() -> None:
         except OSError:
             found = os.open(os.devnull, os.O_RDWR)  # the lowest free number
             os.set_inheritable(found, True)
-    for name, sentence in SENTENCES.items():
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, Closed(sentence))
-    if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # open until the end of the program
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # until the end of the program
 
 
 class Expendable:
@@ -279,7 +239,7 @@ class Expendable:
 
     def write(self, text: str) -> int:
         """Write text, or drop it."""
-        self._attempt(lambda: self._stream.write(text))
+        self._attempt(self._stream.write, text)
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -290,20 +250,14 @@ class Expendable:
         """Flush what was written, or drop it."""
         self._attempt(self._stream.flush)
 
-    def _attempt(self, action: Callable[[], Any]) -> None:
+    def _attempt(self, action: Callable[..., Any], *arguments: str) -> None:
         try:
-            action()
+            action(*arguments)
         except BlockingIOError:
             pass  # full for now
         except OSError as error:
             self.lost = self.lost or error
             _discard(self._stream)
-
-
-def check_open(stream: Any) -> None:
-    """Raise UserError if a standard stream is closed."""
-    if isinstance(stream, Closed):
-        stream.refuse()
 
 
 def discard_unwritable() -> None:

@@ -76,7 +76,7 @@ def _opened(name: str, split: str, folder: str) -> Iterator[tuple[Any, str | Non
     except Exception as error:
         raise UserError(
             f"data.corpus 'tfds:{name}' cannot be read ({first_line(error)}): one of its files is missing, damaged, or "
-            "not in the format array_record; copy the data set again, or delete its folder in data.tfds_dir and prepare it"
+            "not in the format array_record; copy it again, or delete its folder in data.tfds_dir and prepare it again"
         ) from error
 
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal, TypeVar
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, TypeVar
 
 import jax
 from jax.ad_checkpoint import checkpoint_name
@@ -48,7 +49,7 @@ class ExecutionConfig:
     convolution: Literal["auto", "xla", "products", "winograd"] = "auto"
     softmax_rows: int | None = None
 
-    IGNORED = ("scan_layers",)
+    RETIRED: ClassVar = MappingProxyType({"scan_layers": ...})
 
     def __post_init__(self) -> None:
         rows = self.softmax_rows

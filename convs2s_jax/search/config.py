@@ -68,8 +68,7 @@ class SearchConfig:
         where p_lm is from a separate language model; 0 for none.
     """
 
-    RETIRED: ClassVar = MappingProxyType({"diverse_groups": 1})
-    IGNORED = ("diverse_strength",)
+    RETIRED: ClassVar = MappingProxyType({"diverse_groups": 1, "diverse_strength": ...})
 
     beam_size: int = 5
     length_penalty: float = dataclasses.field(default=1.0, metadata=SCORING)

@@ -1,7 +1,7 @@
 """The devices as a mesh with three axes: one CPU, the GPUs of a machine, or several TPU slices."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
@@ -57,7 +57,7 @@ class MeshConfig:
     tensor: int = 1
     rules: tuple[ShardingRule, ...] = ()
 
-    RETIRED: ClassVar[Mapping[str, Any]] = MappingProxyType({"gather_once": []})
+    RETIRED: ClassVar[Any] = MappingProxyType({"gather_once": []})
 
     def __post_init__(self) -> None:
         for axis in AXES:

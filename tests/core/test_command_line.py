@@ -19,9 +19,6 @@ def test_overrides_are_told_from_other_arguments_and_keep_their_order():
     rest, overrides = split_overrides([*arguments, "--config.model.dropout=0.4"])
     assert rest == ["train.py", "--config=a.py", "--workdir=x"]
     assert overrides == [("model.dropout", "0.3"), ("seed", "7"), ("model.dropout", "0.4")]
-
-
-def test_a_value_may_hold_an_equals_sign_or_be_empty():
     _, overrides = split_overrides(["--config.data.dir=a=b", "--config.data.cache_dir="])
     assert overrides == [("data.dir", "a=b"), ("data.cache_dir", "")]
 
@@ -95,29 +92,20 @@ def test_a_configuration_may_be_in_a_store(bucket, monkeypatch):  # noqa: F811
             read_config(f"gs://bucket/a/{name}", [])
 
 
-def test_a_missing_file_is_named(tmp_path):
+def test_a_missing_file_is_named(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"^--config=.*none\.py: no such file and no configuration of that name exists"):
         read_config(str(tmp_path / "none.py"), [])
     with pytest.raises(UserError, match=rf"^--config={tmp_path} is a folder; use a file, or the name of a conf"):
         read_config(str(tmp_path), [])
-
-
-def test_a_folder_does_not_hide_a_configuration_of_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "multi30k_de_en").mkdir()
     assert "model" in read_config("multi30k_de_en", [])
 
 
-def test_a_file_without_get_config_is_named(write):
-    with pytest.raises(
-        UserError, match=r"my\.py does not define get_config\(\): a configuration file must return its values"
-    ):
-        read_config(write("config = {}\n"), [])
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("config = {}\n", r" does not define get_config\(\), which returns the values$"),
         ("def get_config():\n    return 1 / 0\n", r", line 2: ZeroDivisionError: division by zero"),
         (
             "import no_such_module_anywhere\n",
@@ -202,17 +190,12 @@ def test_a_name_may_end_in_py_unless_there_is_such_a_file(tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     ("given", "suggestion"),
     [
-        ("cldr", "did you mean --config=classify_cldr, cldr_en_de or lm_cldr?"),
-        ("KFTT", "did you mean --config=kftt_ja_en, kftt_ja_en_large or kftt_ja_en_lightconv?"),
-        ("configs/iwslt14.py", "did you mean --config=iwslt14_de_en?"),
-        ("multi30k_de_n", "did you mean --config=multi30k_de_en?"),
+        ("configs/iwslt14.py", "did you mean 'iwslt14_de_en'?"),
+        ("multi30k_de_n", "did you mean 'multi30k_de_en'?"),
         ("qqqq", f"the configurations are in {command_line.configs_folder()}"),
         ("", f"the configurations are in {command_line.configs_folder()}"),
     ],
 )
-def test_suggested_are_all_names_that_contain_the_given_one_or_else_the_closest(
-    given, suggestion, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
+def test_the_closest_configuration_is_suggested(given, suggestion):
     with pytest.raises(UserError, match=f"of that name exists; {re.escape(suggestion)}$"):
         command_line.find_config(given)

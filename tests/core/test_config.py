@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from dataclasses import FrozenInstanceError, dataclass, replace
+from dataclasses import FrozenInstanceError, replace
 from typing import Literal
 
 import numpy as np
@@ -14,7 +14,6 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.convs2s import ConvEncoderConfig, ConvLayer
 from convs2s_jax.models.recurrent import RecurrentDecoderConfig, RecurrentEncoderConfig
-from convs2s_jax.training.optimizer import AdamConfig, NesterovConfig
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.schedule import PlateauConfig
 
@@ -29,20 +28,19 @@ def test_missing_fields_take_the_defaults_of_the_records():
     assert cfg.model.decoder == Config(data=cfg.data).model.decoder
 
 
-def test_a_field_of_earlier_versions_may_be_there_while_it_is_empty():
-    assert build(Config, {"data": DATA, "mesh": {"gather_once": []}}) == build(Config, {"data": DATA})
-
-
-def test_records_are_taken_as_they_are():
-    cfg = build(Config, {"data": DATA})
-    assert build(Config, cfg) is cfg
-    optimizer = AdamConfig(b1=0.8)
-    assert build(Config, {"data": cfg.data, "training": {"optimizer": optimizer}}).training.optimizer is optimizer
+def test_a_field_of_earlier_versions_may_be_there_with_a_value_that_means_nothing():
+    old = {"mesh": {"gather_once": []}, "model": {"execution": {"scan_layers": 3}}}
+    assert build(Config, {"data": DATA, **old}) == build(Config, {"data": DATA})
+    with pytest.raises(
+        UserError, match=r"^config\.mesh\.gather_once is \['a'\]: this version has no such field; leave it"
+    ):
+        build(Config, {"data": DATA, "mesh": {"gather_once": ["a"]}})
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
+        (None, r"^config is None: expected fields \(data, model,"),
         ({"modle": {}}, r"^config\.modle: there is no field 'modle'; did you mean 'model'\?$"),
         ({"model": {"xyz": 1}}, r"^config\.model\.xyz: there is no field 'xyz'; available: decoder, dropout, dtype,"),
         ({"training": {"optimizer": {"b1": 0.9}}}, r"^config\.training\.optimizer sets 'b1', a field of kind adam and"),
@@ -58,16 +56,10 @@ def test_records_are_taken_as_they_are():
         ({"training": {"optimizer": {"kind": "adam", "b1": 2}}}, r"^config\.training\.optimizer\.b1 is 2\.0: use 0 or"),
         ({"seed": -1}, r"^config\.seed is -1: use 0 or more$"),
         ({"seed": "one"}, r"^config\.seed is 'one': expected an integer$"),
-        ({"seed": 1.5}, r"^config\.seed is 1\.5: expected an integer$"),
         ({"seed": True}, r"^config\.seed is True: expected an integer$"),
-        ({"seed": None}, r"^config\.seed is None: expected an integer$"),
-        ({"model": {"dropout": "high"}}, r"^config\.model\.dropout is 'high': expected a number$"),
         ({"model": {"dropout": False}}, r"^config\.model\.dropout is False: expected a number$"),
         ({"model": {"dtype": 32}}, r"^config\.model\.dtype is 32; available: bfloat16, float32$"),
         ({"training": 5}, r"^config\.training is 5: expected fields \(optimizer, schedule,"),
-        ({"model": 5}, r"^config\.model is 5: expected fields, with 'kind' one of encoder_decoder, classifier$"),
-        ({"training": {"max_steps": "all"}}, r"^config\.training\.max_steps is 'all': expected an integer$"),
-        ({"training": {"max_steps": 0}}, r"^config\.training\.max_steps is 0: use 1 or more$"),
         ({"training": {"validate_bleu": 1}}, r"^config\.training\.validate_bleu is 1: expected True or False$"),
         (
             {"training": {"schedule": {"kind": "fixed", "rates": 0.25}}},
@@ -78,7 +70,7 @@ def test_records_are_taken_as_they_are():
 )
 def test_what_does_not_fit_is_refused_with_its_whole_path(values, message):
     with pytest.raises(UserError, match=message):
-        build(Config, {"data": DATA, **values})
+        build(Config, values if values is None else {"data": DATA, **values})
 
 
 CONV = {"encoder": {"layers": [(8, 3)]}, "decoder": {"layers": [(8, 3)], "out_dim": 8}}
@@ -145,31 +137,6 @@ def test_a_change_of_the_kind_alone_is_refused_with_a_way_that_works():
         ModelConfig(encoder={"kind": "none", "units": 3})
 
 
-def test_a_search_for_coverage_needs_an_attention():
-    decoder = {"kind": "recurrent", "attention": "none"}
-    values = {"data": DATA, "model": {"decoder": decoder}, "search": {"coverage_penalty": 0.2}}
-    with pytest.raises(
-        UserError, match=r"^config\.search\.coverage_penalty is 0\.2: it requires a decoder with attention; use 0"
-    ):
-        build(Config, values)
-
-
-def test_a_field_without_default_must_be_given():
-    with pytest.raises(UserError, match=r"^config: data must be set$"):
-        build(Config, {})
-
-
-def test_nothing_at_all_is_refused():
-    with pytest.raises(UserError, match=r"^config is None: expected fields \(data, model,"):
-        build(Config, None)
-
-
-def test_a_path_that_begins_like_its_message_is_still_whole():
-    """A rule's message starts with the field's name, which may be that of the record."""
-    with pytest.raises(UserError, match=r"^seed\.seed is -1: use 0 or more$"):
-        build(Config, {"data": DATA, "seed": -1}, "seed")
-
-
 @record
 class Small:
     size: int
@@ -190,17 +157,6 @@ def test_values_are_read_as_their_types():
     assert isinstance(small.share, float)
     assert build(Small, {"size": 1, "bound": None}).bound is None
     assert build(Small, [7, "x"]) == Small(size=7, name="x")
-
-
-@pytest.mark.parametrize("text", ["2016", "2024_01", "1.10", "1e3", "0x10", "007", "-0"])
-def test_a_text_that_looks_like_a_number_stays_as_it_was_written(text):
-    assert build(Small, override({"size": 1}, "name", text)).name == text
-
-
-def test_a_number_that_was_written_is_a_plain_number():
-    built = build(Small, override(override(override({}, "size", "0x10"), "share", "1e3"), "level", "2"))
-    assert (built.size, built.share, built.level) == (16, 1000.0, 2)
-    assert [type(value) for value in (built.size, built.share, built.level)] == [int, float, int]
 
 
 @pytest.mark.parametrize(
@@ -248,18 +204,6 @@ def test_a_record_made_in_python_refuses_what_a_file_may_not_say(make, error, me
         make()
 
 
-def test_a_mistake_in_the_program_is_no_mistake_of_the_user():
-    @dataclass(frozen=True)
-    class Broken:
-        size: int = 0
-
-        def __post_init__(self) -> None:
-            raise TypeError("of the program")
-
-    with pytest.raises(TypeError, match="of the program"):
-        build(Broken, {})
-
-
 @pytest.mark.parametrize(
     "values",
     [
@@ -271,11 +215,5 @@ def test_a_mistake_in_the_program_is_no_mistake_of_the_user():
 )
 def test_json_gives_a_configuration_back(values):
     cfg = build(Config, {"data": DATA, **values})
-    assert build(Config, json.loads(json.dumps(to_dict(cfg)))) == cfg
-
-
-def test_configurations_are_hashable_and_equal_by_value():
-    cfg = build(Config, {"data": DATA})
-    assert hash(cfg) == hash(build(Config, to_dict(cfg)))
-    assert cfg != replace(cfg, seed=2)
-    assert isinstance(cfg.training.optimizer, NesterovConfig)
+    again = build(Config, json.loads(json.dumps(to_dict(cfg))))
+    assert (again, hash(again)) == (cfg, hash(cfg))

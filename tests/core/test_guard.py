@@ -4,8 +4,6 @@ import contextlib
 import copy
 import errno
 import io
-import itertools
-import json
 import logging as standard_logging
 import os
 import signal
@@ -46,7 +44,6 @@ NO_FILE = "x cannot be used: File name too long; choose another file or folder"
     ("error", "sentence"),
     [
         (OSError(errno.ENAMETOOLONG, "File name too long", "x"), NO_FILE),
-        (OSError(errno.ENAMETOOLONG, "File name too long", b"x"), NO_FILE),
         (
             OSError(errno.ENOSPC, "No space left", "x"),
             "x: No space left; free disk space and run the same command again",
@@ -65,18 +62,9 @@ def test_what_the_machine_lacks_ends_in_one_sentence(error, sentence, capsys):
     assert (end.value.code, capsys.readouterr().err) == (2, f"p: {sentence}\n")
 
 
-@pytest.mark.parametrize(
-    ("number", "advice"),
-    [
-        (errno.ENOSPC, "free disk space or choose another file"),
-        (errno.EDQUOT, "free disk space or choose another file"),
-        (errno.EFBIG, "free disk space or choose another file"),
-        (errno.ENOTDIR, "choose another file"),
-        (None, "choose another file"),
-    ],
-)
-def test_disk_space_is_to_be_freed_only_if_it_ran_out(number, advice):
-    assert writing_remedy(OSError(number, "why"), "choose another file") == advice
+def test_disk_space_is_to_be_freed_only_if_it_ran_out():
+    found = [writing_remedy(OSError(number, "why"), "choose another") for number in (errno.ENOSPC, errno.ENOTDIR, None)]
+    assert found == ["free disk space or choose another", "choose another", "choose another"]
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a bug"), ValueError(), OSError("a bug"), KeyError("x")], ids=repr)
@@ -165,8 +153,6 @@ def action():
 
 guard(action, program="program")
 """
-CLOSED_INPUT = "program: standard input is closed: redirect a file to it, or set --input=FILE\n"
-CLOSED_OUTPUT = "program: standard output is closed: redirect it to a file, or set --output=FILE\n"
 FULL = "program: No space left on device; free disk space and run the same command again\n"
 
 
@@ -216,16 +202,10 @@ def variables():
 @pytest.mark.parametrize(
     ("body", "redirections", "status", "told"),
     [
-        ("sys.stdin.read()", "<&-", 2, CLOSED_INPUT),
-        ("sys.stdin.buffer.readline()", "<&-", 2, CLOSED_INPUT),
-        ("next(iter(sys.stdin))", "<&-", 2, CLOSED_INPUT),
-        ("print('x')", ">&-", 2, CLOSED_OUTPUT),
-        ("sys.stdout.buffer.write(b'x')", ">&-", 2, CLOSED_OUTPUT),
+        ("assert sys.stdin.buffer.read() == b''; print('x')", "<&- >&-", 0, ""),
         ("mistake()", "2>&-", 2, ""),
         ("print('x', file=sys.stderr)", "2>&-", 0, ""),
-        ("pass", "<&- >&- 2>&-", 0, ""),
         ("print('x')", ">/dev/full", 2, FULL),
-        ("sys.stdout.buffer.write(b'x' * 10_000)", ">/dev/full", 2, FULL),
         ("mistake()", "2>/dev/full", 2, ""),
         ("print('x' * 100_000)", "| true; exit ${PIPESTATUS[0]}", 141, ""),
     ],
@@ -241,30 +221,3 @@ def test_no_file_gets_the_number_of_a_closed_stream(tmp_path):
     body = f"file = open({str(path)!r}, 'wb'); [os.write(i, b'noise') for i in (1, 2)]; file.write(b'weights')"
     assert guarded(body, "<&- >&- 2>&-").returncode == 0
     assert path.read_bytes() == b"weights"
-
-
-@pytest.mark.drill
-def test_the_commands_with_every_set_of_closed_streams(tmp_path, tally):
-    """Eight sets of closed streams, each with training, decoding of files and of streams, and a command that prints."""
-    config = tiny.config_file(tmp_path, training__max_steps=1)
-    (tmp_path / "in").write_text("Norway\n")
-    lost, expected = [], None
-    for closed in itertools.chain.from_iterable(itertools.combinations("012", n) for n in range(4)):
-        redirections = " ".join(f"{number}>&-" for number in closed)
-        workdir, out = tmp_path / f"run{''.join(closed)}", tmp_path / f"out{''.join(closed)}"
-        commands = {
-            f"train.py --config={config} --workdir={workdir}": 0,
-            f"decode.py --workdir={workdir} --input={tmp_path}/in --output={out} --format=json": 0,
-            f"decode.py --workdir={workdir} < {tmp_path}/in": 2 if {"0", "1"} & set(closed) else 0,
-            "decode.py --help": 2 if "1" in closed else 0,
-        }
-        for command, status in commands.items():
-            found = shell(f'"$PYTHON" {tiny.ROOT}/{command} {redirections}', env=variables())
-            sentences = found.stderr.count("\n")
-            if found.returncode != status or "Traceback" in found.stderr or (status and sentences > 1):
-                lost.append((command, redirections, found))
-        found = json.loads(out.read_text())
-        expected = expected or found
-        if found != expected:
-            lost.append((workdir, found))
-    tally(tries=32, losses=len(lost))

