@@ -18,7 +18,7 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from random import Random
 from types import MappingProxyType
-from typing import Literal, TypeVar
+from typing import Literal
 
 from babel import Locale, dates
 from babel.lists import format_list
@@ -35,8 +35,6 @@ from babel.units import format_compound_unit, format_unit
 
 from convs2s_jax.core.config import check, record
 from convs2s_jax.core.errors import UserError, did_you_mean
-
-T = TypeVar("T")
 
 Phrase = Callable[[Locale], str]
 """A function that writes its content in a given locale."""
@@ -107,36 +105,25 @@ STYLES: tuple[Literal["standard", "or"], ...] = ("standard", "or")
 
 def calendar_date(rng: Random) -> Phrase:
     """Tuesday, March 5, 2024 | March 5, 2024 | 3/5/2024."""
-    day, style = _day(rng), rng.choice(("full", "long", "numeric"))
-    if style == "numeric":
-        return lambda locale: dates.format_skeleton("yMd", day, locale=locale)
-    return lambda locale: dates.format_date(day, style, locale)
+    return _date(_day(rng), rng.choice(("full", "long", "yMd")))
 
 
 def date_time(rng: Random) -> Phrase:
     """March 5, 2024, 3:05 PM | Tuesday, March 5, 2024, 3:05 PM."""
-    day, clock, style = _day(rng), _clock(rng), rng.choice(("full", "long"))
-    return lambda locale: _at(
-        dates.format_date(day, style, locale), dates.format_time(clock, "short", None, locale), locale
-    )
+    day, clock = _day(rng), _clock(rng)
+    return _at(_date(day, rng.choice(("full", "long"))), lambda locale: dates.format_time(clock, "short", None, locale))
 
 
 def log_time(rng: Random) -> Phrase:
     """3/5/2024, 3:05:09 PM."""
     day, clock = _day(rng), _clock(rng).replace(second=rng.randrange(60))
-    return lambda locale: _at(
-        dates.format_skeleton("yMd", day, locale=locale), dates.format_time(clock, "medium", None, locale), locale
-    )
+    return _at(_date(day, "yMd"), lambda locale: dates.format_time(clock, "medium", None, locale))
 
 
 def day_period(rng: Random) -> Phrase:
     """Tue, Mar 5, 3:05 in the afternoon."""
     moment = datetime.combine(_day(rng), _clock(rng))
-    return lambda locale: _at(
-        dates.format_skeleton("MMMEd", moment, locale=locale),
-        dates.format_skeleton("Bhm", moment, locale=locale),
-        locale,
-    )
+    return _at(_date(moment, "MMMEd"), _date(moment, "Bhm"))
 
 
 def date_interval(rng: Random) -> Phrase:
@@ -148,42 +135,41 @@ def date_interval(rng: Random) -> Phrase:
 
 def months(rng: Random) -> Phrase:
     """March 2024 or May 2025 | 1st quarter 2024 and March 2025."""
-    periods = [(_day(rng), rng.choice(("yMMMM", "yMMMM", "yQQQQ"))) for _ in range(2)]
-    return _listed(
-        periods, lambda one, locale: dates.format_skeleton(one[1], one[0], locale=locale), rng.choice(STYLES)
-    )
+    periods = [_date(_day(rng), rng.choice(("yMMMM", "yMMMM", "yQQQQ"))) for _ in range(2)]
+    return _listed(periods, rng.choice(STYLES))
 
 
 def opening_hours(rng: Random) -> Phrase:
     """Monday, Tuesday, and Friday, 09:30 – 17:15."""
     days = sorted(rng.sample(range(7), rng.randint(1, 3)))
     opens, closes = (time(minute // 60, minute % 60) for minute in sorted(rng.sample(range(24 * 60), 2)))
-    listed = _listed(days, lambda day, locale: dates.get_day_names("wide", "stand-alone", locale)[day])
-    return lambda locale: _at(listed(locale), dates.format_interval(opens, closes, "Hm", locale=locale), locale)
+    return _at(
+        _listed([_weekday(day) for day in days]),
+        lambda locale: dates.format_interval(opens, closes, "Hm", locale=locale),
+    )
 
 
 def relative_time(rng: Random) -> Phrase:
     """March 5, 2024 (3 days ago) | March 5, 2024 (in 3 days)."""
-    day = _day(rng)
-    unit, limit = rng.choice(RELATIVE)
+    day, (unit, limit) = _day(rng), rng.choice(RELATIVE)
     delta = timedelta(seconds=rng.choice((-1, 1)) * rng.randint(1, limit) * unit)
-    return lambda locale: (
-        f"{dates.format_date(day, 'long', locale)} "
-        f"({dates.format_timedelta(delta, threshold=1, add_direction=True, locale=locale)})"
+    return _aside(
+        _date(day, "long"), lambda locale: dates.format_timedelta(delta, threshold=1, add_direction=True, locale=locale)
     )
 
 
 def duration(rng: Random) -> Phrase:
     """2 days, 5 hours, and 3 minutes | 5 hours and 3 minutes."""
     first = rng.randrange(3)
-    parts = [(rng.randint(1, limit), unit) for unit, limit in DURATION[first : first + rng.randint(2, 3)]]
-    return _listed(parts, _measure)
+    return _listed(
+        [_measure(rng.randint(1, limit), unit) for unit, limit in DURATION[first : first + rng.randint(2, 3)]]
+    )
 
 
 def measurements(rng: Random) -> Phrase:
     """12.5 kilometers, 300 grams, and 7 degrees Celsius."""
-    amounts = [(_number(rng), unit) for unit in rng.sample(UNITS, rng.randint(1, 3))]
-    return _listed(amounts, _measure, rng.choice(STYLES))
+    amounts = [_measure(_number(rng), unit) for unit in rng.sample(UNITS, rng.randint(1, 3))]
+    return _listed(amounts, rng.choice(STYLES))
 
 
 def rate(rng: Random) -> Phrase:
@@ -195,57 +181,48 @@ def rate(rng: Random) -> Phrase:
 def price(rng: Random) -> Phrase:
     """€1,234.50 (-12.5%)."""
     currency = rng.choice(CURRENCIES)
-    amount = _money(rng, currency)
-    change = Decimal(rng.randint(-999, 999)) / 1000
-    return lambda locale: f"{format_currency(amount, currency, locale=locale)} ({_percent(change, locale)})"
+    return _aside(_price(_money(rng, currency), currency, "standard"), _percent(rng.randint(-999, 999)))
 
 
 def budget(rng: Random) -> Phrase:
     """Germany (€12.5M)."""
-    amount = Decimal(rng.randint(10, 9999)) * 10 ** rng.choice((5, 8))
-    currency, territory = rng.choice(CURRENCIES), rng.choice(TERRITORIES)
-    return lambda locale: (
-        f"{_territory(territory, locale)} "
-        f"({format_compact_currency(amount, currency, locale=locale, fraction_digits=3)})"
+    amount, currency = Decimal(rng.randint(10, 9999)) * 10 ** rng.choice((5, 8)), rng.choice(CURRENCIES)
+    return _aside(
+        _name("territories", rng.choice(TERRITORIES)),
+        lambda locale: format_compact_currency(amount, currency, locale=locale, fraction_digits=3),
     )
 
 
 def money_names(rng: Random) -> Phrase:
     """1,234.50 US dollars and 20.00 euros."""
-    amounts = [(_money(rng, currency), currency) for currency in rng.sample(CURRENCIES, rng.randint(1, 2))]
-    return _listed(
-        amounts,
-        lambda one, locale: format_currency(*one, format_type="name", locale=locale),
-        rng.choice(STYLES),
-    )
+    currencies = rng.sample(CURRENCIES, rng.randint(1, 2))
+    return _listed([_price(_money(rng, one), one, "name") for one in currencies], rng.choice(STYLES))
 
 
 def statistic(rng: Random) -> Phrase:
     """France (12.5%) and South Africa (7%)."""
     codes = rng.sample(TERRITORIES, rng.randint(1, 2))
-    shares = [(code, Decimal(rng.randint(1, 999)) / 1000) for code in codes]
-    return _listed(shares, lambda one, locale: f"{_territory(one[0], locale)} ({_percent(one[1], locale)})")
+    return _listed([_aside(_name("territories", code), _percent(rng.randint(1, 999))) for code in codes])
 
 
 def numbers(rng: Random) -> Phrase:
     """12, 1,234.5, or 1.25E4."""
     amounts = [(_number(rng), rng.random() < 0.3) for _ in range(rng.randint(2, 3))]
-    return _listed(
-        amounts,
-        lambda one, locale: (format_scientific if one[1] else format_decimal)(one[0], locale=locale),
-        rng.choice(STYLES),
-    )
+    parts = [_written(n, format_scientific if exponent else format_decimal) for n, exponent in amounts]
+    return _listed(parts, rng.choice(STYLES))
 
 
 def territories(rng: Random) -> Phrase:
     """France, Japan, and South Africa."""
-    return _listed(rng.sample(TERRITORIES, rng.randint(2, 4)), _territory, rng.choice(STYLES))
+    return _listed(
+        [_name("territories", code) for code in rng.sample(TERRITORIES, rng.randint(2, 4))], rng.choice(STYLES)
+    )
 
 
 def languages(rng: Random) -> Phrase:
     """Arabic, Swahili, or German."""
     codes = rng.sample(LANGUAGES, rng.randint(2, 4))
-    return _listed(codes, lambda code, locale: locale.languages.get(code, code), rng.choice(STYLES))
+    return _listed([_name("languages", code) for code in codes], rng.choice(STYLES))
 
 
 def _day(rng: Random) -> date:
@@ -267,30 +244,58 @@ def _money(rng: Random, currency: str) -> Decimal:
     return rng.randint(1, 10 ** rng.randint(1, 4)) + cents
 
 
-def _listed(
-    items: Sequence[T], write: Callable[[T, Locale], str], style: Literal["standard", "or"] = "standard"
-) -> Phrase:
-    """Return the phrase that lists items, each written by `write`."""
-    return lambda locale: format_list([write(item, locale) for item in items], style, locale)
+def _date(day: date, style: str) -> Phrase:
+    """Return a phrase of a day in a style ("full", "long") or with the fields of a skeleton, such as "yMd"."""
+    if style in ("full", "long"):
+        return lambda locale: dates.format_date(day, style, locale)
+    return lambda locale: dates.format_skeleton(style, day, locale=locale)
 
 
-def _measure(amount: tuple[int | Decimal, str], locale: Locale) -> str:
-    """Format (number, unit) in long form, or in short form if CLDR has no other (Babel then writes the unit's code)."""
-    text = format_unit(*amount, "long", locale=locale)
-    return text if amount[1] not in text else format_unit(*amount, "short", locale=locale)
+def _weekday(day: int) -> Phrase:
+    return lambda locale: dates.get_day_names("wide", "stand-alone", locale)[day]
 
 
-def _percent(share: Decimal, locale: Locale) -> str:
-    return format_percent(share, locale=locale, decimal_quantization=False)
+def _measure(amount: int | Decimal, unit: str) -> Phrase:
+    """Return a phrase in long form, or in short form if CLDR has no other (Babel then writes the unit's code)."""
+
+    def write(locale: Locale) -> str:
+        text = format_unit(amount, unit, "long", locale=locale)
+        return text if unit not in text else format_unit(amount, unit, "short", locale=locale)
+
+    return write
 
 
-def _territory(code: str, locale: Locale) -> str:
-    return locale.territories.get(code, code)
+def _price(amount: Decimal, currency: str, kind: Literal["name", "standard"]) -> Phrase:
+    return lambda locale: format_currency(amount, currency, format_type=kind, locale=locale)
 
 
-def _at(day: str, clock: str, locale: Locale) -> str:
+def _percent(tenths: int) -> Phrase:
+    return lambda locale: format_percent(Decimal(tenths) / 1000, locale=locale, decimal_quantization=False)
+
+
+def _written(number: Decimal, write: Callable[..., str]) -> Phrase:
+    return lambda locale: write(number, locale=locale)
+
+
+def _name(table: Literal["territories", "languages"], code: str) -> Phrase:
+    return lambda locale: getattr(locale, table).get(code, code)
+
+
+def _listed(parts: Sequence[Phrase], style: Literal["standard", "or"] = "standard") -> Phrase:
+    return lambda locale: format_list([part(locale) for part in parts], style, locale)
+
+
+def _at(day: Phrase, clock: Phrase) -> Phrase:
     """Return day and time of day in the locale's order."""
-    return str(dates.get_datetime_format("medium", locale=locale)).replace("{0}", clock).replace("{1}", day)
+    return lambda locale: (
+        str(dates.get_datetime_format("medium", locale=locale))
+        .replace("{0}", clock(locale))
+        .replace("{1}", day(locale))
+    )
+
+
+def _aside(text: Phrase, remark: Phrase) -> Phrase:
+    return lambda locale: f"{text(locale)} ({remark(locale)})"
 
 
 # fmt: off

@@ -9,9 +9,6 @@ from convs2s_jax.core.places import check_place
 from convs2s_jax.core.tokens import SPECIAL
 from convs2s_jax.data.cldr import CldrConfig
 
-# SentencePiece's names. All but "identity" change characters, so decoding returns the normalised text.
-NORMALIZATIONS = ("identity", "nfkc", "nfkc_cf", "nmt_nfkc", "nmt_nfkc_cf")
-
 
 @record
 class SplitFiles:
@@ -50,8 +47,8 @@ class VocabularyConfig:
       split_digits: subwords only: make every digit a separate unit.
       character_coverage: subwords only: fraction of the text's characters to cover, between 0.98 and 1; the rarest
         others become <unk>.
-      normalization: subwords only: a SentencePiece normalisation (identity, nfkc, nfkc_cf, nmt_nfkc, nmt_nfkc_cf);
-        identity leaves every character unchanged.
+      normalization: subwords only: a SentencePiece normalisation. All but identity change characters, so decoding
+        returns the normalised text.
       symbols: subwords only: texts that are always one unit, wherever they occur, such as tags of languages or domains.
     """
 
@@ -64,12 +61,13 @@ class VocabularyConfig:
     min_count: int = 2
     split_digits: bool = False
     character_coverage: float = 1.0
-    normalization: str = "identity"
+    normalization: Literal["identity", "nfkc", "nfkc_cf", "nmt_nfkc", "nmt_nfkc_cf"] = "identity"
     symbols: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_place("dir", self.dir, stores=True)
-        for name, size in (("src_size", self.src_size), ("tgt_size", self.tgt_size)):
+        for name in ("src_size", "tgt_size"):
+            size = getattr(self, name)
             check(size > 4, f"{name} is {size}: four entries are special symbols; use 5 or more")
         check(self.sample >= 1, f"sample is {self.sample}: learning a vocabulary requires a line; use 1 or more")
         check(self.min_count >= 1, f"min_count is {self.min_count}: every word occurs at least once; use 1 or more")
@@ -79,9 +77,6 @@ class VocabularyConfig:
             f"character_coverage is {self.character_coverage}: it is a fraction of the characters; SentencePiece "
             "accepts values between 0.98 and 1",
         )
-        if self.normalization not in NORMALIZATIONS:
-            hint = did_you_mean(self.normalization, NORMALIZATIONS)
-            raise UserError(f"normalization is '{self.normalization}'{hint}")
         for symbol in self.symbols:
             check(
                 symbol not in SPECIAL and symbol.split() == [symbol] and "\u2581" not in symbol,
@@ -118,26 +113,20 @@ class BatchConfig:
     length_multiple: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("row_multiple", "length_multiple"):
+        for name, least, most, why in (
+            ("row_multiple", 1, 1024, "1 is no rounding"),
+            ("length_multiple", 1, 1024, "1 is no rounding"),
+            ("tokens", 2, 2**31 - 1, "a batch has at least a token and an end symbol"),
+            ("shapes", 1, 256, "each is compiled once, which takes seconds"),
+            ("accumulate", 1, 2**31 - 1, "an update needs a batch"),
+            ("max_length", 2, 2**31 - 1, "a sentence is at least a token and an end symbol"),
+        ):
             value = getattr(self, name)
-            check(
-                1 <= value <= 1024,
-                f"{name} is {value}: use a number between 1 (no rounding) and 1024, such as 8 or 128",
-            )
-        check(self.tokens >= 2, f"tokens is {self.tokens}: a batch needs a token and an end symbol; use 2 or more")
-        check(self.shapes >= 1, f"shapes is {self.shapes}: a batch needs a shape; use 1 or more")
-        check(
-            self.shapes <= 256, f"shapes is {self.shapes}: each is compiled once, which takes seconds; use 256 or less"
-        )
-        check(self.accumulate >= 1, f"accumulate is {self.accumulate}: an update needs a batch; use 1 or more")
+            check(least <= value <= most, f"{name} is {value}: {why}; use a number between {least} and {most}")
         check(
             self.tokens * self.accumulate < 2**31,
             f"tokens is {self.tokens} and accumulate is {self.accumulate}: an update counts its tokens in 32 bits; "
             f"their product must be at most {2**31 - 1}",
-        )
-        check(
-            self.max_length >= 2,
-            f"max_length is {self.max_length}: a sentence is at least a token and an end symbol; use 2 or more",
         )
 
 

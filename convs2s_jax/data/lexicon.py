@@ -33,20 +33,6 @@ class Lexicon(NamedTuple):
     probabilities: np.ndarray
 
 
-class Events(NamedTuple):
-    """All pairs of a source and a target token within some sentence pairs.
-
-    Attributes:
-      keys: [events], s * V + t, contiguous for each target token.
-      starts: [target tokens], first event of each target token.
-      counts: [target tokens], number of its events, which is the source length including the end symbol.
-    """
-
-    keys: np.ndarray
-    starts: np.ndarray
-    counts: np.ndarray
-
-
 def learn(src: TokenizedText, tgt: TokenizedText, rows: np.ndarray, *, target_size: int, iterations: int) -> Lexicon:
     """Learn IBM model 1 from parallel sentences.
 
@@ -59,13 +45,13 @@ def learn(src: TokenizedText, tgt: TokenizedText, rows: np.ndarray, *, target_si
     lexicon = _first(src, tgt, rows, target_size)
     for _ in range(iterations - 1):
         mass = np.zeros(len(lexicon.keys))
-        for events in _events(src, tgt, rows, target_size):
-            keys, place_of = np.unique(events.keys, return_inverse=True)
+        for events, starts, counts in _events(src, tgt, rows, target_size):
+            keys, place_of = np.unique(events, return_inverse=True)
             place = np.minimum(np.searchsorted(lexicon.keys, keys), len(lexicon.keys) - 1)
             kept = lexicon.keys[place] == keys
             p = np.where(kept, lexicon.probabilities[place], 0.0)[place_of]
-            total = np.add.reduceat(p, events.starts)
-            share = p / np.repeat(np.where(total > 0, total, 1.0), events.counts)
+            total = np.add.reduceat(p, starts)
+            share = p / np.repeat(np.where(total > 0, total, 1.0), counts)
             mass[place[kept]] += np.bincount(place_of, weights=share)[kept]
         lexicon = Lexicon(lexicon.keys, _normalised(lexicon.keys // target_size, mass))
     return lexicon
@@ -86,8 +72,8 @@ def likely(lexicon: Lexicon, *, source_size: int, target_size: int, count: int) 
 def _first(src: TokenizedText, tgt: TokenizedText, rows: np.ndarray, target_size: int) -> Lexicon:
     """Run the first iteration, where every source token of a pair has the same share in a target token."""
     parts = [(np.zeros(0, np.int64), np.zeros(0))]
-    for events in _events(src, tgt, rows, target_size):
-        parts.append(_summed(events.keys, np.repeat(1.0 / events.counts, events.counts)))
+    for events, _, counts in _events(src, tgt, rows, target_size):
+        parts.append(_summed(events, np.repeat(1.0 / counts, counts)))
         if sum(len(keys) for keys, _ in parts[1:]) > MOST // 4:  # not each time, because this sorts all keys
             parts = [_merged(parts, target_size)]
     keys, mass = _merged(parts, target_size)
@@ -125,30 +111,30 @@ def _best(groups: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
     return mask
 
 
-def _events(src: TokenizedText, tgt: TokenizedText, rows: np.ndarray, target_size: int) -> Iterator[Events]:
-    """Yield all token pairs of the sentence pairs `rows` in blocks. Sentence pairs with an empty side have none."""
-    S, T = np.diff(src.offsets)[rows], np.diff(tgt.offsets)[rows]
+def _events(
+    src: TokenizedText, tgt: TokenizedText, rows: np.ndarray, target_size: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield all token pairs of the sentence pairs `rows` in blocks. Sentence pairs with an empty side have none.
+
+    Yields:
+      The keys s * V + t of all pairs, contiguous for each target token; for each target token, its first pair and the
+      number of its pairs, which is the source length including the end symbol.
+    """
+    S, T = src.lengths[rows].astype(np.int64), tgt.lengths[rows].astype(np.int64)
     rows, S, T = (x[(S > 0) & (T > 0)] for x in (rows, S, T))
     done = np.cumsum((S + 1) * T)
     at = 0
     while at < len(rows):
-        before = done[at - 1] if at else 0
-        end = max(at + 1, int(np.searchsorted(done, before + EVENTS, side="right")))
-        yield _events_of(src, tgt, rows[at:end], S[at:end], T[at:end], target_size)
+        end = max(at + 1, int(np.searchsorted(done, (done[at - 1] if at else 0) + EVENTS, side="right")))
+        here, s_len, t_len = rows[at:end], S[at:end], T[at:end]
+        ended = np.full(int(np.sum(s_len + 1)), EOS, np.int64)  # the sources, each with its end symbol
+        begin = np.cumsum(s_len + 1) - (s_len + 1)
+        ended[_ranges(begin, s_len)] = src.tokens[_ranges(src.offsets[here], s_len)]
+        t = tgt.tokens[_ranges(tgt.offsets[here], t_len)].astype(np.int64)
+        counts = np.repeat(s_len + 1, t_len)
+        s = ended[_ranges(np.repeat(begin, t_len), counts)]
+        yield s * target_size + np.repeat(t, counts), np.cumsum(counts) - counts, counts
         at = end
-
-
-def _events_of(
-    src: TokenizedText, tgt: TokenizedText, rows: np.ndarray, S: np.ndarray, T: np.ndarray, target_size: int
-) -> Events:
-    """Return all token pairs of some sentence pairs, which are S and T tokens long."""
-    ended = np.full(int(np.sum(S + 1)), EOS, np.int64)  # the sources, each with its end symbol
-    begin = np.cumsum(S + 1) - (S + 1)
-    ended[_ranges(begin, S)] = src.tokens[_ranges(src.offsets[rows], S)]
-    t = tgt.tokens[_ranges(tgt.offsets[rows], T)].astype(np.int64)
-    counts = np.repeat(S + 1, T)
-    s = ended[_ranges(np.repeat(begin, T), counts)]
-    return Events(s * target_size + np.repeat(t, counts), np.cumsum(counts) - counts, counts)
 
 
 def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:

@@ -24,7 +24,7 @@ from convs2s_jax.data.segmentation import RandomPieces
 from convs2s_jax.data.symbols import Vocabulary, Words, json_content, load_json
 
 _SPACE = "\u2581"
-
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
 FEW = 64
 """Up to this number, texts are encoded one by one. For a list, SentencePiece starts threads, which takes longer."""
 
@@ -54,23 +54,22 @@ class ListedPieces(Words):
     def _random_pieces(self) -> RandomPieces:
         return RandomPieces(self.processor)
 
-    @functools.cached_property
-    def _bytes(self) -> frozenset[str]:
-        model = self.processor
-        return frozenset(model.id_to_piece(i) for i in range(model.get_piece_size()) if model.is_byte(i))
+    def _read(self, text: str) -> str:
+        """Return the text that the model reads."""
+        return text
 
     def split(self, text: str) -> Sequence[str]:
         """Return the pieces of a text, with U+2581 for a space."""
-        pieces: list[str] = self.processor.encode(text, out_type=str)
+        pieces: list[str] = self.processor.encode(self._read(text), out_type=str)
         return pieces
 
     def draw(self, text: str, *, rate: float, rng: random.Random) -> Sequence[str]:
         """Return a random segmentation of a text; see `data.segmentation`."""
-        return self._random_pieces.draw(text, rate=rate, rng=rng)
+        return self._random_pieces.draw(self._read(text), rate=rate, rng=rng)
 
     def _plain(self, symbols: Sequence[str]) -> str:
         """Return pieces joined, with spaces for U+2581 and characters for bytes."""
-        runs = itertools.groupby(symbols, self._bytes.__contains__)
+        runs = itertools.groupby(symbols, lambda piece: _BYTE.fullmatch(piece) is not None)
         parts = (self.processor.decode([*run]) if encoded else "".join(run) for encoded, run in runs)
         return "".join(parts).replace(_SPACE, " ")
 
@@ -102,20 +101,13 @@ class SentencePiece(ListedPieces):
 
     suffix = ".model"
 
-    def split(self, text: str) -> Sequence[str]:
-        """Return the pieces of a text, with U+2581 for a space."""
-        return super().split(_escape(text))
+    def _read(self, text: str) -> str:
+        return _escape(text)
 
     def encode(self, texts: Sequence[str], ids: Mapping[str, int]) -> list[list[int]]:  # noqa: ARG002 - faster without
         """Return the ids of each text."""
-        if len(texts) <= FEW:
-            return [self.processor.encode(_escape(text)) for text in texts]
-        found: list[list[int]] = self.processor.encode([_escape(text) for text in texts])
-        return found
-
-    def draw(self, text: str, *, rate: float, rng: random.Random) -> Sequence[str]:
-        """Return a random segmentation of a text; see `data.segmentation`."""
-        return super().draw(_escape(text), rate=rate, rng=rng)
+        lines = [_escape(text) for text in texts]
+        return [*map(self.processor.encode, lines)] if len(texts) <= FEW else list(self.processor.encode(lines))
 
     def join(self, symbols: Sequence[str]) -> str:
         """Return the text of pieces, without spaces at its beginning, as SentencePiece does."""

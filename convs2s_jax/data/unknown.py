@@ -24,32 +24,26 @@ def share(tokens: TokenizedText) -> float:
     return sum(np.count_nonzero(part == UNK) for part in parts) / max(1, total)
 
 
-def commonest(tokens: TokenizedText, texts: Sequence[str], vocabulary: Vocabulary, *, count: int = 5) -> list[str]:
-    """Return the most frequent unknown words or BPE pieces in a sample of lines; with SentencePiece, characters.
+def describe(tokens: TokenizedText, texts: Sequence[str], vocabulary: Vocabulary, what: str) -> str:
+    """Describe the fraction of unknown tokens of a side, with the most frequent ones if it is large.
+
+    These are words or BPE pieces in a sample of lines; with SentencePiece, characters.
 
     Args:
       tokens: token ids of `texts`.
       texts: the lines.
       vocabulary: of the side.
-      count: maximum number of words or characters to return.
-    """
-    found = Counter[str]()
-    for i in range(0, len(tokens), max(1, -(-len(tokens) // _SAMPLE))):
-        if UNK in (ids := tokens[i]):
-            found.update(_units(texts[i], ids, vocabulary)[0])
-    return [word for word, _ in found.most_common(count)]
-
-
-def describe(tokens: TokenizedText, texts: Sequence[str], vocabulary: Vocabulary, what: str) -> str:
-    """Describe the fraction of unknown tokens of a side, with the most frequent ones if it is large.
-
-    Args:
-      tokens, texts, vocabulary: as in `commonest`.
       what: what is counted, such as "source tokens".
     """
-    unknown = share(tokens)
-    named = printable(" ".join(commonest(tokens, texts, vocabulary))) if unknown > MANY else ""
-    return f"{100 * unknown:.2f} % of {what}" + (f" (most often {named})" if named else "")
+    unknown, named = share(tokens), ""
+    if unknown > MANY:
+        found = Counter[str]()
+        for i in range(0, len(tokens), max(1, -(-len(tokens) // _SAMPLE))):
+            if UNK in (ids := tokens[i]):
+                found.update(_units(texts[i], ids, vocabulary)[0])
+        commonest = " ".join(word for word, _ in found.most_common(5))
+        named = f" (most often {printable(commonest)})"
+    return f"{100 * unknown:.2f} % of {what}{named}"
 
 
 def is_mostly_unknown(text: str, ids: Sequence[int] | np.ndarray, vocabulary: Vocabulary) -> bool:

@@ -66,14 +66,6 @@ def test_unknown_pieces_are_a_part_of_their_word(coded):
     assert coded.encode(["<s> <unk>"])[0].count(UNK) > 0
 
 
-def test_surfaces_are_those_of_the_tokens(coded):
-    for line in ["Norwegen und ein", "x@@ und Antarktis \u732b", ""]:
-        found = coded.surfaces(line)
-        assert len(found) == len(coded.encode([line])[0])
-        assert "".join(found).strip() == line
-        assert sum(one.startswith(" ") for one in found) == len(line.split())
-
-
 def test_it_comes_back_from_its_file_or_from_a_list_with_codes_beside_it(coded, tmp_path):
     words = word_list(coded.symbols, coded.counts)
     vocabulary.save(Vocabularies(coded, words), tmp_path / "vocab")

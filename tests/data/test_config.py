@@ -4,7 +4,7 @@ import pytest
 
 from convs2s_jax.core import config
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.data.config import BatchConfig, DataConfig, SplitFiles, VocabularyConfig
+from convs2s_jax.data.config import DataConfig, SplitFiles, VocabularyConfig
 
 
 @pytest.mark.parametrize(
@@ -17,10 +17,6 @@ from convs2s_jax.data.config import BatchConfig, DataConfig, SplitFiles, Vocabul
         ({"corpus": "cldr:en"}, "data.corpus is 'cldr:en': use 'files', 'tsv', 'cldr'"),
         ({"vocabulary": {"src_size": 4}}, "data.vocabulary.src_size is 4: four entries are special .* 5 or more"),
         (
-            {"vocabulary": {"src_size": 2**31}},
-            "data.vocabulary.src_size is 2147483648: expected an integer between .* and 2147483647",
-        ),
-        (
             {"vocabulary": {"symbols": ["<2en>", "a b"]}},
             "data.vocabulary.symbols contains 'a b': use text without white",
         ),
@@ -32,20 +28,21 @@ from convs2s_jax.data.config import BatchConfig, DataConfig, SplitFiles, Vocabul
         ({"vocabulary": {"sample": 0}}, "data.vocabulary.sample is 0: .* requires a line; use 1 or more"),
         ({"vocabulary": {"min_count": 0}}, "data.vocabulary.min_count is 0: .* use 1 or more"),
         (
-            {"vocabulary": {"character_coverage": 1.5}},
-            "data.vocabulary.character_coverage is 1.5: .* between 0.98 and 1",
-        ),
-        (
             {"vocabulary": {"character_coverage": 0.97}},
             "data.vocabulary.character_coverage is 0.97: .* between 0.98 and 1",
         ),
         ({"vocabulary": {"normalization": "nfk"}}, "data.vocabulary.normalization is 'nfk'; did you mean 'nfkc'"),
         ({"vocabulary": {"kind": "bqe"}}, "data.vocabulary.kind is 'bqe'; did you mean 'bpe'"),
-        ({"batch": {"tokens": 1}}, "data.batch.tokens is 1: .* use 2 or more"),
-        ({"batch": {"shapes": 257}}, "data.batch.shapes is 257: .*; use 256 or less"),
-        ({"batch": {"shapes": 0}}, "data.batch.shapes is 0: .* use 1 or more"),
-        ({"batch": {"accumulate": 0}}, "data.batch.accumulate is 0: .* use 1 or more"),
-        ({"batch": {"max_length": 1}}, "data.batch.max_length is 1: .* use 2 or more"),
+        ({"batch": {"tokens": 1}}, "data.batch.tokens is 1: .*; use a number between 2 and 2147483647"),
+        ({"batch": {"shapes": 257}}, "data.batch.shapes is 257: .*; use a number between 1 and 256"),
+        ({"batch": {"row_multiple": 0}}, "data.batch.row_multiple is 0: .*; use a number between 1 and 1024"),
+        *(
+            (
+                {"batch": {"tokens": a, "accumulate": b}},
+                f"data.batch.tokens is {a} and accumulate is {b}: .* 2147483647$",
+            )
+            for a, b in ((2**31 - 1, 2), (2**25, 2**6))  # counted in an int32
+        ),
     ],
 )
 def test_nonsense_is_refused(values, message):
@@ -63,12 +60,3 @@ def test_config_comes_back_from_its_dictionary():
     assert config.build(DataConfig, config.to_dict(cfg)) == cfg
     DataConfig(src="en", tgt="en", files=SplitFiles(train=(("question", "answer"),)))  # a language on both sides
     assert hash(cfg) == hash(config.build(DataConfig, config.to_dict(cfg)))
-
-
-def test_an_update_whose_tokens_do_not_fit_into_their_count_is_refused():
-    """The budget is that of all devices together, so only the count of tokens, an int32, bounds it."""
-    BatchConfig(tokens=2**31 - 1)
-    BatchConfig(tokens=2**25, accumulate=2**5)
-    for tokens, accumulate in ((2**31 - 1, 2), (2**25, 2**6)):
-        with pytest.raises(UserError, match=rf"^tokens is {tokens} and accumulate is {accumulate}: .* 2147483647$"):
-            BatchConfig(tokens=tokens, accumulate=accumulate)

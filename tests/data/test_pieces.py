@@ -54,14 +54,6 @@ def test_pieces_outside_the_list_are_unknown(model, pieces):
     assert pieces.decode([*pieces.encode(["the"])[0], UNK], unknown="?") == "the?"
 
 
-def test_surfaces_are_those_of_the_tokens(pieces):
-    for line in ["the house", "a xyz house", ""]:
-        found, [ids] = pieces.surfaces(line), pieces.encode([line])
-        assert "".join(found).strip() == line
-        known = [(surface, i) for surface, i in zip(found, ids, strict=True) if i != UNK]
-        assert all(surface == pieces.token(i).replace("\u2581", " ") for surface, i in known)
-
-
 def test_it_comes_back_from_its_file_and_a_damaged_one_is_named(pieces, model, tmp_path):
     words = word_list(pieces.symbols, pieces.counts)
     vocabulary.save(Vocabularies(pieces, words), tmp_path / "vocab")
@@ -85,14 +77,12 @@ def test_it_comes_back_from_its_file_and_a_damaged_one_is_named(pieces, model, t
 STOCK = {
     "bpe": {"model_type": "bpe"},
     "unigram": {"vocab_size": 25, "hard_vocab_limit": False},
-    "pad at the end": {"model_type": "bpe", "pad_id": 29},
     "symbols": {
         "model_type": "bpe",
         "vocab_size": 34,
         "user_defined_symbols": ["<2de>", "<pad>"],
         "control_symbols": "<c>",
     },
-    "suffix": {"model_type": "bpe", "treat_whitespace_as_suffix": True},
     "bytes": {"model_type": "bpe", "vocab_size": 290, "byte_fallback": True},
 }
 

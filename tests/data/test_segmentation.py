@@ -7,18 +7,17 @@ import math
 import random
 import subprocess
 import sys
-import threading
 
 import numpy as np
 import pytest
 import sentencepiece
 
-from convs2s_jax.core.tokens import SPECIAL, UNK
+from convs2s_jax.core.tokens import SPECIAL
 from convs2s_jax.data import segmentation, tokens_on_disk
 from convs2s_jax.data.bpe_codes import CodedWords, Codes, merged
 from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.corpora import ParallelText
-from convs2s_jax.data.pieces import ListedPieces, train
+from convs2s_jax.data.pieces import ListedPieces
 from convs2s_jax.data.segmentation import RandomPieces
 from convs2s_jax.data.symbols import Vocabulary
 from tests import tiny
@@ -141,18 +140,6 @@ def test_what_is_drawn_from_a_model_is_a_segmentation_of_its_own_text(kind, opti
             assert all(drawn.count(symbol) == text.count(symbol) for symbol in options.get("user_defined_symbols", []))
 
 
-@pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_names_of_symbols_in_a_text_are_text(kind):
-    """SentencePiece knows "</s>" as its end symbol where the letters are unknown; no text has that."""
-    vocabulary = train(VocabularyConfig(kind=kind), ["ein hund und ein", "und ein und"] * 30, size=16, field="x")
-    text = "und <s> ein </s> hund"
-    assert UNK in vocabulary.encode([text])[0]
-    for rate in (0.1, 0.9):
-        drawn = vocabulary.sample([text] * 50, rate=rate, seed=1)
-        assert {i for ids in drawn for i in ids} & {0, 1, 2, UNK} == {UNK}
-        assert {vocabulary.decode(ids) for ids in drawn} == {vocabulary.decode(vocabulary.encode([text])[0])}
-
-
 def test_other_processes_draw_the_same(unigram, bpe, tmp_path):
     """SentencePiece itself would draw something else in each."""
     texts = ["lower undoing redoing", "Der Hund läuft"] * 20
@@ -196,21 +183,12 @@ def test_draws_of_codes_are_segmentations_and_the_same_in_all_versions(coded):
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe", "listed", "coded"])
-def test_a_seed_determines_the_draw_whoever_else_draws(request, kind):
+def test_a_seed_determines_the_draw(request, kind):
     vocabulary = request.getfixturevalue(kind)
     assert vocabulary.segmenter.divides_words
     texts = ["lower redoing", "lower lower", "unload", "overreading remakeing"] * 20
     first = vocabulary.sample(texts, rate=0.3, seed=7)
-    others = [
-        threading.Thread(target=lambda seed=8 + i: vocabulary.sample(texts, rate=0.3, seed=seed)) for i in range(3)
-    ]
-    for other in others:
-        other.start()
-    again = vocabulary.sample(texts, rate=0.3, seed=7)
-    for other in others:
-        other.join()
-    assert again == first
-    assert vocabulary.sample(texts, rate=0.3, seed=8) != first
+    assert vocabulary.sample(texts, rate=0.3, seed=7) == first != vocabulary.sample(texts, rate=0.3, seed=8)
     if kind == "listed":
         own = request.getfixturevalue("bpe")
         drawn = own.sample(texts, rate=0.3, seed=7)

@@ -101,13 +101,6 @@ def test_a_few_pairs_make_no_larger_batches_than_they_fill(pairs, rows):
     assert rounded(shapes, tokens=4000, rows=64, length=1, most=(64, 64))[0].rows == min(enough, 384)
 
 
-def test_long_tails_are_rounded_up_never_down():
-    lengths = np.arange(2, 400)
-    shapes = choose_shapes(lengths, lengths[::-1].copy(), tokens=4000, count=6)
-    assert max(shape.src for shape in shapes) == 399
-    assert np.all(lengths <= np.array([shape.src for shape in shapes])[fitting(lengths, lengths[::-1], shapes)])
-
-
 def test_no_pairs_need_no_shapes_and_a_pair_that_none_holds_is_an_error():
     assert choose_shapes(np.array([], int), np.array([], int), tokens=100, count=3) == ()
     with pytest.raises(ValueError, match="do not fit into any shape"):

@@ -9,12 +9,11 @@ import pytest
 from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import BOS, EOS, PAD, SPECIAL, UNK
-from convs2s_jax.data import bpe_codes, pieces, vocabulary
+from convs2s_jax.data import pieces, vocabulary
 from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.corpora import ParallelText
 from convs2s_jax.data.symbols import Labels, Vocabulary, Words, word_list
-from convs2s_jax.data.text_files import read_lines
-from tests.data.vocabularies import CONFIGS, ODD, SRC, TEXT, TGT, build
+from tests.data.vocabularies import CONFIGS, ODD, SRC, TGT, build
 from tests.stores import bucket  # noqa: F401  (a fixture)
 
 
@@ -133,34 +132,20 @@ def test_a_size_that_the_text_does_not_allow_names_the_nearest():
     assert message in pieces._explain("something new", 100, "src_size")
 
 
-def test_nothing_is_printed(capfd):
-    vocabulary.build(CONFIGS[0], TEXT, 1)
-    vocabulary.build(CONFIGS[2], TEXT, 1)
-    assert capfd.readouterr() == ("", "")
-
-
 # --- words
 
 
 def test_words_are_sorted_by_count_and_then_by_name():
     lines = ["b a c b", "a </s> <unk> d"]
-    words = build(VocabularyConfig(kind="words", min_count=1), ParallelText(lines, lines, "train")).src
+    text = ParallelText(lines, lines, "train")
+    words = build(VocabularyConfig(kind="words", min_count=1), text).src
     assert (words.symbols, words.counts) == (("a", "b", "c", "d"), (2, 2, 1, 1))
     assert words.encode(["a b  d\u00a0x </s> <unk> "]) == [[4, 5, 7, UNK, UNK, UNK]]
     assert words.decode([4, UNK, 5]) == "a <unk> b"
-
-
-def test_words_are_cut_by_count_and_size():
-    lines = ["a a a b b c"]
-    text = ParallelText(lines, lines, "train")
     assert build(VocabularyConfig(kind="words", min_count=2), text).src.symbols == ("a", "b")
     assert build(VocabularyConfig(kind="words", min_count=1, src_size=5), text).src.symbols == ("a",)
-    with pytest.raises(UserError, match=r"src_size is 10000: no word .*min_count = 4 times \(.* 3 times\)"):
-        build(VocabularyConfig(kind="words", min_count=4), text)
-    with pytest.raises(
-        UserError, match=r"src_size is 10000: no word .* occurs 0 times\); lower min_count, or check the"
-    ):
-        build(VocabularyConfig(kind="words", min_count=1), ParallelText(["", " "], lines, "train"))
+    with pytest.raises(UserError, match=r"src_size is 10000: no word .*min_count = 3 times \(.* 2 times\); lower"):
+        build(VocabularyConfig(kind="words", min_count=3), text)
 
 
 def test_word_list_is_a_dictionary_of_fairseq(tmp_path):
@@ -183,13 +168,6 @@ def test_sample_is_drawn_by_the_seed():
     assert len(first.symbols) == 20
     joint = build(VocabularyConfig(kind="words", min_count=1, sample=20, joint=True), ParallelText(lines, TGT, "train"))
     assert {*first.symbols} < {*joint.src.symbols}
-
-
-def test_real_text_comes_back(corpora):
-    lines = read_lines(corpora / "multi30k_raw" / "valid.de.gz")
-    both = build(VocabularyConfig(src_size=2000, joint=True), ParallelText(lines, lines, "train"))
-    for line, ids in zip(lines, both.src.encode(lines), strict=True):
-        assert both.src.decode(ids) == " ".join(line.strip(" ").split(" ")).replace("  ", " ")
 
 
 # --- labels
@@ -233,9 +211,9 @@ def test_a_damaged_file_is_refused(tmp_path, name, content, message):
         vocabulary.load(tmp_path)
 
 
-def test_saving_replaces_the_folder_or_leaves_it(tmp_path, monkeypatch):
+def test_saving_replaces_the_folder_or_leaves_it(tmp_path):
     folder = tmp_path / "vocab"
-    for cfg in (CONFIGS[3], CONFIGS[3], CONFIGS[4], CONFIGS[0]):
+    for cfg in (CONFIGS[3], CONFIGS[4], CONFIGS[0]):
         old = build(cfg)
         vocabulary.save(old, folder)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["checksums.json", "src.model", "tgt.model", "vocab"]
@@ -248,11 +226,6 @@ def test_saving_replaces_the_folder_or_leaves_it(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=message):
         vocabulary.save(vocabulary.Vocabularies(old.tgt, Vocabulary(Broken(), ("a",))), folder)
     assert vocabulary.load(folder) == old
-    assert [path.name for path in tmp_path.iterdir()] == ["vocab"]
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(UserError, match="file cannot be written: Not a directory"):
-        vocabulary.save(old, tmp_path / "file")
-    assert (tmp_path / "file").read_text() == "mine"
 
 
 @pytest.mark.parametrize(("names", "sides"), [((), "any"), (("src.txt",), "a target"), (("tgt.txt",), "a source")])
@@ -267,22 +240,13 @@ def test_missing_and_surplus_vocabularies_are_named(tmp_path, names, sides):
         vocabulary.load(tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["bpe", "words", "pieces", "codes", "labels"])
-def test_a_flipped_bit_or_a_cut_is_refused(tmp_path, kind):
-    made = {
-        "bpe": lambda: build(CONFIGS[1]).src,
-        "words": lambda: build(CONFIGS[4]).src,
-        "pieces": lambda: Vocabulary(
-            pieces.ListedPieces(build(CONFIGS[1]).src.segmenter.model), ("\u2581a", "b"), (2, 1)
-        ),
-        "codes": lambda: Vocabulary(bpe_codes.CodedWords(bpe_codes.Codes((("b", "c</w>"),))), ("bc", "a@@"), (2, 1)),
-        "labels": lambda: Vocabulary(Labels(), ("no", "yes")),
-    }[kind]()
-    vocabulary.save(vocabulary.Vocabularies(made, made), tmp_path / "vocab")
+def test_a_flipped_bit_or_a_cut_is_refused(tmp_path):
+    made = build(CONFIGS[4])
+    vocabulary.save(made, tmp_path / "vocab")
     rng = random.Random(16)
     for path in sorted((tmp_path / "vocab").iterdir()):
         whole = path.read_bytes()
-        for bit in rng.sample(range(8 * len(whole)), min(40, 8 * len(whole))):
+        for bit in rng.sample(range(8 * len(whole)), 40):
             flipped = bytearray(whole)
             flipped[bit // 8] ^= 1 << bit % 8
             for data in (bytes(flipped), whole[: bit // 8]):
@@ -293,19 +257,11 @@ def test_a_flipped_bit_or_a_cut_is_refused(tmp_path, kind):
                     assert re.match(rf"^{path} is damaged .*: restore it, or delete ", str(error))  # noqa: PT017
                 else:
                     assert path.name == "checksums.json"
-                    assert found.src == made  # a line end of the list of checksums
+                    assert found == made  # a line end of the list of checksums
         path.write_bytes(whole)
-    assert vocabulary.load(tmp_path / "vocab").src == made
-
-
-def test_a_file_that_was_edited_on_purpose_counts_without_the_checksums(tmp_path):
-    vocabulary.save(build(CONFIGS[4]), tmp_path)
-    (tmp_path / "joint.txt").write_text("a 1\n", encoding="utf-8")
-    message = r"joint.txt is damaged or was edited .* delete .*checksums.json to keep deliberate"
-    with pytest.raises(UserError, match=message):
-        vocabulary.load(tmp_path)
-    (tmp_path / "checksums.json").unlink()
-    assert vocabulary.load(tmp_path).src.symbols == ("a",)
+    (tmp_path / "vocab" / "checksums.json").unlink()  # then a deliberate edit counts
+    (tmp_path / "vocab" / "joint.txt").write_text("a 1\n", encoding="utf-8")
+    assert vocabulary.load(tmp_path / "vocab").src.symbols == ("a",)
 
 
 def test_vocabularies_in_a_store_are_those_of_a_folder(bucket, tmp_path):  # noqa: F811
