@@ -88,10 +88,6 @@ def run(command: Command, arguments: Sequence[str] | None = None) -> None:
     program = Path(program).name
 
     def main() -> None:
-        try:
-            os.getcwd()
-        except FileNotFoundError as error:
-            raise UserError("the current folder no longer exists; change to another folder, with cd") from error
         if (topic := _help_wanted(rest)) is not None:
             print(help_text(command, program, topic))  # noqa: T201
             return

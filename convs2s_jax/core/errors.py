@@ -12,6 +12,10 @@ _SENTENCE = 2000
 """Maximum number of characters of a message that a command prints."""
 
 
+_REPR = reprlib.Repr()
+_REPR.maxlevel, _REPR.maxstring, _REPR.maxother, _REPR.maxlong = 5, _SHOWN, _SHOWN, 60
+_REPR.maxlist = _REPR.maxtuple = _REPR.maxdict = _REPR.maxset = 20
+
 Tell = Callable[[str], None]
 """Receives a message for the user."""
 
@@ -51,29 +55,12 @@ def did_you_mean(name: str, known: Iterable[str], *, otherwise: str | None = Non
     return f"; available: {', '.join(known)}" if known else ""
 
 
-class _Shown(reprlib.Repr):
-    """A `repr` of bounded length and time, even for nested lists that share items."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxlevel, self.maxstring, self.maxother, self.maxlong = 5, _SHOWN, _SHOWN, 60
-        self.maxlist = self.maxtuple = self.maxdict = self.maxset = 20
-
-    def repr1(self, x: Any, level: int) -> str:
-        """Format any value. reprlib dispatches on the type's name, which subclasses of int change."""
-        return self.repr_int(x, level) if isinstance(x, int) and not isinstance(x, bool) else super().repr1(x, level)
-
-    def repr_int(self, x: int, level: int) -> str:
-        """Format an integer. Python refuses to print thousands of digits; such a number is described by its size."""
-        try:
-            return super().repr_int(x, level)
-        except ValueError:
-            return f"a number of {x.bit_length()} bits"
-
-
 def shown(value: Any) -> str:
-    """Return the `repr` of any value for a message, shortened if it is long."""
-    return shortened(_Shown().repr(value), _SHOWN)
+    """Return the `repr` of any value for a message, in bounded time and length."""
+    try:
+        return shortened(_REPR.repr(value), _SHOWN)
+    except ValueError:  # Python refuses to print thousands of digits
+        return "a number of thousands of digits"
 
 
 def shortened(text: str, most: int) -> str:

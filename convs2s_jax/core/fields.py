@@ -12,8 +12,6 @@ import typing
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple, Union
 
-_ENTRY = re.compile(r"(\w+(?:, \w+)*):(?:\s|$)")
-
 
 class Field(NamedTuple):
     """A field of a record.
@@ -39,8 +37,11 @@ def describe(cls: type) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):
-        if base is not object and "__doc__" in vars(base):
-            found |= _attributes(inspect.cleandoc(base.__doc__ or ""))
+        doc = inspect.cleandoc(vars(base).get("__doc__") or "")
+        section = re.split(r"^\S", doc.partition("\nAttributes:\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
+        for entry in re.split(r"^  (?=\w)", section, flags=re.MULTILINE)[1:]:
+            names, _, text = entry.partition(":")
+            found |= dict.fromkeys(names.split(", "), " ".join(text.split()))
     return found
 
 
@@ -88,21 +89,3 @@ def _plural(kind: Any) -> str:
     text = type_text(kind)
     article = "" if text.startswith("one of") else "an " if text[0] in "aeiou" else "a "
     return f"items, each {article}{text}"
-
-
-def _attributes(text: str) -> dict[str, str]:
-    """Return the entries of the `Attributes:` section of a docstring."""
-    found: dict[str, str] = {}
-    names: list[str] = []
-    _, _, section = text.partition("\nAttributes:\n")
-    for line in section.splitlines():
-        if line.strip() and not line.startswith("  "):
-            break  # another section
-        entry = _ENTRY.match(line.strip()) if not line.startswith("   ") else None
-        if entry:
-            names = entry[1].split(", ")
-            found |= dict.fromkeys(names, line.strip()[entry.end() :].strip())
-        elif line.strip():
-            for name in names:
-                found[name] = f"{found[name]} {line.strip()}".strip()
-    return found

@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from convs2s_jax.core import checksums, command_line, stores
-from convs2s_jax.core.command_line import Command, Group, default_text, read_config, run, split_overrides, usage
+from convs2s_jax.core.command_line import Group, default_text, read_config, split_overrides, usage
 from convs2s_jax.core.errors import UserError
 from tests.stores import bucket  # noqa: F401  (a fixture)
 
@@ -47,14 +47,6 @@ def test_the_last_override_of_a_field_counts(write):
     assert read_config(path, overrides) == {"seed": 3, "model": {"dropout": 0.1, "dtype": "bfloat16"}}
 
 
-def test_what_offers_to_dict_is_read_by_it(write):
-    """As ml_collections.ConfigDict does."""
-    path = write(
-        "class C:\n    def to_dict(self):\n        return {'seed': 1}\n\n\ndef get_config():\n    return C()\n"
-    )
-    assert read_config(path, [("seed", "2")]) == {"seed": 2}
-
-
 def test_the_config_json_of_a_run_is_a_configuration(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(checksums.seal({"seed": 1, "data": {"dir": None}, "mesh": [True]})))
@@ -67,26 +59,18 @@ def test_the_config_json_of_a_run_is_a_configuration(tmp_path):
             read_config(str(path), [])
 
 
-def test_a_configuration_may_be_in_a_store(bucket, monkeypatch):  # noqa: F811
+def test_a_configuration_may_be_in_a_store(bucket):  # noqa: F811
     stores.write("gs://bucket/a/config.json", json.dumps(checksums.seal({"seed": 1})).encode())
     stores.write("gs://bucket/a/my.py", b"def get_config():\n    return {'seed': 2}\n")
     stores.write("gs://bucket/a/bad.py", b"def get_config():\n    return 1 / 0\n")
     stores.write("gs://bucket/a/bad.json", b"{")
-    near = (
-        b"from pathlib import Path\n\n\ndef get_config():\n    return eval(Path(__file__).with_name('x').read_text())\n"
-    )
-    stores.write("gs://bucket/a/near.py", near)
     assert read_config("gs://bucket/a/config.json", [("steps", "3")]) == {"seed": 1, "steps": 3}
     assert read_config("gs://bucket/a/my.py", []) == {"seed": 2}
     assert command_line.config_text("gs://bucket/a/my.py").startswith("def get_config")
-    monkeypatch.setattr(command_line, "_LARGEST", len(near))
-    stores.write("gs://bucket/a/long.py", near + b"\n")
     for name, message in {
         "bad.py": r"gs://bucket/a/bad\.py, line 2: ZeroDivisionError: division by zero",
-        "near.py": r"gs://bucket/a/near\.py, line 5: FileNotFoundError: .*'gs://bucket/a/x'$",
         "bad.json": r"gs://bucket/a/bad\.json is not the config\.json of a run: ",
         "none.py": r"--config=gs://bucket/a/none\.py: there is no such object",
-        "long.py": r"--config=gs://bucket/a/long\.py cannot be read: it has more than 104 bytes, .*choose another file",
     }.items():
         with pytest.raises(UserError, match=f"^{message}"):
             read_config(f"gs://bucket/a/{name}", [])
@@ -122,19 +106,12 @@ def test_a_mistake_inside_the_file_is_told_with_its_kind(text, message, write):
         read_config(write(text), [])
 
 
-def test_a_file_that_is_not_python_is_told_what_it_has_to_be(tmp_path):
-    path = tmp_path / "my.yaml"
-    path.write_text("model: {layers: 3\n")
-    with pytest.raises(UserError, match=r"my\.yaml, line 1: SyntaxError: .*; a configuration is a Python file with"):
-        read_config(str(path), [])
-
-
 def test_a_file_may_import_its_neighbours(write, tmp_path):
     path = write("from shared_settings import SEED\n\ndef get_config():\n    return {'seed': SEED}\n")
     (tmp_path / "shared_settings.py").write_text("SEED = 5\n")
     before = list(sys.path)
     assert read_config(path, []) == {"seed": 5}
-    (tmp_path / "shared_settings.py").write_text("import sys\nsys.path.clear()\nSEED = 60\n")
+    (tmp_path / "shared_settings.py").write_text("SEED = 60\n")
     assert read_config(path, []) == {"seed": 60}
     (tmp_path / "shared_settings.py").write_text("\n\nSEED = = 5\n")
     with pytest.raises(UserError, match=rf"^{tmp_path}/shared_settings.py, line 3: SyntaxError: invalid syntax$"):
@@ -154,17 +131,6 @@ class Listed:
 
     some: tuple[str, ...] = ("a", "b")
     few: tuple[Literal["one", "two"], ...] = ()
-
-
-def test_a_current_folder_that_is_gone_is_one_sentence(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    tmp_path.rmdir()
-    with pytest.raises(SystemExit) as ended:
-        run(Command(about="", groups=(), main=lambda *_: None), ["program"])
-    assert ended.value.code == 2
-    assert (
-        capsys.readouterr().err == "program: the current folder no longer exists; change to another folder, with cd\n"
-    )
 
 
 def test_help_shows_lists_as_they_are_written():

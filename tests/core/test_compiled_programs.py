@@ -77,13 +77,6 @@ def test_a_folder_that_cannot_be_used_turns_it_off(tmp_path, monkeypatch, obstac
     assert jax.config.jax_compilation_cache_dir is None
 
 
-def test_a_relative_folder_of_caches_is_not_used(monkeypatch, tmp_path):
-    """The specification says so."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for environment in ({}, {"XDG_CACHE_HOME": ""}, {"XDG_CACHE_HOME": "caches"}):
-        assert compiled_programs.folder_of(environment) == tmp_path / ".cache" / "convs2s_jax"
-
-
 def test_processors_with_other_instructions_have_other_folders(tmp_path):
     found = []
     for mhz, flag in ((2000, "avx2"), (3000, "avx2"), (2000, "avx512f")):

@@ -13,7 +13,6 @@ from convs2s_jax.core.config import build, check, override, record, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.convs2s import ConvEncoderConfig, ConvLayer
-from convs2s_jax.models.recurrent import RecurrentDecoderConfig, RecurrentEncoderConfig
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.schedule import PlateauConfig
 
@@ -76,16 +75,6 @@ def test_what_does_not_fit_is_refused_with_its_whole_path(values, message):
 CONV = {"encoder": {"layers": [(8, 3)]}, "decoder": {"layers": [(8, 3)], "out_dim": 8}}
 
 
-def test_an_override_chooses_the_kind_of_a_record():
-    values = {"data": DATA}
-    for side in ("encoder", "decoder"):
-        values = override(override(values, f"model.{side}.kind", "recurrent"), f"model.{side}.units", "24")
-    model = build(Config, values).model
-    assert model.encoder == RecurrentEncoderConfig(units=24)
-    assert model.decoder == RecurrentDecoderConfig(units=24)
-    assert build(Config, json.loads(json.dumps(to_dict(build(Config, values))))) == build(Config, values)
-
-
 @pytest.mark.parametrize(
     ("model", "path", "text", "message"),
     [
@@ -107,12 +96,6 @@ def test_an_override_chooses_the_kind_of_a_record():
             "encoder.kind",
             "none",
             r" sets 'layers', a field of kind conv and .*, but its kind is none: remove it",
-        ),
-        (
-            {},
-            "encoder",
-            "recurrent",
-            r"^config\.model\.encoder is 'recurrent': expected fields, with 'kind' one of conv",
         ),
     ],
 )

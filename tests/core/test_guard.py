@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from absl import logging
@@ -50,9 +49,7 @@ NO_FILE = "x cannot be used: File name too long; choose another file or folder"
         ),
         (MemoryError(), NO_MEMORY),
         (RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 3 bytes"), NO_MEMORY),
-        (RuntimeError("INTERNAL: Error dispatching computation: Out of memory allocating 3 bytes."), NO_MEMORY),
         (UserError("two\nlines \x1b[31m"), "two\\nlines \\x1b[31m"),
-        (UserError("x" * 10_000), f"{'x' * 1000} ... (8000 more characters) ... {'x' * 1000}"),
     ],
     ids=lambda x: type(x).__name__,
 )
@@ -73,7 +70,7 @@ def test_an_error_of_the_program_keeps_its_traceback(error):
         guard(of_program(error), program="p")
 
 
-def test_sigterm_interrupts_in_the_main_thread_unless_it_is_handled_or_ignored():
+def test_sigterm_interrupts_and_blocks_can_be_nested():
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     with sigterm_interrupts():
         with pytest.raises(TerminatedError):
@@ -81,20 +78,6 @@ def test_sigterm_interrupts_in_the_main_thread_unless_it_is_handled_or_ignored()
         with sigterm_interrupts(), pytest.raises(TerminatedError):
             signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    try:
-        with sigterm_interrupts():
-            signal.raise_signal(signal.SIGTERM)
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-    def elsewhere():
-        with sigterm_interrupts():
-            return True
-
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(elsewhere).result()
 
 
 def signals(done, *, inner=False):

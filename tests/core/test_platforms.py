@@ -62,7 +62,6 @@ def test_a_platform_that_jax_cannot_start_ends_in_one_sentence():
     "text",
     [
         "Unable",
-        "then: Unable to initialize backend 'tpu': Failed to open libtpu.so",
         "Unable to initialize backend 'cuda': DEADLINE_EXCEEDED: Getting local topologies timed out",
         "Unable to initialize backend 'tpu': UNAVAILABLE: the TPU is already in use",
     ],
@@ -70,13 +69,6 @@ def test_a_platform_that_jax_cannot_start_ends_in_one_sentence():
 def test_other_errors_are_not_of_an_absent_platform(text):
     """Another process that is late or lost, among others."""
     assert platforms.unavailable(RuntimeError(text), None) is None
-
-
-def test_an_assertion_elsewhere_is_not_of_a_platform():
-    with pytest.raises(ZeroDivisionError) as caught:
-        1 / 0  # noqa: B018
-    error = AssertionError().with_traceback(caught.value.__traceback__)
-    assert platforms.unavailable(error, "cuda") is None
 
 
 def test_without_a_choice_of_platforms_the_advice_is_to_choose_one():

@@ -73,13 +73,3 @@ def test_too_many_pairs_of_words_keep_the_most_frequent_of_each_source_word(monk
     expected = in_loops(1, start={divmod(int(key), SIZE): p for key, p in zip(*first, strict=True)})
     pairs = [divmod(key, SIZE) for key in found.keys.tolist()]
     np.testing.assert_allclose(found.probabilities, [expected[pair] for pair in pairs], rtol=1e-9)
-
-
-def test_a_translation_is_more_probable_than_what_occurs_with_everything():
-    """Two pairs share a word: what is left over of each belongs together."""
-    sentences = [([5, 6], [8, 9]), ([5, 7], [8, 10])] * 3
-    sides = [TokenizedText(np.concatenate([pair[side] for pair in sentences]), np.arange(7) * 2) for side in (0, 1)]
-    found = lexicon.learn(*sides, np.arange(6), target_size=SIZE, iterations=20)
-    p = dict(zip(found.keys.tolist(), found.probabilities.tolist(), strict=True))
-    assert p[6 * SIZE + 9] > 0.8
-    assert p[7 * SIZE + 10] > 0.8

@@ -2,7 +2,6 @@
 
 import gzip
 import re
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +9,9 @@ import pytest
 
 from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.data import cldr, corpora, parallel_text, plan
+from convs2s_jax.data import corpora, parallel_text
 from convs2s_jax.data.config import DataConfig, SplitFiles
 from convs2s_jax.data.corpora import ParallelText
-from convs2s_jax.data.shapes import Shape
 from convs2s_jax.data.text_files import read_lines
 from tests.stores import bucket  # noqa: F401  (a fixture)
 
@@ -79,10 +77,6 @@ def test_listed_files_are_joined_in_order_and_win_over_the_folder(folder, monkey
     for side in (text.src, text.tgt):
         assert side[0] is side[3]
     assert [text.where(i) for i in (0, 2, 4)] == [f"{twice[1]}, line 1", f"{once[1]}, line 1", f"{twice[1]}, line 2"]
-    lengths = np.full(len(text), 2)
-    epoch = plan.plan_epoch(lengths, lengths, np.arange(5), (Shape(rows=2, src=2, tgt=2),), seed=1, epoch=1)
-    seen = Counter(text.tgt[i] for batch in epoch.batches for i in batch.rows)
-    assert seen == {"one": 2, "two": 2, "three": 1}
 
 
 def test_what_of_a_corpus_is_not_there_is_found_before_it_is_read(folder):
@@ -170,18 +164,6 @@ def test_tsv_has_label_tab_text(tmp_path, ending):
     assert (list(found.src), list(found.tgt)) == (["a nice\tday", ""], ["good", "bad"])
     assert found.where(1) == f"{tmp_path}/train.tsv{ending}, line 2"
     assert ParallelText("ab", "cd", "valid").where(1) == "valid split, line 2"
-
-
-def test_built_in_corpora_have_the_sizes_asked_for():
-    sizes = cldr.CldrConfig(train=900, valid=60, test=60)
-    for kind, sides in (("cldr", {"src": "en", "tgt": "de"}), ("cldr_kinds", {"src": "en"})):
-        cfg = DataConfig(corpus=kind, cldr=sizes, **sides)
-        texts = [parallel_text.read(cfg, split) for split in corpora.SPLITS]
-        assert [(len(text.src), len(text.tgt)) for text in texts] == [(900, 900), (60, 60), (60, 60)]
-        assert len({line for text in texts for line in text.src}) == 1020
-    kinds = Counter(texts[0].tgt)
-    assert set(kinds) == set(cldr.PHRASES)
-    assert max(kinds.values()) < 3 * min(kinds.values())
 
 
 def tsv(folder, lines):

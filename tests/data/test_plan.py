@@ -52,16 +52,6 @@ def test_every_pair_is_used_once_in_a_shape_that_holds_it(count, tokens):
     assert_fits(plan, src, tgt)
 
 
-@pytest.mark.parametrize("start", [0, 5, 10_000])
-def test_shapes_are_named_in_the_order_of_their_first_use(start):
-    plan, found = planned(), []
-    for batch in plan.batches[start:]:
-        if plan.shapes[batch.shape] not in found:
-            found.append(plan.shapes[batch.shape])
-    assert list(plan.first_uses(start)) == found
-    assert (len(found) > 1) == (start < len(plan.batches))
-
-
 def test_each_epoch_and_seed_has_its_own_order():
     """Pairs are shuffled before they are cut, and batches of one shape are spread over the epoch."""
     rows = planned(count=1).batches[0].rows

@@ -62,13 +62,10 @@ def test_the_commonest_are_characters_of_sub_words_or_else_words(vocabulary, tmp
     ("text", "expected"),
     [
         ("私は学生です", (True, False)),  # one token of many characters; one word
-        ("私 は 学生 です", (True, True)),
-        ("猫", (False, False)),
         ("猫犬", (False, False)),
         ("the cat sat 私 は 学生", (False, False)),
         ("cat 私 は 学生です", (True, True)),
         ("", (False, False)),
-        ("the cat sat", (False, False)),
     ],
 )
 def test_a_line_is_mostly_unknown_by_its_characters_or_words(vocabulary, text, expected):

@@ -82,15 +82,14 @@ def test_subwords_give_the_text_back(built):
     assert built.src.decode(ids) == "der Hund\u00a0\u00a0"
 
 
-@pytest.mark.parametrize(("split_digits", "pieces"), [(True, 5), (False, 2)])
-def test_digits_can_be_split_and_text_normalised(split_digits, pieces):
-    lines = [f"{i} year 2024" for i in range(50)]
-    cfg = VocabularyConfig(src_size=22, joint=True, split_digits=split_digits)
-    [ids] = build(cfg, ParallelText(lines, lines, "train")).src.encode(["2024"])
-    assert len(ids) == pieces  # with four digits, the mark of a word's start is the fifth
-    both = build(VocabularyConfig(kind="bpe", src_size=140, joint=True, normalization="nfkc"))
-    [ids] = both.src.encode(["\u202fﬁ"])
-    assert both.src.decode(ids) == "fi"
+def test_options_reach_sentencepiece():
+    """Long lines are learned from, digits are split and text is normalised."""
+    lines = ["a " * 5000 + "ß", *(f"{i} year 2024" for i in range(50))]
+    cfg = VocabularyConfig(src_size=24, joint=True, split_digits=True, normalization="nfkc")
+    made = build(cfg, ParallelText(lines, lines, "train")).src
+    [ids, normalised] = made.encode(["2024 ß", "²"])
+    assert UNK not in [*ids, *normalised]
+    assert [token for token in map(made.token, ids) if token.isdigit()] == [*"2024"]
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
@@ -106,12 +105,6 @@ def test_symbols_are_one_unit_wherever_they_occur(kind):
     assert made.decode(ids) == text
     for found in (ids, *made.sample([text] * 9, rate=0.5, seed=1)):
         assert [one for one in map(made.token, found) if one in symbols] == ["<2fr>", "<2de>", "a,b"]
-
-
-def test_long_lines_are_learned_from():
-    lines = ["a " * 5000 + "ß"]
-    made = build(VocabularyConfig(src_size=7, joint=True), ParallelText(lines, lines, "train")).src
-    assert UNK not in made.encode("ß")[0]
 
 
 def test_a_size_that_the_text_does_not_allow_names_the_nearest():
