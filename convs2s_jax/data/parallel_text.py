@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -56,9 +56,9 @@ def read_train_and_valid(cfg: DataConfig) -> tuple[ParallelText, ParallelText]:
 
 def shared_pairs(train: ParallelText, *texts: ParallelText) -> list[int]:
     """Count the pairs of each split that are also in the training text, including copies but not empty pairs."""
-    pairs = {pair for text in texts for pair in zip(text.src, text.tgt, strict=True)} - {("", "")}
-    found = {pair for pair in zip(train.src, train.tgt, strict=True) if pair in pairs}  # one pass for all splits
-    return [sum(pair in found for pair in zip(text.src, text.tgt, strict=True)) for text in texts]
+    pairs = {pair for text in texts for pair in _pairs(text)} - {("", "")}
+    found = {pair for pair in _pairs(train) if pair in pairs}  # one pass for all splits
+    return [sum(pair in found for pair in _pairs(text)) for text in texts]
 
 
 def _own(cfg: DataConfig, split: str, *, optional: bool = False) -> ParallelText:
@@ -80,62 +80,46 @@ def _own(cfg: DataConfig, split: str, *, optional: bool = False) -> ParallelText
 def _cut(cfg: DataConfig, whole: ParallelText) -> tuple[ParallelText, ParallelText]:
     """Split train into "train" and "valid" at random, keeping the original order. UserError if one would be empty.
 
-    A held-out pair is in "valid" once and not in "train". With labels, "train" keeps at least one line of each, if any
-    label has two different texts.
+    Sampled pairs are held out as long as their lines, with all copies, are no more than the lines to sample; if each
+    pair has more, the rarest is. A held-out pair is in "valid" once and not in "train". With labels, "train" keeps at
+    least one line of each, if any label has two different texts.
     """
     count = len(whole.src)
-    labels = [tgt.strip() for tgt in whole.tgt] if cfg.labelled else []
     order = np.random.default_rng(0).permutation(count)
-    if labels:
-        texts = Counter(label for _, label in set(zip(whole.src, labels, strict=True)))
-        spare = np.array([texts[labels[i]] > 1 for i in order])
-        order, labels = (order[spare], labels) if spare.any() else (order, [])
+    remaining = Counter(tgt.strip() for tgt in whole.tgt) if cfg.labelled else None
+    if remaining:
+        texts = Counter(label for _, label in {(src, tgt.strip()) for src, tgt in _pairs(whole)})
+        spare = np.array([texts[whole.tgt[i].strip()] > 1 for i in order])
+        order, remaining = (order[spare], remaining) if spare.any() else (order, None)
     assert cfg.hold_out is not None
-    held, taken = _distinct(whole, order[: max(1, round(cfg.hold_out * count))], labels)
-    kept = np.ones(count, bool)
-    kept[taken] = False
+    drawn = order[: max(1, round(cfg.hold_out * count))].tolist()
+    lines: dict[tuple[str, str], list[int]] = {(whole.src[i], whole.tgt[i]): [] for i in drawn}
+    for i, pair in enumerate(_pairs(whole)):
+        if pair in lines:
+            lines[pair].append(i)
+    held, left = list[list[int]](), len(drawn)
+    for (_, tgt), copies in lines.items():
+        if len(copies) <= left and not (remaining and remaining[tgt.strip()] == len(copies)):
+            held.append(copies)
+            left -= len(copies)
+            if remaining:
+                remaining[tgt.strip()] -= len(copies)
+    held = held or [min(lines.values(), key=len)]
+    taken = {i for copies in held for i in copies}
+    kept = [i for i in range(count) if i not in taken]
     check(
-        bool(kept.any()),
+        bool(kept),
         f"data.hold_out takes validation lines from train, whose {count} lines are all the same pair: add a different "
         "one",
     )
-
-    def part(name: str, rows: np.ndarray, copies: int = 0) -> ParallelText:
-        src, tgt = ([side[i] for i in rows] for side in (whole.src, whole.tgt))
-        return ParallelText(src, tgt, name, whole.files, rows.tolist(), copies)
-
-    return part("train", np.flatnonzero(kept)), part("valid", held, len(taken) - len(held))
+    first = sorted(copies[0] for copies in held)
+    return _part(whole, "train", kept), _part(whole, "valid", first, len(taken) - len(held))
 
 
-def _distinct(whole: ParallelText, drawn: np.ndarray, labels: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Choose sampled pairs whose lines, with all copies, are no more than were sampled; one pair if each has more.
+def _pairs(text: ParallelText) -> Iterator[tuple[str, str]]:
+    return zip(text.src, text.tgt, strict=True)
 
-    Args:
-      whole: the training text.
-      drawn: sampled line numbers; their order decides which pairs are chosen.
-      labels: the label of each line; at least one line of each label is kept. Empty for parallel text.
 
-    Returns:
-      The first line of each chosen pair, and all lines of chosen pairs; both ascending.
-    """
-    numbers: dict[tuple[str, str], int] = {}
-    for i in drawn.tolist():
-        numbers.setdefault((whole.src[i], whole.tgt[i]), len(numbers))
-    pairs = zip(whole.src, whole.tgt, strict=True)
-    number = np.fromiter((numbers.get(pair, -1) for pair in pairs), np.int64, len(whole.src))
-    lines = np.flatnonzero(number >= 0)
-    copies, left = np.bincount(number[lines]), len(drawn)
-    held = np.zeros(len(numbers), bool)
-    remaining = Counter(labels)
-    for (_, tgt), pair in numbers.items():
-        count = int(copies[pair])
-        if count > left or (labels and remaining[tgt.strip()] == count):
-            continue
-        held[pair], left = True, left - count
-        if labels:
-            remaining[tgt.strip()] -= count
-    if not held.any():
-        held[np.argmin(copies)] = True
-    taken = lines[held[number[lines]]]
-    first = np.unique(number[taken], return_index=True)[1]
-    return taken[np.sort(first)], taken
+def _part(whole: ParallelText, name: str, rows: Sequence[int], copies: int = 0) -> ParallelText:
+    src, tgt = ([side[i] for i in rows] for side in (whole.src, whole.tgt))
+    return ParallelText(src, tgt, name, whole.files, rows, copies)
