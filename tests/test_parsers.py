@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from convs2s_jax.core.config import build, literal, override, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import read_json
-from convs2s_jax.data.bpe_codes import Codes, load_coded
+from convs2s_jax.data.bpe_codes import load_coded, load_codes
 from convs2s_jax.data.pieces import load_listed, load_model
 from convs2s_jax.data.symbols import Vocabulary, load_labels, load_words, word_list
 from convs2s_jax.data.text_files import read_lines
@@ -94,11 +94,11 @@ def codes_are_read(data: bytes, folder: Path) -> None:
     """Pieces of any word are the word, and the codes are the same after they were written."""
     path = folder / "codes"
     path.write_bytes(data)
-    made = Codes.load(path)
+    made = load_codes(path)
     for word in ODD.split():
         assert "".join(f"{piece} " for piece in made.cut(word)).replace("@@ ", "") == f"{word} "
-    path.write_bytes(made.content())
-    assert Codes.load(path) == made
+    path.write_bytes(made.codes())
+    assert load_codes(path) == made
 
 
 def json_is_read(data: bytes, folder: Path) -> None:

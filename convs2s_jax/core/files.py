@@ -10,7 +10,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import Any, BinaryIO
 
 from convs2s_jax.core.errors import UserError, shortened
 from convs2s_jax.core.guard import located
@@ -28,11 +28,9 @@ def content(path: str | Path, *, most: int = LARGEST) -> bytes:
       OSError: the file does not exist, is a folder, a device or a pipe, cannot be read, or is too large.
     """
     with open_regular(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        data = file.read(min(most, max(size, LARGEST)) + 1) if size <= most else None
-    if data is None or len(data) > most:
-        raise too_large(path, most)
-    return data
+        if os.fstat(file.fileno()).st_size > most:
+            raise too_large(path, most)
+        return file.read()
 
 
 def too_large(place: str | Path, most: int) -> OSError:
@@ -49,17 +47,6 @@ def open_regular(path: str | Path) -> BinaryIO:
     os.close(number)
     kind = "folder" if stat.S_ISDIR(mode) else "device or a pipe"
     raise OSError(errno.EINVAL, f"it is a {kind}, not a file", str(path))
-
-
-def open_to_append(path: Path) -> TextIO:
-    """Open a text file for appending, without waiting for the reader of a pipe.
-
-    Raises:
-      OSError: it cannot be opened.
-    """
-    return os.fdopen(
-        os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o666), "a", encoding="utf-8"
-    )
 
 
 def read_bytes(path: str | Path, *, remedy: str, most: int = LARGEST) -> bytes:
@@ -94,9 +81,7 @@ def read_json(path: str | Path, *, remedy: str, most: int = LARGEST) -> Any:
     text = read_text(path, remedy=remedy, most=most)
     try:
         return json.loads(text)
-    except RecursionError as error:
-        raise UserError(f"{path} is not JSON (it is nested too deeply); {remedy}") from error
-    except ValueError as error:  # json.JSONDecodeError, or a number of thousands of digits
+    except (RecursionError, ValueError) as error:  # ValueError also for a number of thousands of digits
         raise UserError(f"{path} is not JSON ({shortened(str(error), 200)}); {remedy}") from error
 
 

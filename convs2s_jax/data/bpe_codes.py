@@ -60,8 +60,11 @@ def merged(
 
 
 @dataclasses.dataclass(frozen=True)
-class Codes:
-    """The output of subword-nmt learn-bpe (Sennrich et al. 2016, section 3.2).
+class CodedWords(Words):
+    """Pieces of words, into which codes split them. Words are separated by white space.
+
+    Codes are the output of subword-nmt learn-bpe (Sennrich et al. 2016, section 3.2). Joining removes the marks and
+    puts one space between words.
 
     Attributes:
       merges: pairs of symbols in the order in which they were learned; the first counts if a pair occurs twice.
@@ -71,23 +74,22 @@ class Codes:
     merges: tuple[tuple[str, str], ...]
     version: str = "0.2"
 
+    suffix = ".bpe.json"
+    divides_words = True
+
     @functools.cached_property
     def _ranks(self) -> Mapping[tuple[str, str], int]:
         return {pair: rank for rank, pair in reversed(list(enumerate(self.merges)))}
 
-    @functools.cached_property
-    def cut(self) -> Callable[[str], tuple[str, ...]]:
-        """word -> its pieces, with the mark on all but the last."""
-        return functools.lru_cache(maxsize=_KNOWN_WORDS)(self._pieces)
-
-    def cut_at_random(self, word: str, rate: float, rng: random.Random) -> tuple[str, ...]:
-        """Return the pieces of a word with each merge left out with probability `rate`, sampled at each call."""
-        return self._pieces(word, rate=rate, rng=rng)
-
     def _rank(self, left: str, right: str) -> int | None:
         return self._ranks.get((left, right))
 
-    def _pieces(self, word: str, **random_merges: Any) -> tuple[str, ...]:
+    @functools.cached_property
+    def cut(self) -> Callable[[str], tuple[str, ...]]:
+        """word -> its pieces, with the mark on all but the last."""
+        return functools.lru_cache(maxsize=_KNOWN_WORDS)(self._cut)
+
+    def _cut(self, word: str, **random_merges: Any) -> tuple[str, ...]:
         if len(word) < 2:
             return (word,)
         symbols = [*word, _END] if self.version == "0.1" else [*word[:-1], f"{word[-1]}{_END}"]
@@ -95,63 +97,13 @@ class Codes:
         *first, last = [*first, last.removesuffix(_END)] if last != _END else first
         return (*(f"{piece}{MARK}" for piece in first), last)
 
-    @functools.cached_property
-    def products(self) -> frozenset[str]:
-        """The pieces that merges produce, with their marks."""
-        made = (left + right for left, right in self.merges)
-        return frozenset(one.removesuffix(_END) if one.endswith(_END) else f"{one}{MARK}" for one in made)
-
-    def content(self) -> bytes:
-        """Return the content of a subword-nmt codes file."""
-        return encoded("".join(f"{line}\n" for line in (f"#version: {self.version}", *map(" ".join, self.merges))))
-
-    @classmethod
-    def load(cls, path: Path) -> "Codes":
-        """Read a subword-nmt codes file.
-
-        Raises:
-          UserError: a line is not a pair of symbols, or the version is not supported.
-        """
-        lines = read_lines(path, again=True)
-        version, first = "0.1", 0
-        if lines and lines[0].startswith("#version:"):
-            version, first = re.sub(r"(\.0+)*$", "", lines[0].split()[-1]), 1
-            if version not in _VERSIONS:
-                raise UserError(f"{path}: its codes have version {shown(version)}; use codes of version 0.1 or 0.2")
-        merges = []
-        for number, line in enumerate("\n".join(lines[first:]).rstrip("\n").split("\n"), 1 + first):
-            pair = line.strip(" ").split(" ")
-            if len(pair) != 2 or not all(pair):
-                raise UserError(
-                    f"{path}, line {number}: {shown(line)} is not a pair of symbols, as in 'th e</w>'; use the codes "
-                    "that subword-nmt learn-bpe wrote"
-                )
-            merges.append((pair[0], pair[1]))
-        return cls(tuple(merges), version)
-
-
-@dataclasses.dataclass(frozen=True)
-class CodedWords(Words):
-    """Pieces of words, into which codes split them. Words are separated by white space.
-
-    Joining removes the marks and puts one space between words.
-
-    Attributes:
-      codes: split words into pieces.
-    """
-
-    codes: Codes
-
-    suffix = ".bpe.json"
-    divides_words = True
-
     def split(self, text: str) -> Sequence[str]:
         """Return the pieces of a text with their marks."""
-        return [piece for word in text.split() for piece in self.codes.cut(word)]
+        return [piece for word in text.split() for piece in self.cut(word)]
 
     def draw(self, text: str, *, rate: float, rng: random.Random) -> Sequence[str]:
         """Return a random segmentation of a text; see `data.segmentation`."""
-        return [piece for word in text.split() for piece in self.codes.cut_at_random(word, rate, rng)]
+        return [piece for word in text.split() for piece in self._cut(word, rate=rate, rng=rng)]
 
     def join(self, symbols: Sequence[str]) -> str:
         """Return the text of pieces."""
@@ -161,13 +113,41 @@ class CodedWords(Words):
         """Return each piece of a text without its mark, with a space before each word."""
         return [
             f"{'' if i else ' '}{piece.removesuffix(MARK) if i + 1 < len(cut) else piece}"
-            for cut in map(self.codes.cut, text.split())
+            for cut in map(self.cut, text.split())
             for i, piece in enumerate(cut)
         ]
 
     def content(self, symbols: Sequence[str], counts: Sequence[int]) -> bytes:
         """Return codes and list as JSON."""
-        return json_content(symbols, counts, version=self.codes.version, merges=self.codes.merges)
+        return json_content(symbols, counts, version=self.version, merges=self.merges)
+
+    def codes(self) -> bytes:
+        """Return the content of a subword-nmt codes file."""
+        return encoded("".join(f"{line}\n" for line in (f"#version: {self.version}", *map(" ".join, self.merges))))
+
+
+def load_codes(path: Path) -> CodedWords:
+    """Read a subword-nmt codes file.
+
+    Raises:
+      UserError: a line is not a pair of symbols, or the version is not supported.
+    """
+    lines = read_lines(path, again=True)
+    version, first = "0.1", 0
+    if lines and lines[0].startswith("#version:"):
+        version, first = re.sub(r"(\.0+)*$", "", lines[0].split()[-1]), 1
+        if version not in _VERSIONS:
+            raise UserError(f"{path}: its codes have version {shown(version)}; use codes of version 0.1 or 0.2")
+    merges = []
+    for number, line in enumerate("\n".join(lines[first:]).rstrip("\n").split("\n"), 1 + first):
+        pair = line.strip(" ").split(" ")
+        if len(pair) != 2 or not all(pair):
+            raise UserError(
+                f"{path}, line {number}: {shown(line)} is not a pair of symbols, as in 'th e</w>'; use the codes that "
+                "subword-nmt learn-bpe wrote"
+            )
+        merges.append((pair[0], pair[1]))
+    return CodedWords(tuple(merges), version)
 
 
 def load_coded(path: Path) -> Vocabulary:
@@ -177,18 +157,18 @@ def load_coded(path: Path) -> Vocabulary:
       UserError: the file is damaged.
     """
 
-    def segmenter_of(values: Any) -> Words:
+    def codes_of(values: Any) -> CodedWords:
         merges = tuple((left, right) for left, right in values["merges"])
         if values["version"] not in _VERSIONS or not all(type(one) is str and one for pair in merges for one in pair):
             raise ValueError
-        return CodedWords(Codes(merges, values["version"]))
+        return CodedWords(merges, values["version"])
 
-    made = load_json(path, segmenter_of)
-    _check_codes(made, path)
-    return made
+    made = load_json(path, codes_of)
+    assert isinstance(made.segmenter, CodedWords)
+    return coded(made.segmenter, made, path)
 
 
-def coded(codes: Codes, words: Vocabulary, where: Path) -> Vocabulary:
+def coded(codes: CodedWords, words: Vocabulary, where: Path) -> Vocabulary:
     """Combine codes with a list of pieces.
 
     Args:
@@ -200,21 +180,16 @@ def coded(codes: Codes, words: Vocabulary, where: Path) -> Vocabulary:
       UserError: the codes produce fewer than half of the listed pieces of several letters. Codes learned from the same
         text produce nearly all; those of another language produce few.
     """
-    made = dataclasses.replace(words, segmenter=CodedWords(codes))
-    _check_codes(made, where)
-    return made
-
-
-def _check_codes(vocabulary: Vocabulary, where: Path) -> None:
-    segmenter = vocabulary.segmenter
-    assert isinstance(segmenter, CodedWords)
-    joined = {piece for piece in vocabulary.symbols if len(piece.removesuffix(MARK)) > 1}
-    made = len(joined & segmenter.codes.products)
-    if 2 * made < len(joined):
+    joins = (left + right for left, right in codes.merges)
+    made = {one.removesuffix(_END) if one.endswith(_END) else f"{one}{MARK}" for one in joins}
+    joined = {piece for piece in words.symbols if len(piece.removesuffix(MARK)) > 1}
+    found = len(joined & made)
+    if 2 * found < len(joined):
         raise UserError(
-            f"{where}: the codes produce {made} of the {len(joined)} pieces of several letters in the word list; "
+            f"{where}: the codes produce {found} of the {len(joined)} pieces of several letters in the word list; "
             "use the codes that split its text, separately for each side"
         )
+    return dataclasses.replace(words, segmenter=codes)
 
 
 def is_marked(words: Vocabulary) -> bool:
@@ -229,4 +204,4 @@ def load_list(path: Path) -> Vocabulary:
       UserError: a file is damaged, or the codes belong to another list.
     """
     words, codes = load_words(path), path.with_suffix(".codes")
-    return coded(Codes.load(codes), words, codes) if codes.exists() else words
+    return coded(load_codes(codes), words, codes) if codes.exists() else words

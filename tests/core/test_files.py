@@ -82,7 +82,7 @@ ODD = {
         lambda path: path.write_text('{"a": '),
         "is not JSON (Expecting value: line 1 column 7 (char 6)); restore it",
     ),
-    "lists": (lambda path: path.write_text("[" * 10**6), "is not JSON (it is nested too deeply); restore it"),
+    "lists": (lambda path: path.write_text("[" * 10**6), "is not JSON (maximum recursion depth exceeded"),
     "digits": (lambda path: path.write_text("1" * 5000), "is not JSON (Exceeds the limit (4300 digits) for integer"),
 }
 

@@ -9,7 +9,7 @@ import pytest
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import BOS, EOS, PAD, UNK
 from convs2s_jax.data import vocabulary
-from convs2s_jax.data.bpe_codes import CodedWords, Codes, load_coded
+from convs2s_jax.data.bpe_codes import CodedWords, load_coded, load_codes
 from convs2s_jax.data.symbols import word_list
 from convs2s_jax.data.vocabulary import Vocabularies
 
@@ -28,21 +28,21 @@ def list_of(codes, *words):
 
 @pytest.fixture(scope="module")
 def codes(tmp_path_factory):
-    return Codes.load(codes_file(tmp_path_factory.mktemp("codes")))
+    return load_codes(codes_file(tmp_path_factory.mktemp("codes")))
 
 
 @pytest.fixture(scope="module")
 def coded(codes):
     words = list_of(codes, "Norwegen", "und", "Antarktis", "ein", "eins", "e")
-    return dataclasses.replace(words, segmenter=CodedWords(codes))
+    return dataclasses.replace(words, segmenter=codes)
 
 
 @pytest.mark.parametrize("version", ["0.1", "0.2"])
 def test_pieces_are_those_of_subword_nmt(version, tmp_path):
-    found = Codes.load(codes_file(tmp_path, version))
+    found = load_codes(codes_file(tmp_path, version))
     assert found.version == version
     assert [" ".join(found.cut(word)) for word in GOLDEN["words"]] == GOLDEN["pieces"][version]
-    assert found.content() == codes_file(tmp_path, version).read_bytes()
+    assert found.codes() == codes_file(tmp_path, version).read_bytes()
 
 
 def test_text_comes_back_without_marks(coded):
@@ -71,7 +71,7 @@ def test_it_comes_back_from_its_file_or_from_a_list_with_codes_beside_it(coded, 
     vocabulary.save(Vocabularies(coded, words), tmp_path / "vocab")
     found = vocabulary.load(tmp_path / "vocab")
     assert (found.src, found.src.fingerprint) == (coded, coded.fingerprint)
-    other = dataclasses.replace(coded, segmenter=CodedWords(Codes(coded.segmenter.codes.merges, "0.1")))
+    other = dataclasses.replace(coded, segmenter=CodedWords(coded.segmenter.merges, "0.1"))
     assert len({coded.fingerprint, found.tgt.fingerprint, other.fingerprint}) == 3
     words.save(tmp_path / "joint.txt")
     assert vocabulary.load(tmp_path).src == words

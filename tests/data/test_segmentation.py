@@ -12,7 +12,7 @@ import sentencepiece
 
 from convs2s_jax.core.tokens import SPECIAL
 from convs2s_jax.data import segmentation, tokens_on_disk
-from convs2s_jax.data.bpe_codes import CodedWords, Codes, merged
+from convs2s_jax.data.bpe_codes import CodedWords, merged
 from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.corpora import ParallelText
 from convs2s_jax.data.pieces import ListedPieces
@@ -50,7 +50,7 @@ def listed(bpe):
 @pytest.fixture(scope="module")
 def coded():
     words = ("low@@", "er", "lower", "l@@", "o@@", "w@@", "e@@", "r", "lo@@", "a@@", "a")
-    return Vocabulary(CodedWords(Codes(MERGES)), words)
+    return Vocabulary(CodedWords(MERGES), words)
 
 
 def frequencies(outcomes):

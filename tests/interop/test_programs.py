@@ -122,9 +122,11 @@ def test_the_runtime_cuts_text_as_the_vocabularies_do(kind, tmp_path):
         rng, parts = random.Random(4), ["a", "b", "aa", "ab", "ba", "aba", "a</w>", "b</w>", "ab</w>", "</w>"]
         merges = rng.sample(list(itertools.product(parts, parts)), 60)
         lines = [" ".join("".join(rng.choices("ab", k=rng.randrange(1, 20))) for _ in range(9)) for _ in range(30)]
-        codes = bpe_codes.Codes((*merges, *merges[::-1]), kind.split()[1])  # those that are there again do not count
+        codes = bpe_codes.CodedWords(
+            (*merges, *merges[::-1]), kind.split()[1]
+        )  # those that are there again do not count
         cut = dict.fromkeys(piece for line in lines for word in line.split() for piece in codes.cut(word))
-        made = dataclasses.replace(word_list(tuple(cut)), segmenter=bpe_codes.CodedWords(codes))
+        made = dataclasses.replace(word_list(tuple(cut)), segmenter=codes)
     made.save(tmp_path / f"src{made.suffix}")
     read = runtime._VOCABULARIES[made.suffix](tmp_path / f"src{made.suffix}")
     for ids in made.encode([*TEXTS, *lines]):

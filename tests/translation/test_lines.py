@@ -8,7 +8,7 @@ import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import UNK
-from convs2s_jax.data.bpe_codes import CodedWords, Codes
+from convs2s_jax.data.bpe_codes import CodedWords
 from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.pieces import train
 from convs2s_jax.data.symbols import Vocabulary, word_list
@@ -117,7 +117,7 @@ def test_other_phrases_are_spelt_as_words(japanese):
     for phrase in ("AI", "AI の", "", "「水", "\u00a0", "\u3000", "\t"):
         assert library.encode_phrases(japanese, [phrase])[0].tolist() == japanese.encode([phrase])[0]
     words = word_list(("水墨", "画"))
-    codes = Vocabulary(CodedWords(Codes(())), ("水@@", "水", "墨"))
+    codes = Vocabulary(CodedWords(()), ("水@@", "水", "墨"))
     for vocabulary in (words, codes):
         assert library.encode_phrases(vocabulary, ["水墨 画"])[0].tolist() == vocabulary.encode(["水墨 画"])[0]
 

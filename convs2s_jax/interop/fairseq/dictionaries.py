@@ -9,7 +9,7 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import read_bytes
 from convs2s_jax.core.tokens import SPECIAL
 from convs2s_jax.data import pieces, symbols
-from convs2s_jax.data.bpe_codes import CodedWords, Codes, coded
+from convs2s_jax.data.bpe_codes import CodedWords, coded, load_codes
 from convs2s_jax.data.symbols import Vocabulary
 from convs2s_jax.data.vocabulary import Vocabularies
 
@@ -38,7 +38,7 @@ def read(folder: Path, languages: Sequence[str], models: Sequence[str], codes: S
         if model:
             words = pieces.listed(read_bytes(model, remedy="specify a SentencePiece model"), words, Path(model))
         elif merges:
-            words = coded(Codes.load(Path(merges[0])), words, Path(merges[0]))
+            words = coded(load_codes(Path(merges[0])), words, Path(merges[0]))
         sides.append(words)
     return Vocabularies(*sides)
 
@@ -84,4 +84,4 @@ def write(vocabulary: Vocabulary, folder: Path, language: str) -> None:
     if isinstance(segmenter, pieces.ListedPieces):
         (folder / f"spm.{language}.model").write_bytes(segmenter.model)
     if isinstance(segmenter, CodedWords):
-        (folder / f"codes.{language}").write_bytes(segmenter.codes.content())
+        (folder / f"codes.{language}").write_bytes(segmenter.codes())

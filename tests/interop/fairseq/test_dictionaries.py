@@ -40,7 +40,7 @@ def test_codes_are_those_of_their_side_and_come_back(codes, folder):
     assert isinstance(found.src.segmenter, CodedWords)
     assert [found.src.token(i) for i in found.src.encode(["Apfel"])[0]] == ["Ap@@", "fel"]
     assert UNK in found.tgt.encode(["Apfel"])[0]
-    assert [side.segmenter.codes.version for side in (found.src, found.tgt)] == ["0.2", "0.1"]
+    assert [side.segmenter.version for side in (found.src, found.tgt)] == ["0.2", "0.1"]
     assert found.src.decode([4, 5, 9]) == "Apfel A"
     (folder / "out").mkdir()
     dictionaries.write(found.src, folder / "out", "de")

@@ -17,7 +17,6 @@ from tqdm import tqdm
 
 from convs2s_jax.core.checksums import checksum
 from convs2s_jax.core.errors import UserError, first_line, one_line
-from convs2s_jax.core.files import open_to_append
 from convs2s_jax.core.guard import located
 from convs2s_jax.training.run.reports import records
 from convs2s_jax.training.run.reports.records import Facts, now
@@ -119,8 +118,8 @@ class Reports:
         """
         self._workdir, self.samples = workdir, workdir / "samples"
         damaged = records.keep_up_to(workdir, step, validated=validated)
-        self._metrics = open_to_append(workdir / records.METRICS)
-        self._log = open_to_append(workdir / LOG)
+        self._metrics = (workdir / records.METRICS).open("a", encoding="utf-8")
+        self._log = (workdir / LOG).open("a", encoding="utf-8")
         self._log.writelines(told)
         self._log.flush()
         self._events = Events(workdir / "tensorboard", step=step)
