@@ -226,8 +226,9 @@ def load_labels(path: Path) -> Vocabulary:
       UserError: the file has an empty line, a duplicate label, or a label with white space around it.
     """
     names = read_lines(path, again=True)
+    first = {name: i for i, name in reversed(list(enumerate(names)))}
     for i, name in enumerate(names):
-        if not name or name != name.strip() or name in names[:i]:
+        if not name or name != name.strip() or first[name] != i:
             raise UserError(
                 f"{path}, line {i + 1}: the label {shown(name)} is empty, has white space around it, or is already in "
                 "the list; restore the file"
