@@ -1,5 +1,6 @@
 """Whether JAX will compute on CPUs is known before it starts, and why it cannot start is said in one sentence."""
 
+import os
 import platform
 import shlex
 import subprocess
@@ -8,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from convs2s_jax.commands import train
 from convs2s_jax.core import platforms
+from convs2s_jax.training.run.processes import joining
+from tests import tiny
+from tests.processes import called
 
 
 @pytest.mark.parametrize(
@@ -137,3 +142,14 @@ def test_flags_are_described_as_they_stand_before_a_command():
 def test_the_page_lists_each_flag():
     text = PAGE.read_text(encoding="utf-8")
     assert all(f"`{flag.partition('=')[0]}`" in text for _, flags in platforms.SETS.values() for flag in flags)
+
+
+def test_training_sets_them_before_it_uses_a_device(tmp_path, monkeypatch):
+    """JAX has begun in this process, so the variable alone is looked at."""
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_mine=1")
+    seen = []
+    monkeypatch.setattr(joining, "join", lambda _: seen.append(os.environ["LIBTPU_INIT_ARGS"]) or sys.exit(0))
+    called(
+        train.console, "train", f"--config={tiny.config_file(tmp_path)}", f"--workdir={tmp_path}/a", "--xla_flags=tpu"
+    )
+    assert seen[0].startswith("--xla_mine=1 --xla_tpu_enable_async_collective_fusion=true ")
