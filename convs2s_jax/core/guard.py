@@ -150,20 +150,17 @@ def silence_libraries() -> None:
 
 
 def _ignored(unraisable: Any) -> None:
-    if issubclass(unraisable.exc_type, KeyboardInterrupt):
-        send_again(signal.SIGTERM if issubclass(unraisable.exc_type, TerminatedError) else signal.SIGINT)
-
-
-def send_again(number: int) -> None:
-    """Send this process a signal again after a short delay, because Python ignored the handler's exception.
+    """Send this process an interrupt again after a short delay, because Python ignored the handler's exception.
 
     Python does so if the handler runs inside a finaliser, or inside a callback of a weak reference or of the garbage
     collector. JAX has some of these.
     """
-    timer = threading.Timer(0.02, os.kill, (os.getpid(), number))
-    timer.daemon = True
-    with contextlib.suppress(RuntimeError):  # the interpreter is ending, or there is no room for a thread
-        timer.start()
+    if issubclass(unraisable.exc_type, KeyboardInterrupt):
+        number = signal.SIGTERM if issubclass(unraisable.exc_type, TerminatedError) else signal.SIGINT
+        timer = threading.Timer(0.02, os.kill, (os.getpid(), number))
+        timer.daemon = True
+        with contextlib.suppress(RuntimeError):  # the interpreter is ending, or there is no room for a thread
+            timer.start()
 
 
 @contextlib.contextmanager

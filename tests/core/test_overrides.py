@@ -117,7 +117,7 @@ def test_a_number_beyond_all_numbers_is_refused_in_one_short_sentence(path, name
         ({"parts": [1] * 10_001}, r"parts has 10001 items: a list can have at most 10000$"),
         ({"x" * 10**6: 1}, r"xxx.*more characters.*: there is no field"),
     ],
-    ids=lambda x: repr(x)[:20],
+    ids=lambda x: x[:20] if isinstance(x, str) else "",
 )
 def test_values_have_bounds(values, message):
     assert build(Small, {"size": 2**31 - 1, "seed": 2**32 - 1}) == Small(size=2**31 - 1, seed=2**32 - 1)
