@@ -8,7 +8,6 @@ from typing import Any
 
 from tqdm import tqdm
 
-from convs2s_jax.core import guard
 from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.core.guard import held_interrupts
 from convs2s_jax.data import corpora
