@@ -52,22 +52,18 @@ def record(cls: type[T] | None = None, *, kw_only: bool = True) -> Any:
     """
     if cls is None:
         return functools.partial(record, kw_only=kw_only)
-    made: Any = dataclasses.dataclass(frozen=True, kw_only=kw_only)(cls)
-    plain = made.__init__
-    positional = [] if kw_only else [field.name for field in dataclasses.fields(made)]
+    made: Any = cls
+    rules = getattr(cls, "__post_init__", None)
 
-    @functools.wraps(plain)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        hints = _hints(made)
+    def post_init(self: Any) -> None:
+        for field in dataclasses.fields(made):
+            value = convert(_hints(made)[field.name], getattr(self, field.name), field.name)
+            object.__setattr__(self, field.name, value)
+        if rules is not None:
+            rules(self)
 
-        def read(name: str, value: Any) -> Any:
-            return convert(hints[name], value, name) if name in hints else value
-
-        given = [read(name, value) for name, value in zip(positional, args, strict=False)]
-        plain(self, *given, *args[len(given) :], **{name: read(name, value) for name, value in kwargs.items()})
-
-    made.__init__ = init
-    return made
+    made.__post_init__ = post_init
+    return dataclasses.dataclass(frozen=True, kw_only=kw_only)(made)
 
 
 @functools.cache
