@@ -108,17 +108,6 @@ def find(folder: str | Path, name: str, key: str) -> TokenizedText | None:
         return None
 
 
-def peek(path: Path) -> TokenizedText | None:
-    """Open a file that `tokenize` wrote. None if it cannot be read.
-
-    The file is verified by its checksum only, not compared with a text. Use it to inspect a run, not for training.
-    """
-    try:
-        return _open(path, None)
-    except (DamagedError, OSError):
-        return None
-
-
 def in_memory(sentences: Iterable[Sequence[int]], *, size: int) -> TokenizedText:
     """Return token ids in memory.
 
@@ -155,8 +144,8 @@ def _place(folder: str | Path, name: str, key: bytes) -> Path:
     return Path(folder) / f"{name}-{key.hex()[:16]}.tokens"
 
 
-def _open(path: Path, key: bytes | None) -> TokenizedText:
-    """Memory-map an intact file with this key, or with any key if it is None.
+def _open(path: Path, key: bytes) -> TokenizedText:
+    """Memory-map an intact file with this key.
 
     Raises:
       DamagedError: it is damaged, or has another key.
@@ -171,7 +160,7 @@ def _open(path: Path, key: bytes | None) -> TokenizedText:
     if written != checksum(data[_HEADER.size :], data[: _UNSUMMED.size]).encode():
         raise DamagedError("its checksum does not match its content")
     start = _HEADER.size + total * width + -total * width % 8
-    if (magic, stored, len(data)) != (_MAGIC, key or stored, start + 8 * (sentences + 1)):
+    if (magic, stored, len(data)) != (_MAGIC, key, start + 8 * (sentences + 1)):
         raise DamagedError("it contains another text")
     tokens = data[_HEADER.size : _HEADER.size + total * width].view(f"<u{width}")
     return TokenizedText(tokens, data[start:].view("<i8"), stored.hex())
