@@ -37,14 +37,6 @@ def pieces(model):
     return Vocabulary(ListedPieces(model), tuple(names), tuple(range(len(names))))
 
 
-def test_ids_are_lines_of_the_list(pieces):
-    ids = pieces.encode(["the house", ""])
-    assert ids[1] == []
-    assert "".join(pieces.symbols[i - 4] for i in ids[0]) == "\u2581the\u2581house"
-    assert pieces.decode([*ids[0], EOS, PAD]) == "the house"
-    assert [pieces.decode(i) for i in pieces.encode(LINES[:4])] == LINES[:4]
-
-
 def test_pieces_outside_the_list_are_unknown(model, pieces):
     less, gone = Vocabulary(ListedPieces(model), pieces.symbols[:-1]), pieces.symbols[-1]
     for line in LINES[:4]:
