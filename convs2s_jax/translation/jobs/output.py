@@ -40,9 +40,7 @@ def record_of(output: str) -> Path | None:
 def check_writable(name: str) -> None:
     """Raise UserError before decoding starts if the output cannot be written. Nothing is changed."""
     path = Path(name)
-<<<<<<< HEAD
-    if name in STDOUT:
-    elif not path.is_fifo():  # opening one waits for a reader
+    if name not in STDOUT and not path.is_fifo():  # opening one waits for a reader
         try:
             if path.exists():
                 os.close(os.open(path, os.O_WRONLY))
@@ -50,23 +48,6 @@ def check_writable(name: str) -> None:
                 files.check_replaceable(record)
         except OSError as error:
             raise UserError(f"--output={name} cannot be written: {error.strerror}; choose another file") from error
-=======
-    descriptor = descriptor_of(name)
-    if name == "-" or descriptor == 1:
-        return
-    if path.is_fifo():
-        return
-    try:
-        if descriptor is not None:
-            if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
-                raise OSError(errno.EBADF, "it is open for reading only")
-        elif path.exists():
-            os.close(os.open(path, os.O_WRONLY))
-        else:
-            check_replaceable(path)
-    except OSError as error:
-        raise UserError(f"--output={name} cannot be written: {error.strerror}; choose another file") from error
->>>>>>> 53e58115 (Core: retired fields with the values still accepted, closed streams are the null device, fewer bounds)
 
 
 def check_not_overwriting(name: str, given: Iterable[str], whose: str) -> None:
