@@ -7,8 +7,8 @@ program uses. An invalid value raises an error that states the field.
 import ast
 import dataclasses
 import functools
+import math
 import numbers
-import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -277,14 +277,17 @@ def _tuple(kinds: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
     return tuple(convert(k, item, f"{where}[{i}]") for i, (k, item) in enumerate(zip(kinds, value, strict=True)))
 
 
-_MOST: Any = sys.float_info.max
 _NAMES = {int: "an integer", float: "a number", bool: "True or False", str: "a string"}
 
 
 def _scalar(kind: Any, value: Any, where: str) -> Any:
     if kind is float and isinstance(value, numbers.Real) and not isinstance(value, bool):
-        check(bool(-_MOST <= value <= _MOST), f"{where} is {shown(value)}: use a finite number")
-        return float(value)
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        check(math.isfinite(number), f"{where} is {shown(value)}: use a finite number")
+        return number
     if kind is int and isinstance(value, numbers.Integral) and not isinstance(value, bool):
         whole = int(value)
         most = LARGEST_SEED if where.rpartition(".")[2].lstrip("-") == "seed" else LARGEST
