@@ -61,7 +61,7 @@ def refused(result):
         (
             ["--config=multi30k_de_n", "--workdir={tmp}/w"],
             "train.py: --config=multi30k_de_n: no such file and no configuration of that name exists; did you mean "
-            "--config=multi30k_de_en?",
+            "'multi30k_de_en'?",
         ),
         (
             ["--config=configs/cldr_en_de.py", "--workdir={tmp}/w", "--config.model.droput=0.3"],

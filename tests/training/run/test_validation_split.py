@@ -93,7 +93,7 @@ def test_what_is_held_out_and_what_a_validation_file_shares_with_training_is_tol
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("w1\n", "which has only one line: add lines, since holding one out requires at least "),
+        ("w1\n", "from train, whose 1 lines are all the same pair: add a different one$"),
         ("w1\nw1\n", "from train, whose 2 lines are all the same pair: add a different one$"),
     ],
 )
