@@ -158,7 +158,10 @@ def add_kind(union: Any, cls: Any) -> None:
     taken = {kind.kind: kind for kind in kinds} | added
     same = name in added and _full_name(cls) == _full_name(added[name])
     if name in taken and (not same or cls is taken[name]):
-        raise ValueError(f"kind '{name}' is already used by {taken[name].__name__}; choose another name")
+        raise ValueError(
+            f"kind '{name}' is already used by {taken[name].__name__}; choose another name (existing kinds: "
+            f"{', '.join(taken)})"
+        )
     added[name] = cls
 
 

@@ -38,8 +38,8 @@ def read_lines(path: str | Path, *, again: bool = False) -> list[str]:
                 lines.append(without_end(line.decode("utf-8" if lines else "utf-8-sig")))
     except UnicodeDecodeError as error:
         raise UserError(
-            f"{name}, line {len(lines) + 1}: byte 0x{error.object[error.start]:02x} is not UTF-8; convert the file "
-            "(for example with iconv -t utf-8), or, if it is compressed, decompress it"
+            f"{name}, line {len(lines) + 1}: byte 0x{error.object[error.start]:02x} is not UTF-8; convert the file, "
+            "for example with iconv -t utf-8, or decompress it"
         ) from error
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UserError(
