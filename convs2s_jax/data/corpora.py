@@ -153,7 +153,8 @@ def no_split(cfg: DataConfig, split: str) -> str:
         listed = f", or set data.files.{split}" if "files" in places else ""
         return f"data.dir is not set: set it to the folder of {' and '.join(wanted)}{listed}"
     names = ", ".join(f"{joined(cfg.dir, name)}[.gz]" for name in wanted)
-    there = {name.removesuffix(".gz") for name in _names(cfg.dir)}
+    others = tuple(f"{one}." for one in SPLITS if one != split)
+    there = {name.removesuffix(".gz") for name in _names(cfg.dir) if not name.startswith(others)}
     return f"there is no {names}{did_you_mean(wanted[0], there, otherwise='')}"
 
 
