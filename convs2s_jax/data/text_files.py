@@ -1,5 +1,6 @@
 """Read text files, plain or gzipped, as lines."""
 
+import codecs
 import contextlib
 import gzip
 import io
@@ -7,13 +8,15 @@ import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import open_regular
 from convs2s_jax.core.places import scheme_of
 
+LONGEST = 1 << 24
+"""Maximum length of a line in bytes. Devices and files of zeros have no newline and would otherwise fill the memory."""
 _GZIP = b"\x1f\x8b"
 
 
@@ -28,13 +31,20 @@ def read_lines(path: str | Path, *, again: bool = False) -> list[str]:
       again: whether the file will be read again, in which case it must not be a pipe or a device.
 
     Raises:
-      UserError: the file is missing, a folder, unreadable, damaged gzip, or not UTF-8.
+      UserError: the file is missing, a folder, unreadable, damaged gzip or not UTF-8, or a line has more than `LONGEST`
+        bytes.
     """
     name = name_of(path)
-    lines: list[str] = []
+    lines, is_mark = list[str](), False
     try:
         with _opened(str(path), again=again) as file:
-            for line in file:
+            while line := file.readline(LONGEST + 1):
+                if len(line) > LONGEST:
+                    raise UserError(
+                        f"{name}, line {len(lines) + 1} has more than {LONGEST:,} bytes: use a text file with one "
+                        "sentence per line"
+                    )
+                is_mark = not lines and line == codecs.BOM_UTF8  # a byte order mark alone
                 lines.append(without_end(line.decode("utf-8" if lines else "utf-8-sig")))
     except UnicodeDecodeError as error:
         raise UserError(
@@ -48,24 +58,27 @@ def read_lines(path: str | Path, *, again: bool = False) -> list[str]:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise UserError(f"{name} cannot be read: {why}; choose a text file") from error
-    if lines == [""] and not line.endswith(b"\n"):  # a byte order mark alone
-        return []
-    return lines
+    return [] if is_mark else lines
 
 
 @contextlib.contextmanager
-def _opened(path: str, *, again: bool) -> Iterator[Any]:
+def _opened(path: str, *, again: bool) -> Iterator[BinaryIO]:
     """Yield a file, an object or standard input to read bytes from, decompressed if it is gzipped."""
-    file: Any
+    raw: Any
     if path == "-":
-        file = io.BufferedReader(io.BytesIO(sys.stdin.buffer.read()))
+        raw = sys.stdin.buffer
     elif scheme_of(path):
-        file = io.BufferedReader(io.BytesIO(stores.read(path)))
+        raw = io.BytesIO(stores.read(path))
     else:
-        file = open_regular(path) if again else open(path, "rb")  # noqa: SIM115
-    with file:
+        raw = open_regular(path) if again else open(path, "rb")  # noqa: SIM115
+    file = io.BufferedReader(raw)
+    try:
         packed = path.endswith(".gz") or file.peek(2).startswith(_GZIP)
         yield io.BufferedReader(gzip.GzipFile(fileobj=file)) if packed else file
+    finally:
+        file.detach()
+        if path != "-":
+            raw.close()
 
 
 def without_end(line: str) -> str:

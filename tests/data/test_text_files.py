@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.data import text_files
 from convs2s_jax.data.text_files import read_lines
 
 
@@ -54,6 +55,10 @@ ODD = {
     "latin-1": (
         lambda path: path.write_bytes("ä\nb\n".encode() + b"gr\xfcn\n"),
         ", line 3: byte 0xfc is not UTF-8; con",
+    ),
+    "no end": (
+        lambda path: path.write_bytes(b"a\n" + bytes(text_files.LONGEST + 1)),
+        ", line 2 has more than 16,777,216 bytes",
     ),
     "cut": (lambda path: path.write_bytes("a\nö".encode()[:-1]), ", line 2: byte 0xc3 is not UTF-8"),
     "bzip2": (lambda path: path.write_bytes(b"BZh91AY&SY\xb8"), ", line 1: byte 0xb8 is not UTF-8; .*decompress it"),
