@@ -35,8 +35,7 @@ PROBE = """
 import time; begun = time.perf_counter()
 import json, os, sys
 from convs2s_jax.commands import convs2s, {name}
-import jax
-import {module} as module
+import importlib, jax
 seconds = dict.fromkeys({parts}, 0.0)
 seconds["imports"] = time.perf_counter() - begun
 where = ["rest"]
@@ -48,7 +47,9 @@ def note(event, passed, **_):
         seconds[kind] += passed
         seconds[where[-1]] -= passed
 jax.monitoring.register_event_duration_secs_listener(note)
-def timed(function, part):
+def timed(place, part):
+    module, _, function = place.rpartition(".")
+    module = importlib.import_module(module)
     inner = getattr(module, function)
     def outer(*args, **kwargs):
         where.append(part)
@@ -64,10 +65,15 @@ for function, part in {wrapped}.items(): timed(function, part)
 convs2s.COMMANDS["{name}"].run({arguments})
 print(json.dumps(seconds), file=sys.stderr)
 """
-MODULES = {"decode": "convs2s_jax.translation.jobs.job", "train": "convs2s_jax.training.run.loop"}
 WRAPPED = {
-    "decode": {"load_translator": "load", "translate": "run"},
-    "train": {"open_run": "load", "update": "run"},
+    "decode": {
+        "convs2s_jax.translation.jobs.job.load_translator": "load",
+        "convs2s_jax.translation.jobs.job.translate": "run",
+    },
+    "train": {
+        "convs2s_jax.training.run.loop.open_run": "load",
+        "convs2s_jax.training.run.background_compiler.update": "run",
+    },
 }
 
 
@@ -97,7 +103,6 @@ def table(name: str, given: list[str], programs: Path, repeats: int) -> None:
     """Print the seconds of each part, with and without kept programs."""
     code = PROBE.format(
         name=name,
-        module=MODULES[name],
         parts=list(PARTS),
         wrapped=WRAPPED[name],
         arguments=[f"{name}.py", *given],

@@ -130,7 +130,7 @@ def serve(values: dict[str, Any], overrides: Overrides) -> None:
 def report(values: dict[str, Any], overrides: Overrides) -> None:
     """Write the page and print its path."""
     options = command_line.options_of(ReportOptions, values, search=search_options(values, overrides))
-    packages.check_installed("a report", ("altair", "vl_convert"), "report")
+    packages.check_installed("a report", ("altair", "jinja2", "vl_convert"), "report")
     with ended_by_signals():
         from convs2s_jax.core import compiled_programs
         from convs2s_jax.reporting.report import report

@@ -1,5 +1,7 @@
 """Flags of decoding come from the fields of two records, and each can be given in one way or another."""
 
+import dataclasses
+
 import pytest
 
 from convs2s_jax.commands import decode
@@ -35,7 +37,7 @@ def test_flags_become_the_types_of_their_fields():
 
 def test_every_field_of_the_search_is_a_flag_and_described():
     fields = {field.name: field.text for field in decode.SEARCH.fields}
-    assert set(fields) == set(SearchConfig.__dataclass_fields__)
+    assert set(fields) == {field.name for field in dataclasses.fields(SearchConfig)}
     text = command_line.help_text(decode.COMMAND, "decode.py")
     for group in decode.COMMAND.groups:
         for field in group.fields:

@@ -131,7 +131,7 @@ def test_texts_and_pictures_may_be_in_a_store(trained, tmp_path, bucket):  # noq
         (["--workdir={run}"], "a\n", "--output is missing"),
         (["--workdir={tmp}/no", "--output={tmp}/out"], "a\n", "there is no such folder"),
         (["--workdir={run}", "--output={tmp}/out"], "\n \n", "standard input has no line with text"),
-        (["--workdir={run}", "--output={tmp}/file"], "a\n", "--output={tmp}/file cannot be written: File exists"),
+        (["--workdir={run}", "--output={tmp}/file"], "a\n", "{tmp}/file cannot be used: File exists"),
         (["--workdir={run}", "--output={tmp}/out", "--formats=png,jpg"], "a\n", "--formats=jpg: choose from png, svg"),
         (
             ["--workdir={run}", "--output={tmp}/out", "--config.modle.x=1"],

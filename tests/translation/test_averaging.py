@@ -119,7 +119,7 @@ def test_workdirs_may_lie_in_a_store(trained, mean, bucket, requests, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--workdir=RUN"], "--output is missing, as in --workdir=runs/demo"),
+        (["--workdir=RUN"], "--output is missing: set --workdir and --output"),
         (["--workdir=no", "--output=new"], "--workdir=no: there is no such folder"),
         (["--workdir=RUN", "--output=RUN/../run"], "is the folder of --workdir; choose a new folder; nothing was writ"),
         (

@@ -113,7 +113,7 @@ def test_references_that_look_tokenised_bring_a_hint(desk, monkeypatch):
     [
         ({"bleu_tokenize": "moses", "reference": True}, "^bleu_tokenize is 'moses'"),
         ({"nbest": 3, "format": "json"}, "^--nbest=3 with a beam_size of 2"),
-        ({"search": {"top_k": 3}}, r"^--top_k is 3 without sampling: .*, or leave top_k out$"),
+        ({"search": {"top_k": 3}}, r"^--top_k is 3 without sampling, .*, or leave top_k out$"),
         *(
             ({name: "/no/such"}, r"^/no/such cannot be read: No such file or directory; choose another file$")
             for name in ("input", "prefix", "constraints", "score", "shortlist")
