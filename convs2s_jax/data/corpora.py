@@ -1,6 +1,7 @@
 """The kinds of corpora. Each kind reads the two sides of a split from a different source."""
 
 import dataclasses
+import errno
 import functools
 import itertools
 import os
@@ -14,7 +15,7 @@ from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, counted, did_you_mean
 from convs2s_jax.core.files import open_regular
 from convs2s_jax.core.places import joined, scheme_of
-from convs2s_jax.data import cldr
+from convs2s_jax.data import cldr, text_files
 from convs2s_jax.data.config import DataConfig, SplitFiles
 from convs2s_jax.data.text_files import read_lines
 
@@ -212,9 +213,13 @@ def checksums(cfg: DataConfig, split: str) -> list[list[str]] | None:
 
 
 def _checksum(path: str) -> str:
-    found = stream()
+    """Return the checksum of a file. Raises OSError if it has no line end for long: files of zeros can be huge."""
+    found, line = stream(), 0
     with open_regular(path) as file:
         while data := file.read(1 << 22):
+            line = 0 if b"\n" in data else line + len(data)
+            if line > text_files.LONGEST:
+                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
             found.update(data)
     return found.hexdigest()
 

@@ -85,7 +85,8 @@ def matmul(x: Array, w: Any, dtype: DTypeLike | None = None) -> Array:
         return jnp.einsum("...C,CD->...D", x, w, preferred_element_type=dtype)
     if x.ndim > 2 and w.dtype == jnp.bfloat16:
         return cpu.matmul(x, w)
-    return cpu.matmul_2d(x, w)
+    # all axes of x but the last are one, so that this and its gradient with respect to w are products of two matrices
+    return (x.reshape(-1, x.shape[-1]) @ w).reshape(*x.shape[:-1], w.shape[-1])
 
 
 def add_bias(y: Array, b: Array) -> Array:

@@ -62,22 +62,21 @@ def tangent_product(x: Array, dw: Array, precision: str | None = None) -> Array:
 
 @jax.custom_jvp
 def matmul(x: Array, w: Array) -> Array:
-    """`matmul_2d` whose derivative with respect to w is `tangent_product`, which is faster in bfloat16 on CPUs."""
-    return matmul_2d(x, w)
+    """Multiply x w over the last axis of x [..., C] and w [C, D], as a product of two matrices.
+
+    The derivative with respect to w is `tangent_product`, which XLA's CPU compiler computes faster in bfloat16.
+    """
+    return _matmul_2d(x, w)
 
 
 @matmul.defjvp
 def _matmul_tangent(primals: Pair, tangents: Pair) -> Pair:
     """Product rule: dy = dx w + x dw."""
     (x, w), (dx, dw) = primals, tangents
-    return matmul_2d(x, w), matmul_2d(dx, w) + tangent_product(x, dw)
+    return _matmul_2d(x, w), _matmul_2d(dx, w) + tangent_product(x, dw)
 
 
-def matmul_2d(x: Array, w: Array) -> Array:
-    """Multiply x w over the last axis of x [..., C] and w [C, D].
-
-    All axes of x but the last are one, so that this and its gradient with respect to w are products of two matrices.
-    """
+def _matmul_2d(x: Array, w: Array) -> Array:
     return (x.reshape(-1, x.shape[-1]) @ w).reshape(*x.shape[:-1], w.shape[-1])
 
 
