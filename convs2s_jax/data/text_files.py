@@ -44,7 +44,7 @@ def read_lines(path: str | Path, *, again: bool = False) -> list[str]:
                 if len(rest) - end > LONGEST:
                     number = len(lines) + 1 + rest.count(b"\n")
                     raise UserError(
-                        f"{name}, line {number} has more than {LONGEST:,} bytes: use a text file with one sentence per line"
+                        f"{name}, line {number} has more than {LONGEST:,} bytes: use a file with one sentence per line"
                     )
                 if not data:
                     end = len(rest)
