@@ -83,16 +83,6 @@ def test_in_place_of_a_configuration_file(tmp_path, name):
     assert not (tmp_path / "x").exists()
 
 
-@pytest.mark.parametrize("name", [name for name in ODD if name not in ("lists", "numbers", "digits")])
-def test_in_place_of_a_training_text(tmp_path, name):
-    ODD[name](tmp_path / "train.de")
-    for other in ("train.en", "valid.de", "valid.en"):
-        (tmp_path / other).write_text("a\nb\n")
-    flags = [f"--config={tiny.config_file(tmp_path)}", f"--workdir={tmp_path}/x", "--config.data.corpus=files"]
-    flags += [f"--config.data.dir={tmp_path}", "--config.data.src=de", "--config.data.tgt=en"]
-    assert "train." in refused(train, *flags)
-
-
 NAMES = {"5,000": "n" * 5000, "256": "n" * 256, "NUL": "a\0b", "no UTF-8": "a\udcffb", "lines": "a\nb\x1b[31m"}
 
 

@@ -25,24 +25,6 @@ def test_a_training_finds_what_was_prepared(tmp_path, capsys):
     assert {path: path.stat().st_mtime_ns for path in workdir.rglob("*.tokens")} == kept
 
 
-@pytest.mark.drill
-def test_a_run_that_began_with_other_text_is_refused(tmp_path, capsys):
-    text, workdir = tmp_path / "text", tmp_path / "run"
-    text.mkdir()
-    for split in ("train", "valid"):
-        for side in ("in", "out"):
-            (text / f"{split}.{side}").write_text("a b\nb c\n" * 20)
-    values = {**tiny.files(text), "data__vocabulary": {"kind": "words", "min_count": 1}}
-    train(tiny.config(**values, training__max_steps=1), workdir)
-    flags = [f"--config={tiny.config_file(tmp_path, **values, training__max_steps=1)}", f"--workdir={workdir}"]
-    COMMANDS["prepare"].run(["convs2s prepare", *flags])
-    assert "continues from here" in capsys.readouterr().err
-    (text / "train.in").write_text("a b\nb b\n" * 20)
-    with pytest.raises(SystemExit) as ended:
-        COMMANDS["prepare"].run(["convs2s prepare", *flags])
-    assert (ended.value.code, "goes on" in capsys.readouterr().err) == (2, False)
-
-
 PREPARE, CONFIG = ["prepare", "--config=cldr_en_de", "--workdir=a"], ["config", "--config=cldr_en_de"]
 
 

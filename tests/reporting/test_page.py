@@ -1,7 +1,6 @@
 """The report in a real browser: what it draws, sorts and finds is what the files say. `make browser` installs one."""
 
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -60,16 +59,6 @@ def opened(made, browser):
     assert said == []
 
 
-def test_the_pointer_shows_value_step_and_run(opened, made):
-    page = opened()
-    page.locator("#curves .card").first.locator(".mark-symbol path").first.hover(force=True)
-    page.wait_for_selector("#vg-tooltip-element.visible")
-    shown = dict(re.findall(r"(\w+)\s+(\S+)", page.inner_text("#vg-tooltip-element")))
-    records = tiny.metrics(made[0] / shown["run"])
-    [loss] = [r["loss"] for r in records if (r["split"], r["step"]) == (shown["split"], int(shown["step"]))]
-    assert shown["value"] == f"{loss:.6g}"
-
-
 def test_a_table_is_sorted_and_searched(opened):
     page = opened()
     rows = page.locator("#lines tbody tr")
@@ -104,17 +93,3 @@ def test_attention_lights_up_by_pointer_and_keyboard(opened):
     assert page.locator("#source-words span.here").count() == page.locator("#target-words span.here").count() == 1
     page.mouse.move(0, 0)
     assert page.locator("#matrix td.here").count() == 0
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
-def test_it_fits_the_window_and_follows_the_colours_of_the_browser(opened, scheme, width):
-    page = opened(viewport={"width": width, "height": 844}, color_scheme=scheme)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    light = page.evaluate(
-        "[document.body, document.querySelector('.card')].map(e => getComputedStyle(e).backgroundColor)"
-    )
-    assert all((int(colour.split("(")[1].split(",")[0]) > 128) == (scheme == "light") for colour in light)
-    assert page.locator("#curves svg").count() == page.locator("#curves .card").count() > 5
-    text = page.locator("#curves svg text").first.evaluate("e => getComputedStyle(e).fill")
-    assert (int(text.split("(")[1].split(",")[0]) > 128) == (scheme == "dark")

@@ -203,11 +203,6 @@ def test_no_text_of_a_corpus_ends_its_place_in_the_page(tmp_path, no_scripts):
     assert [row["run"] for row in values(json.loads(re.search(r"data-chart='(.*?)'", text)[1]))] == [hostile]
 
 
-@pytest.mark.parametrize(("side", "code"), [("de", "de"), ("he_IL", "he-IL"), ("src", ""), ("labels", ""), ("", "")])
-def test_a_text_names_its_language(side, code):
-    assert reports.language(side) == code
-
-
 def test_lines_are_spread_and_sentences_go_from_short_to_long():
     assert spread(1000, 4) == [0, 250, 500, 750]
     assert spread(3, 10) == [0, 1, 2]

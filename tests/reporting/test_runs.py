@@ -2,15 +2,13 @@
 
 import dataclasses
 import json
-from types import SimpleNamespace
 
 import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.reporting import charts, runs, summary
-from convs2s_jax.training.run import run_folder, validation
+from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.lock import locked
-from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.reports.records import Facts, metrics_line, read_facts, write_facts
 from convs2s_jax.training.run.reports.reports import Reports
 from tests import tiny
@@ -90,28 +88,6 @@ def test_damaged_lines_are_told_and_one_being_written_is_not(tmp_path):
     assert not {"Parameters", "Devices and versions", "End"} & set(told(found))
 
 
-def test_samples_may_hold_what_unicode_calls_line_ends(tmp_path):
-    workdir = workdir_at(tmp_path / "a")
-    odd = "a\u2028b\x85c\x1c"
-    split = SimpleNamespace(text=SimpleNamespace(src=[odd, "d"], tgt=[odd, "e"]))
-    validation.write_samples(workdir / "samples", 4, split, [odd, "f"])
-    found = runs.read(workdir, "a")
-    assert found.samples == {4: (runs.Sample(odd, odd, odd), runs.Sample("d", "f", "e"))}
-    assert not found.problems
-
-
-def test_every_fact_of_a_run_is_there_also_of_earlier_starts(tmp_path):
-    rates = {"training__schedule": {"kind": "fixed", "rates": [0.1, 0.05]}, "data__cldr": {"train": 60, "valid": 4}}
-    for epochs in (1, 2):
-        train(tiny.config(**rates, training__max_epochs=epochs), tmp_path / "run")
-    found = read_facts(tmp_path / "run")
-    known = dataclasses.asdict(found)
-    assert known.pop("origin") == ""  # that of a run that is fine-tuned
-    assert all(known.values()), found
-    assert (found.starts, found.rates) == (2, ("epoch 2: learning rate 0.1 -> 0.05, as the schedule says",))
-    assert (found.stopped, found.why) == ("step 4, epoch 2", "training.max_epochs is 2")
-
-
 def test_an_error_is_the_reason_of_the_end(tmp_path):
     def fails():
         with Reports(tmp_path, step=0, found=Facts(devices="a")) as reports:
@@ -145,13 +121,6 @@ def test_what_is_known_of_a_run_is_in_its_table(tmp_path):
         }.items()
     )
     assert not {"Batches", "Started from", "Test set"} & set(found)
-
-
-def test_the_best_error_rate_is_the_lowest(tmp_path):
-    cfg = tiny.config(training__best_metric="ter", training__metrics=("ter",), training__validate_bleu=True)
-    records = [{"step": step, "split": "valid", "loss": 3.0, "ter": ter} for step, ter in ((4, 60), (8, 70))]
-    run = runs.Run("a", tmp_path, cfg, tuple(records))
-    assert told(run)["Best validation by ter"] == "step 4: Loss 3, TER 60"
 
 
 @pytest.mark.parametrize(

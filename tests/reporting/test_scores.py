@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convs2s_jax.reporting import scores
-from convs2s_jax.reporting.scores import Piece, differences
+from convs2s_jax.reporting.scores import differences
 from convs2s_jax.translation import alignment
 
 WORDS = ("one", "two", "three", "four", "five", "six", "seven")
@@ -57,12 +57,6 @@ def test_intervals_are_those_of_resampling_by_a_loop(texts):
     assert found.low < found.score < found.high
 
 
-def test_equal_runs_do_not_differ(texts):
-    references, good, _ = texts
-    found = scores.measure({"a": good, "b": good}, references, tokenize="13a", resamples=50)
-    assert all(one.p == pytest.approx(1.0) for one in found if one.run == "b")
-
-
 def test_every_line_is_in_the_bin_of_its_length():
     lengths = np.random.default_rng(0).integers(1, 30, 200)
     bins = scores.length_bins(lengths)
@@ -73,18 +67,6 @@ def test_every_line_is_in_the_bin_of_its_length():
     assert max(len(one.lines) for one in bins) < 3 * min(len(one.lines) for one in bins)
     assert scores.length_bins([]) == []
     assert [len(one.lines) for one in scores.length_bins([5, 5, 5])] == [3]
-
-
-def test_a_score_of_a_bin_is_that_of_its_lines(texts):
-    references, good, _ = texts
-    bins = [scores.Bin(1, 1, (0, 3, 5)), scores.Bin(2, 2, (1,))]
-    first, second = scores.by_length(good, references, bins, tokenize="none")
-    part = [good[i] for i in (0, 3, 5)], [[references[i] for i in (0, 3, 5)]]
-    assert first["BLEU"] == pytest.approx(sacrebleu.corpus_bleu(*part, tokenize="none").score)
-    assert second["chrF2"] == pytest.approx(sacrebleu.corpus_chrf([good[1]], [[references[1]]]).score)
-    assert scores.of_sentences(good[:3], references[:3]) == pytest.approx(
-        [sacrebleu.sentence_chrf(text, [line]).score for text, line in zip(good[:3], references[:3], strict=True)]
-    )
 
 
 TEXTS = st.lists(st.sampled_from(["the", "a", "house", "3.5", ",", "  ", "ß", "日本語", "don't", "\u2028"]), max_size=8)
@@ -106,10 +88,6 @@ def test_what_the_other_text_does_not_have_is_marked(text, other, marked):
     joined = "".join(piece.text for piece in pieces if piece.differs)
     assert joined.replace(" ", "") == "".join(marked).replace(" ", "")
     assert "".join(piece.text for piece in pieces) == text
-
-
-def test_neighbouring_words_that_differ_are_one_piece():
-    assert differences("a b c d", "a d") == [Piece("a ", False), Piece("b c", True), Piece(" d", False)]
 
 
 @settings(max_examples=60, deadline=None)

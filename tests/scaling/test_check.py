@@ -9,12 +9,11 @@ import jax
 import pytest
 
 from convs2s_jax.commands import scale
-from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.scaling import plan, tables, topology
+from convs2s_jax.scaling import plan, tables
 from convs2s_jax.scaling.check import Measured, attached_topology
 from convs2s_jax.scaling.chips import CHIPS
-from tests import processes, tiny
+from tests import tiny
 from tests.stores import bucket  # noqa: F401  (a fixture)
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -38,18 +37,6 @@ def test_eight_devices_are_measured_beside_their_plan(tmp_path, capsys):
     assert step["planned"] == found["steps"][0]["seconds"]
     assert -0.5 < step["error"] < math.inf
     assert all(each["seconds"] > step["median"] for each in found["programs"])
-
-
-@pytest.mark.drill
-def test_two_processes_are_measured_together(tmp_path):
-    """No process can place arrays on the devices of the other by itself."""
-    given, path = tiny.config_file(tmp_path, mesh={"data": -1}), tmp_path / "check.json"
-    arguments = [f"--config={given}", "--lengths=16", "--tokens=128", "--steps=2", f"--json={path}"]
-    found = processes.scaled("check", arguments, arguments)
-    assert [(status, "error of the plan" in text) for status, text in found] == [(0, True), (0, False)], found
-    found = json.loads(path.read_text())
-    assert found["mesh"]["data"] == 2
-    assert [len(each["values"]) for each in found["measured"] if each["unit"] == "s"] == [2]
 
 
 def test_medians_spreads_and_errors_are_those_of_the_values():
@@ -85,22 +72,6 @@ def test_a_file_that_cannot_be_written_is_refused_before_planning(action, name, 
         scale.console(["convs2s scale", *action, "--config=cldr_en_de", f"--json={tmp_path / name}"])
     assert ended.value.code == 2
     assert f"--json={tmp_path / name} cannot be written: {why}" in capsys.readouterr().err
-
-
-def test_a_plan_is_written_to_a_store_or_refused_before_planning(bucket, capsys, monkeypatch):  # noqa: F811
-    bucket.mkdir()
-    for module, name in ((topology, "only_compile"), (tables, "of_plan")):
-        monkeypatch.setattr(module, name, lambda _: "the plan")
-    monkeypatch.setattr(plan, "make", lambda *_, **__: None)
-    monkeypatch.setattr(plan, "as_json", lambda _: {"devices": 1})
-    run = ["convs2s scale", "plan", "--topology=cpu:1", "--config=cldr_en_de"]
-    scale.console([*run, "--json=gs://bucket/plans/a.json"])
-    assert json.loads(stores.read("gs://bucket/plans/a.json")) == {"devices": 1}
-    assert "the plan" in capsys.readouterr().out
-    monkeypatch.setattr(plan, "make", pytest.fail)
-    with pytest.raises(SystemExit):
-        scale.console([*run, "--json=gs://bucket"])
-    assert "--json=gs://bucket has no object name: use gs://BUCKET/NAME" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("limits", "memory"), [((9e9, 8e9), 8e9), ((None, None), CHIPS["h100"].memory)])

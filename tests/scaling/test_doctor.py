@@ -72,11 +72,6 @@ def test_each_difference_is_a_sentence_with_a_way_out(changes, sentence):
     assert found.startswith(sentence)
 
 
-def test_processes_that_cannot_read_for_the_same_reason_are_counted():
-    seen = [{**each, "data": {}, "unread": {"train": "no"}} for each in [*two(), {**HEALTHY, "process": 2}]]
-    assert sentences(seen, wrong=True) == ["process 0 cannot read the data (train), nor can 2 other processes: no"]
-
-
 def test_process_0_knows_whether_the_folder_was_there():
     """The others see it after process 0 has made it, and may have less room."""
     missing = {**WORKDIR, "there": False}
@@ -127,19 +122,6 @@ def test_a_store_is_listed_and_written_and_then_as_before(bucket, requests):  # 
     assert "GB free for a copy on each machine; it can be listed, read and written" in found.stdout
     assert [action for action, _ in requests] == ["write", "delete"]
     assert stores.names("gs://bucket") == []
-
-
-@pytest.mark.parametrize("broken", ["names", "read", "delete"])
-def test_a_store_that_cannot_be_used_is_wrong_and_nothing_stays_there(bucket, monkeypatch, broken):  # noqa: F811
-    def refused(*_):
-        raise PermissionError(13, "Permission denied", "gs://bucket/run")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(stores, broken, refused)
-        found = doctored("--workdir=gs://bucket/run")
-    assert found.returncode == 2
-    assert "WRONG: process 0: --workdir=gs://bucket/run cannot be used: Permission denied; docs/obj" in found.stdout
-    assert bool(stores.names("gs://bucket")) == (broken == "delete")
 
 
 @pytest.mark.parametrize(

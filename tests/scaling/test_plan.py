@@ -73,14 +73,6 @@ def test_state_and_arguments_have_the_bytes_of_the_arrays(made):
     assert made.resident == max(peaks)
 
 
-@pytest.mark.drill
-def test_one_chip_does_the_same_work_and_holds_the_whole_state(made):
-    alone = plan.make(tiny.config(data__batch={"tokens": 256, "accumulate": 3}), topology.named("h100:1"), lengths=[16])
-    assert alone.programs[0].flops.model == made.programs[0].flops.model
-    assert alone.programs[0].collectives == ()
-    assert made.start.memory.outputs < alone.start.memory.outputs / 2
-
-
 def test_virtual_devices_in_place_of_gpus_have_the_convolutions_of_gpus(made):
     """On CPUs gradients in float32 take fewer products (docs/decisions.md)."""
     mesh = meshes.make(CFG.mesh)
@@ -158,17 +150,6 @@ def test_where_one_side_is_text_only_its_length_is_given(kind):
     cfg = build(Config, of_kind(kind))
     with pytest.raises(UserError, match=r"^lengths 24x32: this configuration has text on one side only; use a s"):
         programs.shape_of(cfg, (24, 32), 256)
-
-
-@pytest.mark.drill
-def test_shapes_that_come_out_equal_are_planned_once():
-    """10 is raised to a multiple of 16 here; each shape would have counted the programs of both."""
-    cfg = tiny.config(data__batch={"tokens": 256, "length_multiple": 16})
-    found = plan.make(cfg, topology.named("h100:1"), lengths=[10, 16, 16])
-    alone = plan.make(cfg, topology.named("h100:1"), lengths=[16])
-    assert found.shapes == alone.shapes
-    assert found.steps == alone.steps
-    assert [each.name for each in found.programs] == ["gradients", "update"]
 
 
 @pytest.mark.parametrize(
@@ -273,11 +254,3 @@ def test_gpus_are_planned_by_their_compiler(monkeypatch):
     assert 0 < gradients.product_traffic < gradients.memory_traffic
     assert all(each.asynchronous for each in gradients.collectives)
     assert update.product_traffic == 0
-
-
-def test_a_bound_on_virtual_devices_knows_nothing_of_a_gpus_operations(made):
-    """Memory is beside arithmetic there, although a GPU takes turns: the program is a CPU's."""
-    slow = dataclasses.replace(made.chip, peaks={"float32": 1e11})  # so that arithmetic takes about as long as memory
-
-    virtual, exact = (dataclasses.replace(made, chip=slow, exact=exact) for exact in (False, True))
-    assert plan.bounds(virtual, [(0, ())] * 8)[0].seconds < plan.bounds(exact, [(0, ())] * 8)[0].seconds

@@ -173,10 +173,3 @@ def test_a_dtype_that_the_table_lacks_is_refused():
 def test_devices_find_their_chip(kind, name):
     found = chips.of_device(kind)
     assert (found.name if found else None) == name
-
-
-def test_every_chip_names_its_source_and_has_plausible_rates():
-    for chip in CHIPS.values():
-        assert chip.source.startswith("https://")
-        assert 1e14 < chip.peak("bfloat16") < 1e16
-        assert chip.memory_bandwidth > chip.link > chip.network

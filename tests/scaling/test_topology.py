@@ -5,15 +5,10 @@ import re
 from types import SimpleNamespace
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.scaling import chips, hlo, topology
-from convs2s_jax.scaling.chips import CHIPS
+from convs2s_jax.scaling import chips, topology
 
 
 @pytest.mark.parametrize(
@@ -88,28 +83,6 @@ def test_gpus_are_described_to_their_compiler_by_machines_of_eight(name, shape, 
     chip = found.chip
     assert float(figures["memory_bandwidth"]) == chip.memory_bandwidth
     assert float(figures["device_memory_size"]) == pytest.approx(chip.memory / 0.75)
-
-
-@pytest.mark.skipif(not chips.has_compiler(), reason="XLA's compiler for GPUs is not installed")
-@pytest.mark.parametrize("name", [name for name, chip in CHIPS.items() if not chip.axes])
-def test_gpus_need_not_be_attached(name):
-    found = topology.named(f"{name}:2")
-    place = NamedSharding(Mesh(np.array(found.devices), "x"), P("x"))
-    x = jax.ShapeDtypeStruct((64, 64), jnp.float32, sharding=place)
-    program = hlo.parse(jax.jit(jnp.sum).lower(x).compile().as_text())
-    kinds = [operation.kind for each in program.computations.values() for operation in each.values()]
-    assert any(kind.startswith("all-reduce") for kind in kinds)
-
-
-needs_libtpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
-
-
-@needs_libtpu
-@pytest.mark.parametrize(("name", "count"), [("v5e:1x1", 1), ("v5e:4x4", 16), ("v5p:2x2x1", 4), ("v4:2x2x1", 4)])
-def test_tpus_need_not_be_attached(name, count):
-    found = topology.named(name)
-    assert (len(found.devices), found.exact) == (count, True)
-    assert len(set(found.places())) == count
 
 
 def test_devices_that_are_in_use_are_left_as_they_are(monkeypatch):

@@ -176,17 +176,6 @@ def test_work_that_is_cancelled_while_a_line_arrives_ends(turns):
     assert asyncio.run(main())
 
 
-def test_lines_that_nobody_awaits_are_not_run():
-    async def work(batcher):
-        given_up = batcher.submit("k", [(16, "a")])
-        given_up[0].cancel()
-        return await asyncio.gather(*batcher.submit("k", [(16, "b")]))
-
-    answers, ran = batches(work, run=upper)
-    assert answers == ["B"]
-    assert ran == [["b"]]
-
-
 def test_a_request_beyond_the_room_is_refused_as_a_whole():
     begun, blocked = threading.Semaphore(0), threading.Event()
 

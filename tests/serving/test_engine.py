@@ -79,16 +79,6 @@ def list_file(workdir, tmp_path_factory):
     return str(path)
 
 
-def test_integers_give_the_translations_of_decoding_with_integers(workdir):
-    options = ServeOptions(workdir=(str(workdir),), beam_sizes=(2,), batch_size=8, max_tokens=16, int8=True)
-    engine, own = load(options, tell=pytest.fail), translator.load(workdir, tell=pytest.fail)
-    lines = ["5 kilowatts", "at 12:30", "1 2 3"]
-    scores = [one.best.score for one in engine.run(Key(engine.search), 16, [LineRequest(line) for line in lines])]
-    for int8 in (True, False):
-        found = translate(translator.precomputed(own, int8=int8), TextRequest(engine.search, lines, attention=False))
-        assert np.allclose(scores, [one.best.score for one in found], rtol=1e-5) == int8
-
-
 @pytest.fixture(scope="module")
 def required(workdir, list_file):
     allow = ("prefixes", "constraints")

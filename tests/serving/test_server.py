@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -16,8 +15,6 @@ import urllib.request
 import pytest
 import uvicorn
 
-from convs2s_jax.commands import models
-from convs2s_jax.core import compiled_programs, guard
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.serving.server import _Server, address_of, listening_socket
 from tests.workdirs import unpacked
@@ -38,15 +35,6 @@ def test_an_address_in_use_or_of_another_machine_is_refused():
     for odd in ("my..host", "a" * 70 + ".b"):
         with pytest.raises(UserError, match=f"--host={odd}: not a valid host name; use an address of this machine"):
             listening_socket(odd, 0)
-
-
-def test_a_server_outlives_its_standard_error(monkeypatch):
-    monkeypatch.setattr(sys, "stderr", sys.stderr)  # restored afterwards
-    monkeypatch.setattr(compiled_programs, "keep", lambda _: None)
-    given = []
-    monkeypatch.setattr("convs2s_jax.serving.server.serve", lambda *_, **__: given.append(sys.stderr))
-    models.serve({"workdir": ("a",)}, [])
-    assert isinstance(given[0], guard.Expendable)
 
 
 async def closing_for_a_second(scope, _receive, send):
@@ -164,24 +152,3 @@ def test_on_sigterm_requests_in_progress_are_answered_and_the_status_is_0(server
     assert all(answer["translations"] == expected["translations"] * 8 for answer in good)
     assert all(isinstance(error, ConnectionRefusedError | ConnectionResetError) for error in refused), refused
     assert server.said[-1] == "stopped\n"
-
-
-@pytest.mark.drill
-def test_clients_that_leave_or_send_nonsense_harm_no_other(server):
-    expected = server.ask(lines=["5 kilowatts"])
-    host, port = server.address.removeprefix("http://").split(":")
-    for content in (b"\x00\xff" * 50, b"POST /translate HTTP/1.1\r\nhost: a\r\ncontent-length: 100\r\n\r\n{", b""):
-        for _ in range(20):
-            with socket.create_connection((host, int(port))) as connection:
-                connection.sendall(content)
-    body = json.dumps({"lines": ["5 kilowatts"] * 64}).encode()
-    head = (
-        f"POST /translate HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-    )
-    for _ in range(20):
-        with socket.create_connection((host, int(port))) as connection:
-            connection.sendall(head.encode() + body)  # and gone, before the answer
-    assert server.ask(lines=["5 kilowatts"]) == expected
-    descriptors = len(os.listdir(f"/proc/{server.process.pid}/fd"))
-    time.sleep(1)
-    assert len(os.listdir(f"/proc/{server.process.pid}/fd")) <= descriptors

@@ -64,22 +64,6 @@ PIECES = [" Herr", " Ko", "č", "i", "ć", ",", " ", "Ž", "uti", " 東京", "�
 
 
 @pytest.mark.parametrize(
-    ("token", "word"),
-    [
-        (0, "Herr"),
-        *((i, "Kočić") for i in (1, 2, 3, 4)),
-        (5, ","),
-        *((i, "Žuti") for i in (6, 7, 8)),  # a mere space belongs to the word it begins
-        (9, "東京"),
-        (10, "に"),
-        (11, ""),
-    ],
-)
-def test_a_source_word_is_all_its_pieces(token, word):
-    assert replace_unknown(U, looking_at(token, width=len(PIECES)), PIECES, {}) == word
-
-
-@pytest.mark.parametrize(
     ("text", "looks", "expected"),
     [
         (f"Mr {U}, come", [2], "Mr Kočić, come"),  # the comma stays
@@ -102,19 +86,6 @@ def test_unknown_pieces_of_a_word_look_together():
     """0.5 + 0.5 at one token is more than 0.6 at another."""
     attention = np.array([[0.6, 0.4, 0.0], [0.0, 0.5, 0.5]], np.float32)
     assert replace_unknown(f"{U}{U}", attention, [" a", " b", " c"], {}) == "b"
-
-
-def test_the_dictionary_comes_first():
-    dictionary = {"Kočić": "Kocic", "Žuti": "the yellow one"}
-    attention = looking_at(1, 8, 0, width=12)
-    assert replace_unknown(f"{U} or {U}, {U}", attention, PIECES, dictionary) == "Kocic or the yellow one, Herr"
-
-
-def test_punctuation_around_the_word_of_a_token_stays_in_the_source():
-    """As words of untokenised text have it; within a word it belongs to it."""
-    source, dictionary = ["(Der", " Hund.", " mag", " don't…"], {"Hund": "dog"}
-    found = replace_unknown(f"{U} {U}. {U}", looking_at(0, 1, 3, width=4), source, dictionary)
-    assert found == "Der dog. don't"
 
 
 def test_words_of_tokens_are_what_a_loop_finds():
@@ -180,18 +151,6 @@ def test_every_vocabulary_gets_its_source_words_back(kind):
     assert text_of(both, text, found, {}) == text
     assert text_of(both, text, found, {"Żyxqwž": "Zyx"}) == "the old Zyx , come"
     assert text_of(both, text, found) == vocabulary.decode(ids) != text
-
-
-@pytest.mark.parametrize("kind", ["<unk>", "⁇", "listed"])
-def test_pieces_of_an_unknown_word_are_replaced_with_it(kind):
-    vocabulary = VOCABULARIES[kind]
-    [ids] = vocabulary.encode(["homeżome, come"])
-    at = ids.index(UNK)
-    assert 0 < at < len(ids) - 1
-    source = "Haus, Żyx"
-    width = len(vocabulary.surfaces(source))
-    found = candidate(ids, [width - 1 if i == UNK else 0 for i in ids], width)
-    assert text_of(Vocabularies(vocabulary, vocabulary), source, found, {}) == "Żyx, come"
 
 
 @pytest.mark.parametrize(

@@ -73,10 +73,6 @@ def test_replacement_of_words_needs_attention(translator):
         blind.translate(["5"], replace_unk=True)
 
 
-def test_all_hypotheses_are_given_where_no_number_is(translator):
-    assert len(translator.translate(["5"], search=SEARCH, nbest=None)[0].hypotheses) == 2
-
-
 SHORT = SearchConfig(max_length_a=0.0, max_length_b=4)
 LINES = ["1 2", "", "3"]
 

@@ -1,16 +1,13 @@
 """The attention of each layer for lines of text, its pictures, and the command that draws them."""
 
 import dataclasses
-import xml.etree.ElementTree as ET
 from functools import partial
 
 import jax
 import numpy as np
 import pytest
-from matplotlib.image import imread
 
 from convs2s_jax.commands.convs2s import COMMANDS
-from convs2s_jax.core import stores
 from convs2s_jax.core.config import build, override, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.models import encoder_decoder
@@ -89,40 +86,12 @@ def test_a_picture_has_a_panel_for_each_layer_and_the_mean_with_all_tokens():
         attention.panels(one, ["3"])
 
 
-@pytest.mark.drill
-def test_files_of_odd_tokens_are_the_same_each_time_and_missing_letters_are_told(tmp_path):
-    """No token is read as a formula or breaks the XML."""
-    odd = made_up(["$x_{$", "<&\"'", "\x00\n", "\u05e9\u05dc\u05d5\u05dd", "</s>"], ["\\frac", "</s>"])
-    told = []
-    for name in ("a", "b"):
-        attention.draw(odd, tmp_path / name, ("png", "svg"), tell=told.append)
-    assert told == []
-    for kind in ("png", "svg"):
-        assert (tmp_path / f"a.{kind}").read_bytes() == (tmp_path / f"b.{kind}").read_bytes()
-    assert ET.parse(tmp_path / "a.svg").getroot().tag.endswith("svg")
-    attention.draw(made_up(["\U00010000"], ["b"]), tmp_path / "c", ("png",), tell=told.append)
-    assert "c: some characters are in no installed font and are drawn as boxes; install a font" in told[0]
-    [path] = attention.draw(made_up(map(str, range(800)), ["b"], count=1), tmp_path / "d", ("png",), tell=told.append)
-    assert max(imread(path).shape) <= attention.MOST_PIXELS + 1
-
-
 def test_the_command_draws_a_picture_for_each_line(trained, tmp_path):
     done = drawing(f"--workdir={trained}", f"--output={tmp_path}/new/out", "--formats=svg", text="Norway\n\n5 km\n")
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in (tmp_path / "new" / "out").iterdir()) == ["0001.svg", "0003.svg"]
     assert "standard input, line 2 is empty: no picture is drawn" in done.stderr
     assert done.stdout == f"written: 2 pictures as svg in {tmp_path}/new/out\n"
-
-
-def test_texts_and_pictures_may_be_in_a_store(trained, tmp_path, bucket):  # noqa: F811
-    stores.write("gs://bucket/in", b"Norway\n5 km\n")
-    flags = [f"--workdir={trained}", "--formats=svg", "--input=gs://bucket/in"]
-    for output in ("gs://bucket/out/", f"{tmp_path}/out"):
-        done = drawing(*flags, f"--output={output}")
-        assert done.stdout == f"written: 2 pictures as svg in {output}\n", done.stderr
-    assert stores.names("gs://bucket/out") == ["0001.svg", "0002.svg"]
-    for name in stores.names("gs://bucket/out"):
-        assert (bucket / "out" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
 
 
 @pytest.mark.parametrize(

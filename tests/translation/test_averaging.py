@@ -9,19 +9,13 @@ import pytest
 
 from convs2s_jax.commands.convs2s import COMMANDS
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.interop.fairseq.exporting import export_checkpoint
-from convs2s_jax.interop.orders import FairseqExport
-from convs2s_jax.reporting import summary
-from convs2s_jax.reporting.runs import read
 from convs2s_jax.training.run import finetuning, run_folder
 from convs2s_jax.training.run.checkpoints import derived_workdir, position_file
 from convs2s_jax.training.run.checkpoints.checkpoint import known_scores
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.programs import fresh_state
 from convs2s_jax.translation.averaging import write_average
-from convs2s_jax.translation.translator import load
 from tests import stores, tiny
-from tests.helpers import close
 from tests.processes import called
 
 bucket, requests = stores.bucket, stores.requests
@@ -78,33 +72,6 @@ def test_no_training_goes_on_there_and_another_begins_with_it(mean, trained):
     told = []
     finetuning.parameters(tuned, known, state.params, told.append)
     assert told == [f"fine-tuning: parameters of step 3 of {mean}"]
-
-
-@pytest.mark.drill
-def test_it_is_exported_to_fairseq_without_a_training_to_continue_and_reported(trained, mean, tmp_path):
-    pytest.importorskip("torch")
-    told = []
-    export_checkpoint(FairseqExport(workdir=str(mean), output=str(tmp_path / "model.pt")), told.append)
-    assert (tmp_path / "model.pt").stat().st_size > 0
-    told = dict(summary.facts(read(mean, "mean")))
-    assert told["End"] == f"the average of steps 2, 3 of {trained}; nothing was trained here"
-
-
-def test_a_run_in_a_store_is_exported_to_fairseq(mean, bucket, tmp_path):
-    torch = pytest.importorskip("torch")
-    shutil.copytree(mean, bucket / "mean")
-    told = []
-    for name, workdir in (("here", mean), ("there", "gs://bucket/mean")):
-        (tmp_path / name).mkdir()
-        export_checkpoint(FairseqExport(workdir=str(workdir), output=str(tmp_path / name / "model.pt")), told.append)
-    here, there = (torch.load(tmp_path / name / "model.pt", weights_only=False)["model"] for name in ("here", "there"))
-    assert all(torch.equal(here[name], there[name]) for name in {*here, *there})
-    assert f"{tmp_path}/there/model.pt: wrote step 3 of gs://bucket/mean, " in told[-1]
-
-
-def test_the_best_is_the_default(trained, tmp_path):
-    write_average(str(trained), str(tmp_path / "best"), (), print)
-    close(load(tmp_path / "best", tell=print).params, load(trained, tell=print).params)
 
 
 def test_workdirs_may_lie_in_a_store(trained, mean, bucket, requests, tmp_path):

@@ -1,21 +1,13 @@
 """The library's functions: what is asked for is there, and nothing else changes."""
 
-import dataclasses
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
-from convs2s_jax.core.errors import UserError
-from convs2s_jax.core.tokens import UNK
 from convs2s_jax.data.bpe_codes import CodedWords
 from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.pieces import train
 from convs2s_jax.data.symbols import Vocabulary, word_list
-from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.translate import Translation, without_tokens
-from convs2s_jax.translation import arguments
 from convs2s_jax.translation import lines as library
 from convs2s_jax.translation.lines import TextRequest
 
@@ -106,13 +98,6 @@ def test_phrases_of_scripts_without_spaces_are_spelt_as_within_a_line(japanese):
         assert "".join(map(japanese.token, ids)) == phrase.strip()
 
 
-def test_an_unknown_character_of_a_phrase_stays_unknown(japanese):
-    """Where the full stop is unknown too, the two are one sub-word."""
-    without = train(VocabularyConfig(kind="bpe"), [s.replace("。", "") for s in JAPANESE], size=40, field="tgt_size")
-    for vocabulary in (japanese, without):
-        assert UNK in library.encode_phrases(vocabulary, ["猫水"])[0]
-
-
 def test_other_phrases_are_spelt_as_words(japanese):
     for phrase in ("AI", "AI の", "", "「水", "\u00a0", "\u3000", "\t"):
         assert library.encode_phrases(japanese, [phrase])[0].tolist() == japanese.encode([phrase])[0]
@@ -120,22 +105,3 @@ def test_other_phrases_are_spelt_as_words(japanese):
     codes = Vocabulary(CodedWords(()), ("水@@", "水", "墨"))
     for vocabulary in (words, codes):
         assert library.encode_phrases(vocabulary, ["水墨 画"])[0].tolist() == vocabulary.encode(["水墨 画"])[0]
-
-
-def test_the_search_and_the_check_have_the_spelling_of_phrases(japanese, translator, monkeypatch):
-    asked = []
-
-    def search(*_args, phrases, **_options):
-        asked.extend(phrases)
-        return [Translation((without_tokens(-np.inf, attention=False),))]
-
-    monkeypatch.setattr(library, "search_of", SimpleNamespace(translate=search))
-    both = dataclasses.replace(translator, vocabularies=Vocabularies(translator.vocabularies.src, japanese))
-    library.translate(both, TextRequest(SEARCH, ["5"], constraints=[["水墨画", "AI"]]))
-    assert [[japanese.token(i) for i in ids] for ids in asked[0]] == [["水墨画"], ["▁AI"]]
-    wanted = ["日本"] * 3
-    count = sum(map(len, library.encode_phrases(japanese, wanted)))
-    assert count != sum(map(len, japanese.encode(wanted)))
-    short = dataclasses.replace(SEARCH, max_length_a=0.0, max_length_b=count - 1)
-    with pytest.raises(UserError, match=rf"^constraints, line 1: {count} tokens are required"):
-        arguments.check_required(both, TextRequest(short, ["5"], constraints=[wanted]))

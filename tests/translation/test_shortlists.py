@@ -1,8 +1,6 @@
 """`convs2s shortlist` and decoding with its file: made, read back, refused, and what --resume says."""
 
-import json
 import re
-import shutil
 
 import numpy as np
 import pytest
@@ -113,22 +111,6 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_learned(tra
     assert result.returncode == 2
     assert f"cannot be written: {why}; choose another --output" in result.stderr
     assert "learning" not in result.stderr
-
-
-def test_neither_the_run_nor_its_text_is_written_over(trained, tmp_path, capsys):
-    """`trained` learned from built-in phrases, so its configuration is given files here."""
-    workdir = tmp_path / "run"
-    shutil.copytree(trained, workdir)
-    config = json.loads((workdir / "config.json").read_text())
-    config = {**config, "data": {**config["data"], "corpus": "files", "dir": str(tmp_path)}}
-    (workdir / "config.json").write_text(json.dumps({name: x for name, x in config.items() if name != "checksum"}))
-    text = tmp_path / f"train.{config['data']['src']}"
-    text.write_text("a\n")
-    for output, why in ((workdir / "config.json", "belongs to the run in"), (text, "is a file of the corpus of")):
-        before = output.read_bytes()
-        with pytest.raises(SystemExit) as ended:
-            COMMANDS["shortlist"].run(["convs2s shortlist", f"--workdir={workdir}", f"--output={output}"])
-        assert (ended.value.code, why in capsys.readouterr().err, output.read_bytes()) == (2, True, before)
 
 
 def test_options_that_do_not_go_with_a_shortlist_are_refused():

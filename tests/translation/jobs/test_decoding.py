@@ -13,7 +13,6 @@ from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.config import DataConfig
 from convs2s_jax.training.run import outputs
-from convs2s_jax.translation import lines, translator
 from convs2s_jax.translation.jobs import decoding, job
 from convs2s_jax.translation.jobs.options import Options
 from tests.helpers import drills_but
@@ -102,12 +101,6 @@ def test_what_is_written_to_standard_output_cannot_be_resumed(desk, monkeypatch,
     assert capfdbinary.readouterr().out == b""
 
 
-def test_references_that_look_tokenised_bring_a_hint(desk, monkeypatch):
-    monkeypatch.setattr(job.scoring, "hint", lambda lines, *, flag, **_: f"{len(lines)} lines: {flag}")
-    desk.decode(reference=True)
-    assert desk.told[-1] == "8 lines: --bleu_tokenize"
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -179,33 +172,6 @@ def test_constraints_and_a_dictionary_come_from_files(desk):
     assert set(desk.read().decode().split("\n")[5].split()) == {"NORGE"}
 
 
-def test_json_scores_the_given_translations(desk):
-    desk.decode(score=True, format="json")
-    records = [json.loads(line) for line in desk.read().decode().split("\n")[:-1]]
-    given = (desk.folder / "reference").read_text().split("\n")[:-1]
-    assert [[h["text"] for h in record["hypotheses"]] for record in records] == [[text] for text in given]
-    desk.decode(score=True, output="text")
-    scores = [float(line.split("\t")[0]) for line in desk.read("text").decode().split("\n")[:-1]]
-    assert scores == [record["hypotheses"][0]["score"] for record in records]
-    for record in records:
-        [h] = record["hypotheses"]
-        assert h["score"] == pytest.approx(sum(h["token_scores"]) / len(h["tokens"]), rel=1e-5)
-
-
-@pytest.mark.drill
-def test_integers_are_what_the_flag_asks_for(desk):
-    """Scores as the library has them."""
-    desk.decode(format="json", int8=True)
-    found = [json.loads(line)["hypotheses"][0]["score"] for line in desk.read().splitlines()]
-    floats = translator.load(desk.workdir, tell=print)
-    expected, others = (
-        [one.best.score for one in lines.translate(model, lines.TextRequest(model.cfg.search, desk.lines))]
-        for model in (translator.precomputed(floats, int8=True), floats)
-    )
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
-    assert not np.allclose(found, others, rtol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("name", "data"),
     [
@@ -264,14 +230,6 @@ def losses(desk, given, **options):
 @pytest.mark.parametrize("options", [{}, {"replace_unk": True}], ids=str)
 def test_each_odd_line_gives_one_line(desk, options):
     assert losses(desk, odd_lines(random.Random(SEED), 200, WORDS), **options) == 0
-
-
-@pytest.mark.drill
-@pytest.mark.parametrize("options", [{}, {"replace_unk": True}], ids=str)
-def test_many_odd_lines_give_one_line_each(desk, options, tally):
-    """50,000 lines without and 50,000 with replacement of unknown words, each in three passes."""
-    rng = random.Random(SEED + len(options))
-    tally(tries=50_000, losses=losses(desk, odd_lines(rng, 50_000, WORDS), **options))
 
 
 @pytest.mark.parametrize("bad", NO_TEXT, ids=repr)

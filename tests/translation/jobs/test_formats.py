@@ -1,17 +1,15 @@
 """Each format against lines written by hand, any results read back, and the files beside the source."""
 
-import gzip
 import json
 import math
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.translation.classifier import Choice, Labelled
 from convs2s_jax.translation.jobs import job
-from convs2s_jax.translation.jobs.formats import FORMATS, LABEL_FORMATS
+from convs2s_jax.translation.jobs.formats import FORMATS
 from convs2s_jax.translation.results import Hypothesis, Result
 
 LN2 = math.log(2)
@@ -97,39 +95,8 @@ def test_what_is_written_is_read_back(found, reference):
         assert name == "scores" or texts == [result.best.text for result in results]
 
 
-@PROFILE
-@given(st.lists(st.tuples(lines, lines, st.floats(0, 1)), max_size=4))
-def test_labels_that_are_written_are_read_back(found):
-    results = [Labelled(i, source, (Choice(label, p),)) for i, (source, label, p) in enumerate(found)]
-    for style in LABEL_FORMATS.values():
-        data = "".join(map(style.render, results)).encode()
-        assert style.texts(data) == [label for _, label, _ in found]
-
-
-def test_a_line_for_each_line_plain_or_zipped(tmp_path):
-    (tmp_path / "plain").write_text("a\n\nb\n")
-    (tmp_path / "packed").write_bytes(gzip.compress(b"a\n\nb\n"))
-    for name in ("plain", "packed"):
-        assert job.read_parallel(f"{tmp_path}/{name}", ["1", "", "3"], name="in", what="prefix") == ["a", "", "b"]
-
-
 def test_phrases_stand_between_tabs():
     assert job.phrases_of(["ein Haus\tda", "", "\tHaus\t \t"]) == [["ein Haus", "da"], [], ["Haus"]]
-
-
-@PROFILE
-@given(data=st.binary(max_size=60) | st.lists(lines, max_size=4).map(lambda x: "\n".join(x).encode()))
-@example(data=b"\xef\xbb\xbfa\tb\r\n\x85\tc\n")
-def test_any_bytes_are_a_dictionary_or_one_sentence(tmp_path, data):
-    path = tmp_path / "words"
-    path.write_bytes(data)
-    try:
-        found = job.read_dictionary(str(path))
-    except UserError as error:
-        assert str(error).startswith(str(path))  # noqa: PT017
-    else:
-        assert all(a == a.strip() and b == b.strip() and a and b for a, b in found.items())
-        assert len(found) <= data.count(b"\n") + 1
 
 
 @pytest.mark.parametrize(

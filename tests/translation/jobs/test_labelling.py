@@ -1,8 +1,6 @@
 """Labels of lines through the whole of decode.py, short of its flags."""
 
-import io
 import json
-import re
 
 import numpy as np
 import pytest
@@ -52,20 +50,6 @@ class Desk:
 @pytest.fixture
 def desk(tmp_path, workdir):
     return Desk(tmp_path, workdir)
-
-
-def test_one_line_in_gives_one_label_with_its_probability(desk):
-    lines = desk.decode().split("\n")
-    assert lines.pop() == ""
-    assert len(lines) == len(LINES)
-    assert lines[5] == lines[6]
-    for line in lines:
-        label, tab, probability = line.partition("\t")
-        assert tab
-        assert label.isidentifier()
-        assert 1 / 18 <= float(probability) <= 1
-    [cut] = desk.told
-    assert re.search(r"in, line 4: too long for the model's positions; left out at its end: [1-9]\d* tokens$", cut)
 
 
 def test_a_classifier_in_python_has_the_labels_of_decoding(desk, workdir, trained):
@@ -147,17 +131,6 @@ def test_a_split_is_scored_like_the_final_test(desk, workdir):
     assert all(f"F1          {right[name]:6.2f}  {name[3:]}" in told for name in right if name.startswith("f1/"))
 
 
-def test_right_labels_score_full(desk):
-    found = [line.partition("\t")[0] for line in desk.decode().splitlines()]
-    (desk.folder / "labels").write_text("".join(f"{label}\n" for label in found))
-    desk.decode(reference=(str(desk.folder / "labels"),))
-    assert "accuracy    100.00  % of 7 texts" in desk.told
-    assert "macro F1    100.00" in desk.told
-    (desk.folder / "labels").write_text("x\n")
-    with pytest.raises(UserError, match=r"in has 7 lines, but .*labels has 1: each line needs its label$"):
-        desk.decode(reference=(str(desk.folder / "labels"),))
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -181,12 +154,3 @@ def test_what_is_for_translations_is_refused(desk, workdir, options, message):
         options = {"workdir": (str(workdir),) * options["workdir"]}
     with pytest.raises(UserError, match=message):
         desk.decode(**options)
-
-
-def test_typed_lines_get_the_labels_of_a_file(desk, workdir, monkeypatch, capsys):
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO((desk.folder / "in").read_bytes())))
-    decoding.decode(Options(workdir=(str(workdir),), interactive=True), tell=desk.told.append)
-    typed, expected = (text.split("\n") for text in (capsys.readouterr().out, desk.decode()))
-    for line, other in zip(typed[:-1], expected[:-1], strict=True):  # other batches round otherwise
-        assert line.partition("\t")[0] == other.partition("\t")[0]
-        assert float(line.partition("\t")[2]) == pytest.approx(float(other.partition("\t")[2]), abs=2e-4)

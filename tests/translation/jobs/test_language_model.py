@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.data import corpora, parallel_text
+from convs2s_jax.data import parallel_text
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.translation.jobs import decoding
 from convs2s_jax.translation.jobs.options import Options
@@ -56,19 +56,6 @@ def test_perplexity_of_the_validation_is_that_of_the_scores_of_its_lines(lm, tmp
     scored, _ = decode(tmp_path, lm, score=written(tmp_path, "valid", *lines.tgt))
     scores = [float(x) for line in scored for x in line.split("\t")[1].split()]
     assert last["perplexity"] == pytest.approx(math.exp(-np.mean(scores)), rel=1e-4)
-
-
-@pytest.mark.drill
-def test_texts_are_drawn_for_empty_lines_and_go_on_from_prefixes(lm, tmp_path):
-    empty = written(tmp_path, "empty", *[""] * 5)
-    first, _ = decode(tmp_path, lm, input=empty, search={"sampling": True}, seed=3)
-    again, _ = decode(tmp_path, lm, input=empty, search={"sampling": True}, seed=3)
-    assert first == again
-    assert len(set(first)) > 2
-    begins = written(tmp_path, "begins", "5", "", "Norwegen", "", "")
-    found, _ = decode(tmp_path, lm, input=empty, prefix=begins, search={"sampling": True}, seed=3)
-    assert found[0].startswith("5")
-    assert found[2].startswith("Norwegen")
 
 
 @pytest.mark.drill
@@ -167,21 +154,6 @@ def test_a_corpus_of_one_side_is_read_from_files_without_the_other(tmp_path):
     assert parallel_text.read(listed, "train").tgt == ["drei"]
     with pytest.raises(UserError, match=r"^there is no .*test\.de\[\.gz\]"):
         parallel_text.read(data, "test")
-
-
-def test_the_built_in_corpus_of_one_side_is_that_side_of_the_pairs():
-    both, one = tiny.config().data, config().data
-    for split in corpora.SPLITS:
-        assert parallel_text.read(one, split).tgt == parallel_text.read(both, split).tgt
-
-
-@pytest.mark.drill
-def test_what_reads_attention_reads_the_translators_beside_a_language_model(trained, lm, tmp_path):
-    source = written(tmp_path, "source", "5 kilowatts", "Norway and Spain")
-    search = {"lm_weight": 0.1, "coverage_penalty": 0.2}
-    assert len(decode(tmp_path, trained, input=source, lm=str(lm), search=search, replace_unk=True)[0]) == 2
-    with pytest.raises(UserError, match="--replace_unk"):
-        decode(tmp_path, lm, input=written(tmp_path, "empty", ""), replace_unk=True)
 
 
 def test_texts_to_score_may_come_through_a_pipe(lm, tmp_path):

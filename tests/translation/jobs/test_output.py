@@ -116,12 +116,6 @@ def test_a_device_that_is_full_is_a_sentence():
         write(["a\n"])
 
 
-def test_standard_output_gets_the_same(capfdbinary):
-    with opened("-", {}) as write:
-        write(["ä\n", "b\n"])
-    assert capfdbinary.readouterr().out == "ä\nb\n".encode()
-
-
 def test_only_files_have_a_record(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "real")
     assert record_of(str(tmp_path / "link")) == tmp_path / "real.resume.json"

@@ -8,15 +8,10 @@ import pytest
 from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.guard import sigterm_interrupts
-from convs2s_jax.training.run import store_copy
-from convs2s_jax.training.run.loop import train
-from convs2s_jax.translation import shortlists
-from convs2s_jax.translation import trained as trained_model
 from convs2s_jax.translation.jobs import remote
 from convs2s_jax.translation.jobs.decoding import decode
 from convs2s_jax.translation.jobs.options import Options
 from convs2s_jax.translation.jobs.output import SUFFIX
-from tests import tiny
 from tests.stores import bucket  # noqa: F401  (a fixture)
 
 LINES = "Norway\n5 kilowatts\nNorway and Spain\n"
@@ -45,17 +40,6 @@ def decoded(told=None, **options):
     given = {"workdir": ("gs://bucket/run",), "input": "gs://bucket/in", "output": "gs://bucket/out", **options}
     decode(Options(**given), tell=print if told is None else told.append)
     return stores.read(given["output"])
-
-
-@pytest.mark.drill
-def test_a_training_in_a_store_has_the_bits_of_a_local_one(trained):
-    train(tiny.config(training__max_steps=3, training__save_every=1, training__keep=3), "gs://bucket/run")
-    with store_copy.opened("gs://bucket/run") as folder:
-        there = tiny.arrays(folder, 3)
-    own = tiny.arrays(trained, 3)
-    assert {name: array.tobytes() for name, array in there.items()} == {n: a.tobytes() for n, a in own.items()}
-    assert not [name for name in stores.names("gs://bucket/run") if name.startswith(("lock", "cache"))]
-    assert b"stopped at step 3" in stores.read("gs://bucket/run/train.log")  # written at the very end
 
 
 @pytest.mark.parametrize("signals", [1, 2])
@@ -88,27 +72,6 @@ def test_a_signal_waits_for_the_last_upload_and_a_second_one_tells_the_folder(si
             f"--output=gs://bucket/out is not complete; a part may be in the store; all results are in {path.parent}"
         ]
         assert path.read_bytes() == b"done\n"
-
-
-@pytest.mark.usefixtures("run")
-def test_a_shortlist_of_a_run_in_a_store_is_of_its_training_text(monkeypatch):
-    sizes = {"words": 2, "frequent": 2, "iterations": 1, "pairs": 100, "tell": lambda _: None}
-    with store_copy.opened("gs://bucket/run") as folder:
-        made, _ = shortlists.make(folder, **sizes)
-        assert len(made.words)
-        monkeypatch.setattr(trained_model, "fingerprint", lambda *_: 1)
-        with pytest.raises(UserError, match=r"^the training data of --workdir=.* have changed since its last chec"):
-            shortlists.make(folder, **sizes)
-
-
-@pytest.mark.usefixtures("run")
-def test_a_start_that_is_refused_leaves_the_store_as_it_was():
-    before = {name: stores.read(f"gs://bucket/run/{name}") for name in stores.names("gs://bucket/run")}
-    with pytest.raises(
-        UserError, match=r"^--workdir=gs://bucket/run contains a run with another configuration: model\.dro"
-    ):
-        train(tiny.config(model__dropout=0.5), "gs://bucket/run")
-    assert {name: stores.read(f"gs://bucket/run/{name}") for name in stores.names("gs://bucket/run")} == before
 
 
 @pytest.mark.usefixtures("run")

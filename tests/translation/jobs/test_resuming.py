@@ -1,6 +1,5 @@
 """--resume continues its own work only, from any state that a kill can leave, to the bytes of an undisturbed run."""
 
-import errno
 import random
 import signal
 import subprocess
@@ -8,16 +7,9 @@ import sys
 import time
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from convs2s_jax.core import files
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.translation.jobs import output
 from tests import tiny
-from tests.helpers import drills_but
-from tests.translation.conftest import LINES
-from tests.translation.desk import Desk
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -60,30 +52,6 @@ def test_the_output_of_other_flags_is_refused(desk, why):
     assert desk.files() == before
 
 
-@pytest.mark.parametrize("name", drills_but(["in", "prefix", "reference", "wishes", "dictionary"], kept=["in"]))
-def test_the_output_of_other_texts_is_refused(desk, name):
-    desk.write("wishes", ["Norwegen", *[""] * 7])
-    desk.write("dictionary", ["Norway\tNORGE"])
-    options = {
-        "in": {},
-        "prefix": {"prefix": True},
-        "reference": {"reference": True, "format": "fairseq"},
-        "wishes": {"constraints": desk.path("wishes")},
-        "dictionary": {"replace_unk": True, "unk_dictionary": desk.path("dictionary")},
-    }[name]
-    desk.interrupted(1, window=3, **options)
-    before = desk.files()
-    changed = {"dictionary": ["Norway\tNorge"], "wishes": ["5", *[""] * 7], "reference": ["x", *[""] * 7]}
-    desk.write(name, changed.get(name, ["Norwegen", *LINES[1:]] if name == "in" else ["", *[""] * 7]))
-    what = {"in": "the input", "reference": "the reference", "wishes": "the file of --constraints"}
-    what |= {"prefix": "the file of --prefix", "dictionary": "the file of --unk_dictionary"}
-    with pytest.raises(
-        UserError, match=f"^--resume: .*out is the output of another command: {what[name]} has changed; "
-    ):
-        desk.decode(window=3, **options, resume=True)
-    assert desk.files() == before
-
-
 def test_what_does_not_decide_the_bytes_may_change(desk):
     desk.decode(window=3, output="whole")
     desk.interrupted(1, window=3)
@@ -120,19 +88,6 @@ def test_damage_is_seen_and_nothing_is_written(desk, name, change, message):
     assert desk.read() == before
 
 
-def test_a_full_disk_at_the_record_is_a_sentence(desk, monkeypatch):
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(files, "replace_file", full)
-    desk.write("out", ["old"])
-    with pytest.raises(
-        UserError, match="out cannot be written: No space left on device; free disk space or choose another file"
-    ):
-        desk.decode(window=3)
-    assert desk.read() == b"old\n"
-
-
 def recovered(desk, rng, tries, options):
     """How many of `tries` kills, at random system calls, end in other bytes than an undisturbed run."""
     states = desk.states(rng, **options, output="out")
@@ -151,25 +106,6 @@ def recovered(desk, rng, tries, options):
 @pytest.mark.parametrize("style", STYLES)
 def test_a_kill_at_any_moment_costs_nothing(desk, style):
     assert recovered(desk, random.Random(SEED), 8, {**STYLES[style], "window": 3}) == 0
-
-
-@pytest.mark.drill
-@pytest.mark.parametrize("style", STYLES)
-def test_random_kills_and_interrupts_end_in_the_bytes_of_an_undisturbed_run(tmp_path, trained, style, tally):
-    """60 kills at random system calls, or within a write, and 40 interrupts; 60 lines in windows of 7."""
-    rng = random.Random(SEED)
-    words = " ".join(LINES).split()
-    desk = Desk(tmp_path, trained, [" ".join(rng.choices(words, k=rng.randint(0, 12))) for _ in range(60)])
-    options = {**STYLES[style], "window": 7}
-    losses = recovered(desk, rng, 60, options)
-    desk.decode(**options, output="whole")
-    for _ in range(40):
-        desk.put((None, None))
-        desk.interrupted(rng.randint(0, 8), **options)
-        desk.put(rng.choice(desk.states(rng, **options, resume=True)))
-        desk.decode(**options, resume=True)
-        losses += desk.read() != desk.read("whole")
-    tally(tries=100, losses=losses)
 
 
 @pytest.mark.drill
@@ -195,41 +131,3 @@ def test_processes_that_are_killed_lose_nothing(tmp_path, trained, tally):
         kills += 1
     assert process.returncode == 0, told
     tally(tries=kills, losses=int(out.read_bytes() != (tmp_path / "whole").read_bytes()))
-
-
-def written(folder):
-    """The name of a finished output of two lines, and what it depends on."""
-    name, dependencies = str(folder / "out"), {"--beam_size": 2, "the input": "0f"}
-    with output.opened(name, dependencies) as write:
-        write(["one\n", "two\n"])
-    return name, dependencies
-
-
-def test_lines_after_the_last_are_not_dropped_in_silence(tmp_path):
-    """Those after an earlier one may be what an interrupted command had not recorded yet."""
-    name, dependencies = written(tmp_path)
-    (tmp_path / "out").write_bytes(b"one\ntwo\nthree\n")
-    assert output.finished_part(name, dependencies, 3) == b"one\ntwo\n"
-    with pytest.raises(UserError, match=rf"^--resume: {name} has more than the 2 lines that were written; "):
-        output.finished_part(name, dependencies, 2)
-
-
-@settings(
-    max_examples=60,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(content=st.binary(max_size=60) | st.sampled_from([b"[1]", b"{}", b'"a"', b"null"]), flip=st.integers(0))
-def test_any_bytes_as_a_record_are_a_sentence_or_the_record(tmp_path, content, flip):
-    name, dependencies = written(tmp_path)
-    record = tmp_path / RECORD
-    intact = bytearray(record.read_bytes())
-    intact[flip // 8 % len(intact)] ^= 1 << flip % 8
-    for data in (content, bytes(intact)):
-        record.write_bytes(data)
-        try:
-            assert output.finished_part(name, dependencies, 3) == b"one\ntwo\n"
-        except UserError as error:
-            assert str(error).startswith(f"--resume: {record}")  # noqa: PT017
