@@ -97,8 +97,6 @@ def test_nothing_is_imported_that_is_not_needed(code, libraries):
         ("scale plan", ["--config=cldr_en_de", "--topology=cpu:1"]),
         ("scale check", ["--config=cldr_en_de"]),
         ("scale doctor", ["--config=cldr_en_de"]),
-        ("prepare", ["--config=cldr_en_de", "--workdir=a"]),
-        ("config", ["--config=cldr_en_de"]),
         ("decode", ["--workdir=a", "--input=b"]),
         ("attention", ["--workdir=a", "--input=b", "--output=c"]),
         ("average", ["--workdir=a", "--checkpoint=1,2", "--output=b"]),
@@ -106,7 +104,6 @@ def test_nothing_is_imported_that_is_not_needed(code, libraries):
         ("serve", ["--workdir=a"]),
         ("import", ["--checkpoint=a", "--dicts=b", "--workdir=c"]),
         ("export", ["--workdir=a", "--output=b"]),
-        ("export", ["--workdir=a", "--output=b.pt"]),
     ],
 )
 def test_a_signal_while_libraries_are_imported_ends_quietly(name, flags):

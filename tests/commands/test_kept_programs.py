@@ -76,10 +76,8 @@ def test_a_second_command_finds_all_programs_and_survives_their_damage(tmp_path,
         {"training__validate_bleu": True},
         {"data__batch__accumulate": 3, "data__batch__tokens": 400, "training__compile_ahead": 1},
         {"mesh__data": 2, "mesh__fsdp": 2, "mesh__tensor": 2},
-        {"mesh__data": 2, "mesh__fsdp": 4, "parallel": "shard_map"},
-        {"mesh__data": 8, "parallel": "pmap"},
     ],
-    ids=["one device", "accumulated", "jit", "shard_map", "pmap"],
+    ids=["one device", "accumulated", "jit"],
 )
 def test_a_resumed_command_compiles_nothing(tmp_path, tally, options):
     """In processes of their own; the second start goes on where a bound has ended the first."""

@@ -14,7 +14,6 @@ from convs2s_jax.scaling import plan, tables
 from convs2s_jax.scaling.check import Measured, attached_topology
 from convs2s_jax.scaling.chips import CHIPS
 from tests import tiny
-from tests.stores import bucket  # noqa: F401  (a fixture)
 
 H100 = "NVIDIA H100 80GB HBM3"
 

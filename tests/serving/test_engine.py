@@ -15,7 +15,6 @@ from convs2s_jax.serving.options import ServeOptions
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.translation import shortlists, translator
 from convs2s_jax.translation.lines import TextRequest, translate
-from tests.helpers import drills_but
 from tests.processes import called
 from tests.serving.reversing import talk
 from tests.workdirs import unpacked
@@ -26,32 +25,25 @@ def workdir(tmp_path_factory):
     return unpacked("convs2s", tmp_path_factory.mktemp("serving"))
 
 
-def loaded(workdir, *, allow):
-    options = ServeOptions(workdir=(str(workdir),), beam_sizes=(2,), batch_size=3, max_tokens=16, allow=allow)
-    return load(options, tell=pytest.fail)
-
-
 @pytest.fixture(scope="module")
 def engine(workdir):
-    return loaded(workdir, allow=("constraints",))
+    options = {"beam_sizes": (2,), "batch_size": 3, "max_tokens": 16, "allow": ("constraints",)}
+    return load(ServeOptions(workdir=(str(workdir),), **options), tell=pytest.fail)
 
 
-@pytest.mark.parametrize("allow", drills_but([((),), (("constraints",),)], kept=[((),)]))
-def test_nothing_is_compiled_once_the_server_is_ready(workdir, allow):
-    engine = loaded(workdir, allow=allow)
+def test_nothing_is_compiled_once_the_server_is_ready(engine):
     compiled = list(engine.compile())
     # 1 and 3 lines, with and without attention; searches with and without constraints
-    assert len(compiled) == len(engine.widths) * 2 * 2 * (1 + len(allow))
+    assert len(compiled) == len(engine.widths) * 2 * 2 * 2
     lines = [LineRequest(text) for text in ("5 kilowatts", "at 12:30", "")]
-    axes = engine.room_for(engine.search, ["5"], prefix=None, constraints=[["5"]]) if allow else None
+    axes = engine.room_for(engine.search, ["5"], prefix=None, constraints=[["5"]])
     with CompileCounter() as counter:
         for attention in (False, True):
             key = Key(engine.search_for({"length_penalty": 0.7}), attention=attention)
             for count in (1, 2, 3):
                 for width in engine.widths:
                     engine.run(key, width, lines[:count])
-                    if allow:
-                        engine.run(key._replace(axes=axes), width, [lines[0]._replace(constraints=("5",))] * count)
+                    engine.run(key._replace(axes=axes), width, [lines[0]._replace(constraints=("5",))] * count)
     assert counter.count == 0
 
 
@@ -86,30 +78,16 @@ def required(workdir, list_file):
     return load(options, tell=pytest.fail)
 
 
-PREFIX, CONSTRAINTS = ["", "um 12", ""], [["Kilo"], [], []]
-
-
-@pytest.mark.parametrize(
-    ("prefix", "constraints", "few"),
-    drills_but(
-        [(PREFIX, None, False), (None, CONSTRAINTS, False), (None, None, True), (PREFIX, CONSTRAINTS, True)],
-        kept=[(PREFIX, CONSTRAINTS, True)],
-    ),
-    ids=["p", "c", "s", "all"],
-)
-def test_answers_are_those_of_the_decode_command(
-    workdir, required, list_file, tmp_path, monkeypatch, prefix, constraints, few
-):
+def test_answers_are_those_of_the_decode_command(workdir, required, list_file, tmp_path, monkeypatch):
+    prefix, constraints = ["", "um 12", ""], [["Kilo"], [], []]
     monkeypatch.setattr(Engine, "shapes", lambda _: iter(()))  # the server is ready at once
     lines = ["5 kilowatts", "at 12:30", "1 2 3"]
-    asked = {"lines": lines, "prefix": prefix, "constraints": constraints, "shortlist": few, "nbest": 2}
+    asked = {"lines": lines, "prefix": prefix, "constraints": constraints, "shortlist": True, "nbest": 2}
     answer = talk(lambda client: client.post("/translate", json=asked | {"alignment": True}), engine=required)
-    flags = ["--format=json", "--nbest=2", *([f"--shortlist={list_file}"] if few else [])]
-    texts = {"prefix": prefix, "constraints": constraints and map("\t".join, constraints)}
-    for name, given in texts.items():
-        if given is not None:
-            (tmp_path / name).write_text("".join(f"{text}\n" for text in given))
-            flags.append(f"--{name}={tmp_path / name}")
+    flags = ["--format=json", "--nbest=2", f"--shortlist={list_file}"]
+    for name, given in {"prefix": prefix, "constraints": map("\t".join, constraints)}.items():
+        (tmp_path / name).write_text("".join(f"{text}\n" for text in given))
+        flags.append(f"--{name}={tmp_path / name}")
     decoded = called(COMMANDS["decode"].run, "decode.py", f"--workdir={workdir}", *flags, text="\n".join(lines))
     expected = [json.loads(line) for line in decoded.stdout.splitlines()]
     for found, wanted in zip(answer.json()["translations"], expected, strict=True):
@@ -120,8 +98,8 @@ def test_answers_are_those_of_the_decode_command(
             np.testing.assert_allclose(one["score"], other["score"], rtol=1e-5)
             np.testing.assert_allclose(one["token_scores"], other["token_scores"], rtol=1e-4, atol=1e-5)
     texts = [each["hypotheses"][0]["text"] for each in expected]
-    assert prefix is None or texts[1].startswith("um 12")
-    assert constraints is None or "Kilo" in texts[0]
+    assert texts[1].startswith("um 12")
+    assert "Kilo" in texts[0]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from convs2s_jax.translation.attention import LayerAttention, layer_attention
 from convs2s_jax.translation.lines import TextRequest, translate
 from convs2s_jax.translation.translator import from_trained
 from tests.processes import called
-from tests.stores import bucket  # noqa: F401  (a fixture)
 
 TEXTS = ["5 kilowatts", "Norway and Spain at 12:30", ""]
 

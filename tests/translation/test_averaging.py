@@ -1,4 +1,4 @@
-"""`convs2s average`: its workdir decodes as the mean it was made of, begins a fine-tuning, and is exported."""
+"""`convs2s average`: its workdir decodes as the mean it was made of, and begins a fine-tuning."""
 
 import dataclasses
 import shutil

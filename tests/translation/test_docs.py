@@ -1,4 +1,4 @@
-"""docs/decoding.md: every flag is there. The library's examples run, README's too."""
+"""The library's examples in docs/decoding.md and README.md run."""
 
 import re
 

@@ -13,7 +13,6 @@ from convs2s_jax.translation import trained
 from convs2s_jax.translation.jobs import decoding, job
 from convs2s_jax.translation.jobs.options import Options
 from tests import tiny
-from tests.helpers import drills_but
 
 LINES = ["5 kilowatts", "", "Norway and Spain", "1 2 3 4 5 6 " * 30, "at 12:30", "Norway", "Norway"]
 
@@ -88,11 +87,10 @@ def test_json_has_all_labels_and_they_are_the_softmax_of_the_model(desk, workdir
         assert {item["label"]: item["probability"] for item in record["labels"]} == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize("style", drills_but(["text", "json"], kept=["json"]))
-def test_windows_and_resuming_change_nothing(desk, style, monkeypatch):
-    whole = desk.decode(format=style, batch_size=1)
-    assert desk.decode(output="windows", format=style, batch_size=1, window=2) == whole
-    more = {"output": "part", "format": style, "batch_size": 1, "window": 3}
+def test_windows_and_resuming_change_nothing(desk, monkeypatch):
+    whole = desk.decode(format="json", batch_size=1)
+    assert desk.decode(output="windows", format="json", batch_size=1, window=2) == whole
+    more = {"output": "part", "format": "json", "batch_size": 1, "window": 3}
     calls, real = [], job.label
 
     def interrupted(*arguments, **named):
@@ -108,7 +106,7 @@ def test_windows_and_resuming_change_nothing(desk, style, monkeypatch):
         file.write(whole[-5:-2])  # a line that was torn
     assert desk.decode(**more, resume=True) == whole
     with pytest.raises(UserError, match=r"^--resume: .*part is the output of another command: --format was "):
-        desk.decode(**{**more, "format": "json" if style == "text" else "text"}, resume=True)
+        desk.decode(**{**more, "format": "text"}, resume=True)
     (desk.folder / "in").write_text("".join(f"{line}\n" for line in [*LINES[:-1], "other"]))
     with pytest.raises(UserError, match=r"^--resume: .*part is the output of another command: the input has changed; "):
         desk.decode(**more, resume=True)
