@@ -59,13 +59,6 @@ def workdir(tmp_path):
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_in_place_of_the_configuration_of_a_run(workdir, name):
-    (workdir / "config.json").unlink()
-    ODD[name](workdir / "config.json")
-    assert "config" in refused(decode, f"--workdir={workdir}", text="a\n")
-
-
-@pytest.mark.parametrize("name", ODD)
 @pytest.mark.parametrize("file", ["src.model", "src.txt", "src.pieces.json", "src.labels", "checksums.json"])
 def test_in_place_of_a_vocabulary(workdir, file, name):
     (workdir / "vocab" / "src.txt").unlink()

@@ -1,69 +1,46 @@
-"""The report in a real browser: what it draws, sorts and finds is what the files say. `make browser` installs one."""
+"""The report in a real browser: what it draws, sorts and finds. `make browser` installs one."""
 
-import json
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from convs2s_jax.reporting.options import ReportOptions
 from convs2s_jax.reporting.report import report
-from convs2s_jax.training.run.loop import train
-from tests import tiny
-
-pytestmark = [pytest.mark.drill, pytest.mark.filterwarnings("ignore")]
+from tests.workdirs import unpacked
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """Two runs of tiny models and the page about them."""
-    folder = tmp_path_factory.mktemp("report")
-    scored = {"training__validate_bleu": True, "training__validate_every": 4, "training__max_steps": 12}
-    for seed in (1, 2):
-        cfg = tiny.config(seed=seed, **scored, data__cldr={"train": 300, "valid": 12, "test": 40})
-        train(cfg, folder / f"seed-{seed}")
-    workdirs = tuple(str(folder / f"seed-{seed}") for seed in (1, 2))
-    options = ReportOptions(workdir=workdirs, output=str(folder / "out"))
-    return folder, Path(report(options, when="today", tell=print))
-
-
-@pytest.fixture(scope="module")
-def browser():
+@pytest.fixture
+def page(tmp_path):
+    """The page about two runs; nothing is said on its console, and nothing asked of a network."""
     browsers = pytest.importorskip("playwright.sync_api", reason="no Playwright: make browser installs it")
     chromium = shutil.which("chromium")
     if chromium is None:
         pytest.skip("no Chromium: make browser installs it")
+    one = unpacked("convs2s", tmp_path)
+    two = shutil.copytree(one, tmp_path / "two")
+    options = ReportOptions(workdir=(str(one), str(two)), output=str(tmp_path / "out"))
+    address, said = Path(report(options, when="today", tell=print)).as_uri(), []
     with browsers.sync_playwright() as driver:
-        yield driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-
-
-@pytest.fixture
-def opened(made, browser):
-    """A function that opens the page; at the end nothing was said on the console and nothing was asked of a network."""
-    said, pages = [], []
-
-    def open_page(**options):
-        page = browser.new_page(**options)
-        pages.append(page)
+        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page()
         page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(str(error)))
-        page.on("request", lambda request: said.append(request.url) if request.url != made[1].as_uri() else None)
-        page.goto(made[1].as_uri())
+        page.on("request", lambda request: said.append(request.url) if request.url != address else None)
+        page.goto(address)
         page.evaluate("window.drawn.then(() => true)")
-        return page
-
-    yield open_page
-    for page in pages:
-        page.close()
+        yield page
+        browser.close()
     assert said == []
 
 
-def test_a_table_is_sorted_and_searched(opened):
-    page = opened()
+@pytest.mark.drill
+@pytest.mark.filterwarnings("ignore")
+def test_charts_are_drawn_and_a_table_is_sorted_and_searched(page):
+    assert page.locator("#curves svg").count() == page.locator("#curves .card").count() > 0
     rows = page.locator("#lines tbody tr")
     texts = rows.locator("td:nth-child(2)").all_inner_texts()
-    for head, name in enumerate(("Line", "Texts", "Length", "chrF seed-1", "Score seed-1", "chrF seed-2"), start=1):
+    for head, name in enumerate(("Line", "Texts", "Length", "chrF convs2s", "Score convs2s", "chrF two"), start=1):
         button = page.locator("#lines thead").get_by_role("button", name=name)
         for order in ("descending", "ascending"):
             button.press("Enter")
@@ -74,22 +51,3 @@ def test_a_table_is_sorted_and_searched(opened):
     wanted = texts[3].split("\n")[1]
     page.fill("#find", wanted.upper())
     assert rows.locator("visible=true").count() == sum(wanted.lower() in text.lower() for text in texts)
-
-
-def test_attention_lights_up_by_pointer_and_keyboard(opened):
-    page = opened()
-    seen = json.loads(page.locator("#attention-data").text_content())
-    page.select_option("#sentence", str(len(seen) - 1))
-    for name, weights in seen[-1]["layers"].items():
-        page.select_option("#layer", name)
-        titles = page.locator("#matrix td[title]").evaluate_all("cells => cells.map(cell => cell.title)")
-        shown = [float(title.rpartition(": ")[2]) for title in titles]
-        np.testing.assert_allclose(shown, np.ravel(weights), atol=0.0051)
-    lit = "all => all.map(word => word.style.backgroundColor !== '')"
-    page.locator("#target-words span").nth(1).focus()
-    assert page.locator("#source-words span").evaluate_all(lit) == [w > 0 for w in weights[1]]
-    assert page.locator("#matrix td.here").count() == len(weights[1])
-    page.locator("#matrix tbody tr").nth(1).locator("td").nth(0).hover()
-    assert page.locator("#source-words span.here").count() == page.locator("#target-words span.here").count() == 1
-    page.mouse.move(0, 0)
-    assert page.locator("#matrix td.here").count() == 0
