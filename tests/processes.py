@@ -164,18 +164,3 @@ def saved(workdir: Path) -> int:
     """Step of the newest checkpoint that is whole; 0 if there is none."""
     folder = workdir / "checkpoints"
     return max((int(e.name) for e in folder.iterdir() if e.name.isdigit()), default=0) if folder.is_dir() else 0
-
-
-def children(pid: int) -> list[int]:
-    """Processes that this one has started and that still run (Linux)."""
-    listed = Path(f"/proc/{pid}/task/{pid}/children")
-    return [int(child) for child in listed.read_text().split()] if listed.exists() else []
-
-
-def end(pid: int) -> None:
-    """Kill a process and all that it has started."""
-    found = children(pid)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)  # first: it might start another
-    for child in found:
-        end(child)

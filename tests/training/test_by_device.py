@@ -123,24 +123,3 @@ def test_gradients_are_summed_in_the_dtype_that_is_asked_for(asked, other, once)
     )
     assert len(operands) == 2
     assert other not in operands
-
-
-@pytest.mark.parametrize(
-    ("way", "sizes", "once"),
-    drills_but(
-        [
-            ("shard_map", (8, 1, 1), False),
-            ("pmap", (8, 1, 1), False),
-            ("jit", (4, 1, 2), True),
-            ("jit", (2, 4, 1), False),
-        ],
-        [("jit", (4, 1, 2), True)],
-    ),
-)
-def test_sums_in_bfloat16_are_those_in_float32_up_to_its_rounding(way, sizes, once):
-    """Eight summands in bfloat16: relative errors of 2**-9 each, and of the partial sums."""
-    theirs = updated("jit", None)
-    ours = updated(way, sizes, sum_dtype="bfloat16", accumulates=once)
-    assert_equal_each(ours, theirs, tolerance=8 * 2**-9)
-    with pytest.raises(AssertionError):
-        assert_equal_each(ours, theirs, tolerance=1e-5)

@@ -49,14 +49,6 @@ def test_a_call_does_not_wait_on_one_device():
     assert not waits(dispatch.jit(long), jnp.ones((SIZE, SIZE)))
 
 
-def test_a_program_can_be_traced_and_lowered_like_that_of_jax():
-    program, x = dispatch.jit(lambda x, *, twice: 2 * x if twice else x, static_argnames="twice"), jnp.ones(3)
-    assert jax.jit(lambda x: program(x, twice=True))(x).tolist() == [2, 2, 2]
-    assert jax.vmap(lambda x: program(x, twice=True))(x).tolist() == [2, 2, 2]
-    assert "stablehlo.multiply" in program.lower(x, twice=True).as_text()
-    assert dispatch.jit(lambda: ())() == ()
-
-
 def test_all_programs_of_training_are_started_through_dispatch():
     training = Path(convs2s_jax.__file__).parent / "training"
     found = {path.name for path in training.rglob("*.py") if re.search(r"jax\.(jit|pmap)\b", path.read_text())}
@@ -83,14 +75,3 @@ def test_barriers_hold_on_cpu():
     gradient, without = (jax.grad(partial(chain, behind=f)) for f in (jax.lax.optimization_barrier, lambda x: x))
     assert most_read(dispatch.jit_with_barriers(gradient, None), x, kernels) <= 4
     assert most_read(dispatch.jit(without), x, kernels) > 6
-
-
-def test_a_program_with_barriers_can_be_traced_like_others():
-    """JAX refuses compiler options of a program within another."""
-    x, kernels = jnp.ones((16, 8)), [jnp.eye(8) * 0.5] * 2
-    program = dispatch.jit_with_barriers(chain, None)
-    expected = chain(x, kernels)
-    assert program(x, kernels) == pytest.approx(expected)
-    assert jax.jit(lambda y: y + program(x, kernels))(0.0) == pytest.approx(expected)
-    assert jax.vmap(lambda y: y + program(x, kernels))(jnp.zeros(2)).shape == (2,)
-    assert jax.grad(program)(x, kernels).shape == x.shape

@@ -4,14 +4,11 @@ import dataclasses
 from types import SimpleNamespace
 
 import jax
-import jax.numpy as jnp
-import optax
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.training import mesh, sharding
+from convs2s_jax.training import mesh
 from convs2s_jax.training.mesh import MeshConfig
-from convs2s_jax.training.parallel import compile_steps
 
 
 @pytest.mark.parametrize(
@@ -98,23 +95,13 @@ def test_axes_of_a_torus_are_divided_in_one_slice_and_in_several(monkeypatch, si
     assert all(len({chip.slice_index for chip in part}) == 1 for part in made.reshape(slices, -1))
 
 
-@pytest.mark.parametrize(
-    "use",
-    [
-        mesh.row_shards,
-        sharding.batch_sharding,
-        lambda own: sharding.shardings({"b": jnp.zeros(2)}, own),
-        lambda own: compile_steps(lambda *_: None, optax.sgd(0.1), own, parallel="pmap"),
-    ],
-    ids=["row_shards", "batch_sharding", "shardings", "compile_steps"],
-)
-def test_a_mesh_with_other_axes_is_refused(use):
+def test_a_mesh_with_other_axes_is_refused():
     own = jax.make_mesh((2,), ("mine",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
     sentence = (
         r"^mesh has the axes \('mine',\): expected \('data', 'fsdp', 'tensor'\), as convs2s.make_mesh creates them$"
     )
     with pytest.raises(ValueError, match=sentence):
-        use(own)
+        mesh.row_shards(own)
 
 
 def test_what_would_cross_slices_of_a_tpu_is_refused():

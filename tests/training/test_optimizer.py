@@ -82,14 +82,6 @@ def test_updates_are_those_of_the_loop_when_rates_change(cfg):
             np.testing.assert_allclose(one[name], other[name], rtol=2e-5, atol=2e-5)
 
 
-def test_decay_leaves_the_optimisers_state_as_it_is_without_and_needs_parameters():
-    start, gradients = data(4)
-    plain, decayed = (optimizer.transformation(NesterovConfig(weight_decay=d)) for d in (0.0, 0.1))
-    assert jax.tree.structure(plain.init(start)) == jax.tree.structure(decayed.init(start))
-    with pytest.raises(ValueError, match="weight decay needs the parameters"):
-        decayed.update(gradients[0], decayed.init(start))
-
-
 @pytest.mark.parametrize("limit", [0.0, 0.1, 5.0, 1e9])
 def test_clipping_renormalises_all_gradients_together(limit):
     grads = data()[1][0]

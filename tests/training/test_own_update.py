@@ -12,7 +12,6 @@ from convs2s_jax.nn import struct
 from convs2s_jax.training import sharding
 from convs2s_jax.training.parallel import compile_steps
 from convs2s_jax.training.step import init_state, update
-from tests.helpers import same
 from tests.meshes import mesh_of
 
 RNG = np.random.default_rng(0)
@@ -90,14 +89,6 @@ def test_an_optimizer_may_need_the_value_of_the_loss():
         found, _ = after_three(polyak, None, **more)
         for key, value in params.items():
             np.testing.assert_allclose(found[key], value, rtol=1e-4)
-
-
-def test_an_update_runs_without_compilation():
-    states = []
-    for disabled in (False, True):
-        with jax.disable_jit(disabled):
-            states.append(new_update(BATCHES, rate=0.1)[0])
-    same(states[0].params, states[1].params)
 
 
 def test_an_update_consumes_its_state_and_not_the_parameters_it_was_made_of():

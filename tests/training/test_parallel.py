@@ -10,9 +10,7 @@ import pytest
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.convs2s import ConvDecoderConfig, ConvEncoderConfig, ConvLayer
-from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.training import sharding
-from convs2s_jax.training.optimizer import AdamConfig
 from convs2s_jax.training.run.config import TrainingConfig
 from convs2s_jax.training.run.programs import compile_configured
 from convs2s_jax.training.step import update
@@ -26,7 +24,6 @@ MODEL = ModelConfig(
     decoder=ConvDecoderConfig(layers=(ConvLayer(32, 3), ConvLayer(16, 3)), out_dim=8, max_positions=32),
 )
 TRAINING = TrainingConfig(label_smoothing=0.1, clip=0.1)
-ADAM = TrainingConfig(optimizer=AdamConfig(), clip=0.1)
 VOCABULARIES = {"source": 24, "target": 20}
 MESHES = [(1, 1, 1), (8, 1, 1), (1, 8, 1), (4, 2, 1), (2, 2, 2), (4, 1, 2), (1, 2, 4)]
 WAYS = [
@@ -114,37 +111,6 @@ def test_a_model_in_bfloat16_has_the_gradients_of_one_device_up_to_rounding():
         found, _ = compile_configured(model, TRAINING, mesh, parallel=way).first(params, given, None)
         assert found.encoder.embedding.table.dtype == jnp.float32
         assert_equal_each(jax.device_get(found), jax.device_get(expected), tolerance=0.03, least=0.01)
-
-
-@pytest.mark.drill
-@pytest.mark.parametrize(
-    ("layers", "decoder", "execution", "training"),
-    [
-        ((ConvLayer(16, 3),) * 3, {"tied_output": True}, ExecutionConfig(remat="block"), ADAM),
-        ((ConvLayer(16, 3),) * 3, {"tied_output": True}, ExecutionConfig(remat="dots"), ADAM),
-        ((ConvLayer(7, 3), ConvLayer(8, 3)), {}, ExecutionConfig(), TRAINING),
-    ],
-    ids=["tied, block", "tied, dots", "widths that only tensor divides"],
-)
-def test_other_models_have_the_updates_of_one_device(layers, decoder, execution, training):
-    """What the table of rules knows and the model above has not; vocabularies are odd."""
-    model = dataclasses.replace(
-        MODEL,
-        encoder=ConvEncoderConfig(layers=layers, max_positions=32),
-        decoder=ConvDecoderConfig(layers=layers, out_dim=8, max_positions=32, **decoder),
-        execution=execution,
-    )
-    found = []
-    for mesh in (None, mesh_of((2, 2, 2))):
-        state = first_state(jax.random.key(1), model, training, source=25, target=23)
-        state = state if mesh is None else jax.device_put(state, sharding.shardings(state, mesh))
-        batches = BATCHES if mesh is None else jax.device_put(BATCHES, sharding.batch_sharding(mesh))
-        steps = compile_configured(model, training, mesh)
-        gradients = steps.first(state.params, batches[0], KEY)
-        with jax.numpy_dtype_promotion("standard"):  # optax's Adam raises a float to an integer power
-            after, _ = steps.finish(state, gradients, jnp.float32(1e-3))
-        found.append(jax.device_get((gradients, after.params)))
-    assert_equal_each(found[1], found[0])
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import numpy as np
 import optax
 import pytest
 
-from convs2s_jax.commands.config import shardings as table_of
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.nn.embedding import rows
 from convs2s_jax.nn.trees import path_of
@@ -146,24 +145,5 @@ def test_the_table_says_what_a_device_holds():
     found = {(row.name, row.shape): row for row in table}
     assert found["encoder/blocks/*/conv/w/v", (3, 16, 32)][1:4] == (3, (3, 16, 32), "-, fsdp, tensor")
     assert found["encoder/blocks/*/conv/b", (64,)].number == 1
-    text = table_of(cfg, 8)
-    assert "8 devices as data 2, fsdp 2, tensor 2; jit" in text
-    assert "encoder/blocks/*/conv/w/v" in text
-    stored = sharding.size_text(sum(row.bytes_here for row in table))
-    assert f"{stored} per device of" in text
-    assert sharding.summary(table).startswith(f"each device stores {stored} of")
     whole = sharding.table(abstract_state(cfg).params, abstract(MeshConfig(), 8), "pmap")
     assert all(row.bytes_here == row.bytes_whole for row in whole)
-
-
-@pytest.mark.drill
-def test_rules_may_change_when_a_run_continues(tmp_path):
-    """The parameters are those of a run without rules."""
-    mesh = {"mesh__data": 2, "mesh__tensor": 2, "training__max_steps": 2}
-    for folder in ("a", "b"):
-        train(tiny.config(**mesh), tmp_path / folder)
-    more = {**mesh, "training__max_steps": 4}
-    train(tiny.config(**more), tmp_path / "a")
-    rules = [("encoder/embedding/table", (None, "tensor")), ("conv/w", (None, "tensor", None))]
-    train(tiny.config(**more, mesh__rules=rules), tmp_path / "b")
-    assert_equal_each(*(tiny.arrays(tmp_path / folder, 4) for folder in ("b", "a")))

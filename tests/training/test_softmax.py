@@ -1,23 +1,18 @@
 """The softmax layer of the training step: loss and gradient of the public form, which is differentiated by JAX."""
 
-import re
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.nn.affine import Affine
-from convs2s_jax.training import sharding
 from convs2s_jax.training.loss import cross_entropy, loss
-from convs2s_jax.training.mesh import row_shards
 from convs2s_jax.training.softmax import summed_cross_entropy
 from tests.helpers import drills_but
-from tests.meshes import assert_equal_each, batch, mesh_of
+from tests.meshes import assert_equal_each, batch
 from tests.models.laws import config, near_to, parameters
 
 O, V = 5, 11
@@ -100,40 +95,3 @@ def test_the_training_loss_is_the_loss(name):
         return jax.jit(jax.grad(summed, has_aux=True))(parameters(cfg))
 
     assert_equal_each(differentiated(partial(loss, first_order=True)), differentiated(loss), tolerance=2e-5, least=1e-3)
-
-
-EXCHANGE = re.compile(r"= (.*) (?:all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter)(?:-start)?\(")
-
-
-def exchanged(program):
-    """Elements of the largest array of each exchange between devices, in the loop and outside of it."""
-    found, place = {"loop": [], "outside": []}, "loop"
-    for line in program.splitlines():
-        if line and not line.startswith(" "):
-            place = "outside" if line.startswith("ENTRY") else "loop"
-        for shapes in EXCHANGE.findall(line):
-            sizes = [np.prod([int(n) for n in shape.split(",") if n]) for shape in re.findall(r"\[([\d,]*)\]", shapes)]
-            found[place].append(max(sizes))
-    return found
-
-
-@pytest.mark.parametrize("sizes", [(2, 2, 2), (8, 1, 1)], ids=str)
-def test_on_a_mesh_the_gradient_of_the_kernel_is_exchanged_once_after_the_last_chunk(sizes):
-    """In the loop, shards of the vocabulary exchange what belongs to rows: at most their gradient, 6 rows of O."""
-    mesh, given = mesh_of(sizes), problem((32, 3), words=40)
-    spread = Affine(w=NamedSharding(mesh, P(None, "tensor")), b=NamedSharding(mesh, P("tensor")))
-    placed = jax.device_put(given, (spread, *[sharding.batch_sharding(mesh)] * 2))
-    differentiated = with_gradient(summed_cross_entropy, shards=row_shards(mesh), smoothing=0.1, rows=6)
-    compiled = differentiated.lower(*placed).compile()
-    assert_equal_each(compiled(*placed), with_gradient(plain, smoothing=0.1)(*given), tolerance=1e-6)
-    found = exchanged(compiled.as_text())
-    assert max(found["outside"]) == O * 40 // sizes[2]
-    assert max(found["loop"], default=0) == (6 * O if sizes[2] > 1 else 0)
-
-
-def test_the_gradient_of_the_kernel_contracts_two_axes():
-    """A single axis of rows would take XLA's CPU compiler to a slow product."""
-    gradient = jax.grad(lambda *arrays: summed_cross_entropy(*arrays, rows=4)[0])
-    program = str(jax.make_jaxpr(gradient)(*problem((2, 6))))
-    contracted = re.findall(rf"f32\[{O},{V}\] = dot_general\[\s*dimension_numbers=\(\(\[([\d, ]+)\]", program)
-    assert [axes.count(",") for axes in contracted] == [1]

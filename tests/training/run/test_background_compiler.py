@@ -2,7 +2,6 @@
 
 import contextlib
 import threading
-import time
 from types import SimpleNamespace
 
 import jax
@@ -25,14 +24,10 @@ class Compiling:
     """Lowering and compiling of gradients: each compilation lasts until it is let go."""
 
     def __init__(self):
-        self.lowered, self.tracing, self.most, self.go, self.begun = [], 0, 0, threading.Event(), threading.Event()
+        self.lowered, self.go, self.begun = [], threading.Event(), threading.Event()
 
     def lower(self, _params, batch, _key):
-        self.tracing += 1
-        self.most = max(self.most, self.tracing)
-        time.sleep(0.02)  # so that another thread would begin
         self.lowered.append(batch.src.shape[1])
-        self.tracing -= 1
         return SimpleNamespace(compile=self.compile)
 
     def compile(self):
@@ -45,14 +40,14 @@ class Compiling:
 def programs(monkeypatch):
     """Makes programs whose gradients are lowered by a function, with this number of threads."""
 
-    def made(lower, threads, kind="encoder_decoder"):
+    def made(lower, threads):
         step = SimpleNamespace(first=SimpleNamespace(lower=lower), add=None)
         known = {"compile_run": step, "placed_state": SimpleNamespace(params={}), "evaluator": None}
         for name, value in known.items():
             monkeypatch.setattr(background_compiler, name, lambda *_, value=value, **__: value)
         training = SimpleNamespace(compile_ahead=threads, validate_bleu=True)
         data = SimpleNamespace(batch=SimpleNamespace(accumulate=1))
-        cfg = SimpleNamespace(training=training, data=data, model=SimpleNamespace(kind=kind))
+        cfg = SimpleNamespace(training=training, data=data, model=SimpleNamespace(kind="encoder_decoder"))
         key = SimpleNamespace(model=None, rules=(), parallel="jit")
         return Programs(SimpleNamespace(cfg=cfg, valid=None, sizes={}), key, make(MeshConfig(data=1)))
 
@@ -91,16 +86,6 @@ def test_programs_are_compiled_in_order_and_once_and_those_that_have_not_begun_a
     assert work.lowered == [4, 5, 7]
 
 
-def test_shapes_are_compiled_at_once_and_traced_one_after_another(programs):
-    work = Compiling()
-    with programs(work.lower, threads=2) as made:
-        made.request_updates(SHAPES[:2])
-        while len(work.lowered) < 2:  # both compile
-            time.sleep(0.01)
-        work.go.set()
-    assert work.most == 1
-
-
 def test_a_second_signal_waits_for_nothing(programs):
     work = Compiling()
     with contextlib.suppress(KeyboardInterrupt), programs(work.lower, threads=1) as made:
@@ -109,16 +94,6 @@ def test_a_second_signal_waits_for_nothing(programs):
         raise KeyboardInterrupt
     assert work.lowered == [4]
     work.go.set()
-
-
-def test_without_threads_nothing_is_done_and_predictions_that_cannot_be_planned_are_left_to_the_validation(
-    programs,
-):
-    with programs(pytest.fail, threads=0) as made:
-        made.request_updates(SHAPES)
-        made._await("gradients", batch(4), pytest.fail)
-    with programs(pytest.fail, threads=1, kind="unknown") as made:
-        assert made.await_predictions(object(), lambda: None)
 
 
 ACCUMULATED = {"data__batch__accumulate": 3}

@@ -1,6 +1,5 @@
 """How the gradients of a run are executed on each platform, and that they are those of the public loss."""
 
-import re
 from functools import partial
 
 import jax
@@ -11,17 +10,12 @@ import pytest
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.convs2s import ConvDecoderConfig, ConvEncoderConfig, ConvLayer
 from convs2s_jax.models.execution import ExecutionConfig
-from convs2s_jax.training.run import programs
 from convs2s_jax.training.run.config import TrainingConfig
 from convs2s_jax.training.run.programs import compile_configured, loss_of
 from convs2s_jax.training.step import Batch, gradients
 from tests.states import first_state
 
 V, B, T = 30, 3, 11
-
-
-ROWS_OF_SCORES = re.compile(r":f32\[(\d+),30\] = exp\b")
-"""Of the softmax layer: arrays of a row for each target token and a column for each word."""
 
 
 def model(dtype="float32", precision="default", **execution):
@@ -69,25 +63,3 @@ def test_other_devices_dtypes_and_choices_have_xlas_convolution(cfg, platform):
     step = compile_configured(cfg, TrainingConfig(), platform=platform)
     program = str(jax.make_jaxpr(step.first)(params_of(cfg), batch(), jax.random.key(1)))
     assert program.count("conv_general_dilated") >= 6
-
-
-@pytest.mark.parametrize(("fast", "form"), [(True, "products"), (False, "winograd")])
-def test_in_bfloat16_cpus_have_products_where_those_are_fast_and_fewer_of_them_elsewhere(fast, form, monkeypatch):
-    monkeypatch.setattr(programs, "has_fast_bfloat16_products", lambda: fast)
-
-    def program(cfg):
-        step = compile_configured(cfg, TrainingConfig(), platform="cpu")
-        return str(jax.make_jaxpr(step.first)(params_of(model()), batch(), jax.random.key(1)))
-
-    assert program(model(dtype="bfloat16")) == program(model(dtype="bfloat16", convolution=form))
-
-
-@pytest.mark.parametrize(("platform", "rows"), [("gpu", "600"), ("tpu", "300")])
-def test_on_gpus_the_softmax_layer_takes_more_rows_at_a_time(platform, rows):
-    """600 target tokens: in two chunks of at most 512, or in one."""
-    cfg = model()
-    step = compile_configured(cfg, TrainingConfig(), platform=platform)
-    tokens = jax.ShapeDtypeStruct((8, 75), jnp.int32)
-    params = jax.eval_shape(lambda: params_of(cfg))
-    program = str(jax.make_jaxpr(step.first)(params, Batch(src=tokens, tgt=tokens), jax.random.key(1)))
-    assert set(ROWS_OF_SCORES.findall(program)) == {rows}

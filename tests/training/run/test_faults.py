@@ -1,6 +1,5 @@
 """Faults that really happen to one process: killed at any moment, no room on the disk."""
 
-import errno
 import random
 import re
 import shutil
@@ -9,10 +8,8 @@ import subprocess
 import sys
 import time
 
-import orbax.checkpoint as ocp
 import pytest
 
-from convs2s_jax.training.run.checkpoints import checkpoint
 from convs2s_jax.training.run.loop import train
 from tests import processes, tiny
 from tests.processes import await_, saved
@@ -82,23 +79,6 @@ def test_stopped_ten_times_at_random_moments_a_run_ends_with_the_same_parameters
         lost += status != 0 or not right or "Traceback" in told
     end(tmp_path, undisturbed)
     tally(tries=STOPS, losses=lost)
-
-
-def test_an_unfinished_save_does_not_hide_the_error_that_ends_a_run(tmp_path, monkeypatch):
-    """On a full disk Orbax raised its own in place of the sentence, with a traceback."""
-
-    def fail(_):
-        raise ValueError("RESOURCE_EXHAUSTED: a background save")
-
-    def run():
-        with checkpoint.manager(tmp_path, keep=1):
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(ocp.CheckpointManager, "close", fail)
-    with pytest.raises(OSError, match="No space left on device"):
-        run()
-    with pytest.raises(ValueError, match="a background save"):
-        checkpoint.manager(tmp_path, keep=1).close()
 
 
 SMALL_DISK = """

@@ -12,12 +12,10 @@ from convs2s_jax.data.plan import Plan, PlannedBatch
 from convs2s_jax.data.shapes import Shape
 from convs2s_jax.training.mesh import MeshConfig, make
 from convs2s_jax.training.run import run_folder
-from convs2s_jax.training.run.checkpoints import position_file
 from convs2s_jax.training.run.inputs import Split, batch_on
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.translation import shortlists
 from tests import processes
-from tests.reporting.test_report import made
 from tests.training.run.test_opening import TEXT, config
 
 SPLIT = Split(
@@ -87,13 +85,6 @@ def test_changed_data_are_refused_in_training_and_decoding(copy, split, name):
     assert ended.stderr.endswith(f"decode.py: {said}translate other texts with --input and --reference\n")
 
 
-def test_the_newest_checkpoint_tells_the_splits_it_was_trained_with(begun, tmp_path):
-    known = position_file.known_splits(begun / "run")
-    assert sorted(known) == ["test", "train", "valid"]
-    assert len({*known.values(), None}) == 4
-    assert position_file.known_splits(tmp_path) == {}
-
-
 def test_changed_training_data_are_refused_in_decoding_and_for_a_shortlist(copy):
     """They are known by their token ids, which training has kept in the cache."""
     sizes = {"words": 2, "frequent": 2, "iterations": 1, "pairs": 100, "tell": lambda _: None}
@@ -113,11 +104,6 @@ def test_changed_training_data_are_refused_in_decoding_and_for_a_shortlist(copy)
     assert str(error.value) == f"{said}use a run that was trained on them"
 
 
-def left_out(folder, split):
-    """What a report of the run says in place of scores and translations."""
-    return made(folder / "run", split=split)[0]["absent"]["scores"]
-
-
 def test_data_that_are_gone_are_refused(copy):
     for side in ("src", "tgt"):
         (copy / "texts" / f"test.{side}").unlink()
@@ -126,7 +112,7 @@ def test_data_that_are_gone_are_refused(copy):
 
 
 def test_a_corpus_that_has_moved_is_named_and_can_be_given(copy):
-    """Digests refuse another text; a report has no flag for it."""
+    """Digests refuse another text."""
     (copy / "texts").rename(copy / "moved")
     said = (
         f"the corpus of --workdir={copy / 'run'} is missing: '{copy / 'texts'}' does not exist; change to the folder "
@@ -139,7 +125,6 @@ def test_a_corpus_that_has_moved_is_named_and_can_be_given(copy):
     sizes = {"words": 2, "frequent": 2, "iterations": 1, "pairs": 100, "tell": lambda _: None}
     with pytest.raises(UserError, match=f"^{said}{flags}, or use another run$"):
         shortlists.make(copy / "run", **sizes)
-    assert left_out(copy, "test") == [f"run is omitted: {said}, or use the validation lines with --split=valid."]
     shortlists.make(copy / "run", **sizes, places=[("data.dir", str(copy / "moved"))])
     for given, status in (
         (f"--config.data.dir={copy / 'moved'}", 0),
@@ -150,5 +135,3 @@ def test_a_corpus_that_has_moved_is_named_and_can_be_given(copy):
         ended = processes.called(COMMANDS["decode"].run, "decode.py", *flags)
         assert ended.returncode == status, ended.stderr
     assert f"'{copy}/moved/no' does not exist" in ended.stderr
-    spared = (*flags[:-1], f"--config.data.dir={copy / 'moved'}", f"--output={copy / 'moved' / 'test.src'}")
-    assert processes.called(COMMANDS["decode"].run, "decode.py", *spared).returncode == 2

@@ -52,9 +52,6 @@ PROGRAM = """
         try:
             with held():
                 print("held", flush=True)
-                if "fork" in sys.argv and os.fork() == 0:
-                    print(os.getpid(), flush=True)
-                    time.sleep(60)
                 sys.stdin.readline()
         except UserError as error:
             print(error, flush=True)
@@ -160,16 +157,6 @@ def test_without_flock_a_lock_of_whom_nothing_is_known_is_deleted_by_hand(tmp_pa
     with pytest.raises(UserError, match=rf"is in use: .*; if it has ended, delete {tmp_path}/lock$") as told:
         hold(tmp_path)
     assert len(str(told.value)) < 500
-
-
-def test_a_child_that_outlives_its_parent_does_not_hold_it(tmp_path):
-    with holders(tmp_path, FLOCK, "fork") as (first,):
-        assert go(first) == "held\n"
-        child = int(first.stdout.readline())
-        first.send_signal(signal.SIGKILL)
-        first.wait()
-        hold(tmp_path)
-        os.kill(child, signal.SIGKILL)  # it was alive
 
 
 @pytest.mark.drill

@@ -1,13 +1,11 @@
 """A start that is refused changes nothing."""
 
-import os
 import shutil
-import signal
 
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.training.run import loop, run_folder
+from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.lock import locked
 from convs2s_jax.training.run.loop import train
 from tests import tiny
@@ -138,14 +136,6 @@ def test_a_workdir_that_cannot_be_made_is_named(begun, tmp_path):
     message = f"^--workdir={workdir} cannot be written: Not a directory; use another workdir$"
     with pytest.raises(UserError, match=message):
         train(config(begun / "texts"), workdir)
-
-
-def test_a_signal_to_a_start_that_has_no_update_left_is_told_as_after_updates(begun, workdir, monkeypatch, capfd):
-    monkeypatch.setattr(loop, "_score_test", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
-    train(config(begun / "texts", training__keep=3), workdir)
-    told = capfd.readouterr().err
-    assert "SIGTERM: saving before exit" in told
-    assert "before the first update" not in told
 
 
 def test_what_a_start_passes_over_is_put_right_when_it_begins(begun, workdir):

@@ -55,7 +55,6 @@ def test_the_lines_of_the_training_text_do_not_stay_in_memory(folder, tmp_path, 
     assert (len(found.train.text), len(found.train.src), len(found.valid.text.tgt)) == (0, 180, 20)
 
 
-LANGUAGE_MODEL = {"data__src": "", "model__encoder": {"kind": "none"}, "model__decoder__attention_layers": []}
 CLASSIFIER = {"model": {"kind": "classifier", "embedding_dim": 8}}
 
 
@@ -69,10 +68,8 @@ CLASSIFIER = {"model": {"kind": "classifier", "embedding_dim": 8}}
             "0.00 % of source tokens, 0.00 % of target tokens",
             "62 source or 30 target tokens",
         ),
-        (LANGUAGE_MODEL, "lines", "as empty", "0.00 % of tokens", "30 tokens"),
         (CLASSIFIER, "texts", "as empty", "0.00 % of tokens", "100 tokens"),
     ],
-    ids=["translation", "language model", "classifier"],
 )
 def test_messages_speak_of_what_the_model_is_trained_on(folder, tmp_path, values, noun, empty, tokens, limit):
     pairs = [(f"w{i % 9} w{i // 9}", f"w{i % 9}" if values == CLASSIFIER else f"w{i % 9} w{i // 9}") for i in range(80)]
@@ -94,17 +91,6 @@ def test_messages_speak_of_what_the_model_is_trained_on(folder, tmp_path, values
         rf"batches: 1 an epoch in 1 shape, [\d.]+ % padding; {noun} x \(source, target\) tokens: \d+ x \(\d, \d\)",
     ):
         assert [re.fullmatch(pattern, sentence) for sentence in told].count(None) == len(told) - 1, (pattern, told)
-
-
-def test_validation_pairs_that_are_cut_are_counted(folder, tmp_path):
-    for side in ("in", "out"):
-        (folder / f"valid.{side}").write_text("w1\nw1 w2\n" if side == "in" else f"w1\n{'w1 ' * 64}\n")
-    told = []
-    prepare(tiny.config(**options(folder)), tmp_path / "run", told.append)
-    assert (
-        "valid: 1 of 2 pairs exceed the model's positions, 62 source or 62 target tokens; their loss covers only the "
-        "beginning"
-    ) in told
 
 
 PLATEAU = "^training.schedule.kind is 'plateau', but there is no validation set"

@@ -3,14 +3,13 @@
 import os
 import re
 import signal
-from functools import partial
 
 import jax
 import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training import schedule
-from convs2s_jax.training.run import loop, prepare, run_folder, validation
+from convs2s_jax.training.run import loop, validation
 from convs2s_jax.training.run.background_compiler import Programs
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.processes.interrupts import InterruptedWorkError
@@ -79,32 +78,6 @@ def test_a_signal_within_a_validation_leaves_it_for_later(tmp_path, undisturbed,
     assert valid.count(lines[-1]["step"]) == 1  # made up for
     arrays = {name: tiny.digests(tmp_path, STEPS)[name] for name in ("params", "optimizer")}
     assert arrays == {name: undisturbed[name] for name in arrays}  # the other run's position has no BLEU
-
-
-@pytest.mark.drill
-def test_a_signal_within_a_validation_loss_leaves_it_for_later(tmp_path, undisturbed, monkeypatch):
-    """The signal arrives in the first of several batches: no second one is evaluated."""
-    calls, evaluate = [], Programs.evaluate
-
-    def signalled(programs, params, batch, check):
-        if not calls:
-            os.kill(os.getpid(), signal.SIGTERM)
-        calls.append(batch)
-        return evaluate(programs, params, batch, check)
-
-    monkeypatch.setattr(Programs, "evaluate", signalled)
-    small = partial(prepare.held_out_shapes, tokens=40)
-    monkeypatch.setattr(prepare, "held_out_shapes", lambda cfg, splits, **_: small(cfg, splits))
-    train(tiny.config(**OPTIONS), tmp_path)
-    last = tiny.metrics(tmp_path)[-1]
-    stopped = last["step"]
-    assert (len(calls), last["split"], stopped < STEPS) == (1, "train", True)
-    assert max(run_folder.finished(run_folder.checkpoints(tmp_path))) == stopped
-    monkeypatch.undo()
-    train(tiny.config(**OPTIONS), tmp_path)
-    valid = [line["step"] for line in tiny.metrics(tmp_path) if line["split"] == "valid"]
-    assert stopped in valid
-    assert tiny.digests(tmp_path, STEPS) == undisturbed
 
 
 def test_a_validation_that_came_after_its_checkpoint_is_not_repeated(tmp_path, monkeypatch):

@@ -73,13 +73,6 @@ def test_differences_are_listed_by_field_with_both_values(tmp_path):
     assert (tmp_path / "config.json").read_bytes() == before
 
 
-def test_of_another_kind_the_fields_are_not_listed(tmp_path):
-    claim(tmp_path, config())
-    adam = config(training__optimizer__kind="adam")
-    with pytest.raises(UserError, match=r": training\.optimizer\.kind is 'nesterov' there and 'adam' here\. Use"):
-        claim(tmp_path, adam)
-
-
 def test_bounds_reports_and_places_may_change_and_are_stored(tmp_path):
     claim(tmp_path, config())
     free = {"model__execution__remat": "block", "model__matmul_precision": "highest", "data__dir": "elsewhere"}

@@ -1,11 +1,7 @@
 """Checkpoints by the clock: `training.save_every_minutes`."""
 
-import pytest
-
 from convs2s_jax.training.run import saving
-from convs2s_jax.training.run.config import TrainingConfig
 from convs2s_jax.training.run.loop import train
-from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.saving import Saves
 from tests import tiny
 
@@ -16,17 +12,6 @@ class Time:
     def __init__(self, monkeypatch):
         self.now = 1000.0
         monkeypatch.setattr(saving.time, "monotonic", lambda: self.now)
-
-
-@pytest.mark.parametrize("answer", [True, False])
-def test_the_clock_of_process_0_decides(monkeypatch, answer):
-    """Whatever this process has measured."""
-    time, asked = Time(monkeypatch), []
-    monkeypatch.setattr(distributed, "from_primary", lambda flag: asked.append(flag) or answer)
-    saves = Saves(None, None, None, TrainingConfig(save_every_minutes=1.0), data={}, clock=None)
-    time.now += 0.0 if answer else 3600.0
-    assert saves.due() is answer
-    assert asked == [not answer]
 
 
 def test_a_run_saves_at_the_first_report_after_the_time(tmp_path, monkeypatch):

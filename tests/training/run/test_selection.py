@@ -11,7 +11,7 @@ from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.selection import Best, Validation
 from convs2s_jax.translation.translator import load
 from tests import tiny
-from tests.checkpoints import ABSTRACT, ACCEPT, position, save, state
+from tests.checkpoints import ABSTRACT, ACCEPT, position, state
 
 
 def seen(metric, values):
@@ -54,20 +54,6 @@ def test_the_checkpoint_with_the_highest_score_stays_and_is_read(tmp_path):
             folder, ABSTRACT.params, step=None, metric=metric, check=ACCEPT, tell=pytest.fail
         )
         assert read["step"] == best
-
-
-def test_the_best_by_the_loss_stays_until_another_score_is_measured(tmp_path):
-    folder = tmp_path / "checkpoints"
-    save(folder, {10: 1.0, 20: 2.0, 30: 3.0}, keep=1)
-    for step, found, left in (
-        (40, None, [10, 40]),
-        (50, {"loss": 4.0, "bleu": 5.0}, [50]),
-        (60, {"loss": 3.0}, [50, 60]),
-    ):
-        with checkpoint.manager(folder, keep=1, metric="bleu") as checkpoints:
-            checkpoint.save(checkpoints, state(step), position(step), scores=found)
-            checkpoint.wait(checkpoints)
-            assert checkpoints.all_steps() == left
 
 
 def test_a_validation_that_was_not_scheduled_counts_while_the_run_ends_there(tmp_path):
@@ -139,11 +125,3 @@ def test_a_run_keeps_and_reads_what_is_best_by_its_metric(tmp_path):
 def test_what_validations_do_not_measure_is_refused(values, sentence):
     with pytest.raises(UserError, match=re.escape(sentence)):
         tiny.config(**{f"training__{name}": value for name, value in values.items()})
-
-
-def test_a_classifier_is_chosen_by_its_labels_scores():
-    options = {"model": {"kind": "classifier"}, "data__corpus": "cldr_kinds", "data__tgt": ""}
-    options["training__validate_bleu"] = True
-    assert tiny.config(**options, training__best_metric="macro_f1").training.best_metric == "macro_f1"
-    with pytest.raises(UserError, match="do not measure; available: accuracy, loss, macro_f1"):
-        tiny.config(**options, training__best_metric="bleu")

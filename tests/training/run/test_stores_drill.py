@@ -1,17 +1,11 @@
 """Runs whose workdir, text, vocabularies and outputs lie in object stores, with the real protocols on this machine."""
 
-import contextlib
-import http.server
 import json
-import os
 import random
 import signal
 import subprocess
 import sys
-import threading
 import time
-import urllib.error
-import urllib.request
 
 import pytest
 
@@ -20,13 +14,10 @@ from convs2s_jax.core.places import joined
 from convs2s_jax.data import corpora
 from convs2s_jax.training.run import store_copy
 from tests import emulators, tiny
-from tests.commands.test_kept_programs import run as counted
-from tests.interop.fairseq import examples
 from tests.processes import Process, free_port
 
 pytestmark = pytest.mark.drill
 KILLS = 10
-CONVS2S = "from convs2s_jax.commands.convs2s import console; console()"
 
 
 @pytest.fixture(params=["gs", "s3"], scope="module")
@@ -103,19 +94,6 @@ def test_killed_runs_in_a_store_end_with_the_same_bits(store, variables, tmp_pat
     tally(tries=KILLS, losses=0 if same else KILLS)
 
 
-def test_another_machine_compiles_nothing(store, variables, tmp_path):
-    """The second start has a program of its own, which reads the checkpoint."""
-    config, workdir = tiny.config_file(tmp_path, training__max_steps=300), store.address("compiled")
-    counts = []
-    for machine, steps in (("a", 300), ("b", 600), ("c", 604)):
-        arguments = [f"--config={config}", f"--workdir={workdir}", f"--config.training.max_steps={steps}"]
-        _, found, _ = counted("train", *arguments, home=tmp_path / machine, **store.variables)
-        counts.append(found)
-    (_, compiled), (found, more), (all_found, none) = counts
-    assert found + 2 >= compiled > 10 * more, counts
-    assert (all_found, none) == (found + more, 0), counts
-
-
 def test_everything_in_a_store_gives_what_a_local_run_gives(store, variables, tmp_path):
     text = tmp_path / "text"
     text.mkdir()
@@ -143,68 +121,6 @@ def test_everything_in_a_store_gives_what_a_local_run_gives(store, variables, tm
     assert found.returncode == 0, found.stderr
     assert stores.read(output) == (tmp_path / "out").read_bytes()
     assert [line for line in found.stderr.splitlines() if line.startswith("BLEU")]
-
-    stores.write(store.address("config.py"), config.read_bytes())
-    made = {tmp_path / "here": (local, text, config), store.address("made"): (remote, store.address("text"), "")}
-    for folder, (workdir, texts, file) in made.items():
-        for command in (
-            ["attention", f"--input={texts}/test.en", "--formats=svg", f"--output={folder}/attention"],
-            ["export", "--platforms=cpu", "--max_tokens=16", f"--output={folder}/export"],
-            ["report", "--lines=4", f"--output={folder}/report"],
-        ):
-            done = run("-c", CONVS2S, command[0], f"--workdir={workdir}", *command[1:])
-            assert done.returncode == 0, done.stderr
-        more = [f"--config.training.finetune_from={workdir}", "--config.training.max_steps=2"]
-        trained(file or store.address("config.py"), f"{folder}/tuned", *more)
-    [own, other] = made
-    assert arrays(f"{other}/tuned", 2) == local_arrays(own / "tuned", 2)
-    for part, count in (("attention", 8), ("export", 8)):
-        names = stores.names(f"{other}/{part}")
-        assert names == sorted(path.name for path in (own / part).iterdir())
-        assert len(names) >= count
-        for name in names:
-            assert stores.read(f"{other}/{part}/{name}") == (own / part / name).read_bytes(), name
-    assert remote.encode() in stores.read(f"{other}/report/index.html")
-    assert stores.names(f"{other}/report/translations")
-
-    stores.write(output, stores.read(output) + b"more")
-    refused = run("decode.py", *there, "--resume")
-    assert refused.returncode == 2
-    assert f"--resume: {output} has more than the 8 lines that were written; " in refused.stderr
-    stores.write(output, (tmp_path / "out").read_bytes())
-    resumed = run("decode.py", *there, "--resume")
-    assert (resumed.returncode, stores.read(output)) == (0, (tmp_path / "out").read_bytes()), resumed.stderr
-    assert f"{output} already has 8 of 8 lines; nothing left to do" in resumed.stderr
-    other = run("decode.py", *there, "--resume", "--beam_size=1")
-    assert other.returncode == 2
-    assert f"--resume: {output} is the output of another command: --beam_size was 2 and is now 1" in other.stderr
-
-
-def test_a_checkpoint_of_fairseq_is_imported_and_plans_are_written(store, variables, tmp_path):
-    """What is in the store is what the same commands write to a folder, but for the places in it."""
-    pytest.importorskip("torch")
-    text = tmp_path / "fairseq"
-    text.mkdir()
-    _, args, tensors = examples.case()
-    examples.save(text, examples.content(tensors, args))
-    config = tiny.config_file(tmp_path, training__max_steps=1)
-    stores.write(store.address("plan.py"), config.read_bytes())
-    for folder, cfg in ((tmp_path, config), (store.address(""), "")):
-        base = str(folder).rstrip("/")
-        cfg = cfg or store.address("plan.py")
-        for command in (
-            ["import", f"--checkpoint={text}/checkpoint.pt", f"--dicts={text}", f"--workdir={base}/imported"],
-            ["scale", "plan", f"--config={cfg}", "--topology=cpu:2", "--lengths=8", f"--json={base}/plan.json"],
-        ):
-            done = run("-c", CONVS2S, *command)
-            assert done.returncode == 0, done.stderr
-    [step] = store_copy.steps_of(stores.names(store.address("imported")))
-    assert arrays(store.address("imported"), int(step)) == local_arrays(tmp_path / "imported", int(step))
-    mine, theirs = json.loads((tmp_path / "plan.json").read_text()), json.loads(stores.read(store.address("plan.json")))
-    assert (mine["tokens"], mine["resident"]) == (theirs["tokens"], theirs["resident"])
-    stores.write(store.address("large.py"), bytes(2**24 + 1))
-    done = run("-c", CONVS2S, "config", f"--config={store.address('large.py')}")
-    assert f"--config={store.address('large.py')} cannot be read: it has more than 16,777,216 bytes" in done.stderr
 
 
 def test_a_second_trainer_is_refused(store, variables, tmp_path):
@@ -260,93 +176,6 @@ def test_processes_save_and_continue(store, variables, tmp_path, machines):
     records = stores.read(f"{workdir}/metrics.jsonl").decode().splitlines()
     assert [json.loads(line)["split"] for line in records].count("test") == 2
     assert b"stopped at step 8" in stores.read(f"{workdir}/train.log")
-
-
-@contextlib.contextmanager
-def refusing(url, refuses):
-    """A proxy of an emulator of Google's store: `refuses(n)` is whether it answers the n-th list, from 1, with 403."""
-    refusal, lists = b'{"error": {"code": 403, "message": "x does not have storage.objects.list access"}}', []
-
-    class Proxy(http.server.BaseHTTPRequestHandler):
-        def forward(self):
-            content = self.rfile.read(int(self.headers.get("content-length", 0)))
-            if self.command == "GET" and self.path.partition("?")[0].endswith("/o"):
-                lists.append(self.path)
-                if refuses(len(lists)):
-                    return self.reply(403, {}, refusal)
-            heads = {name: value for name, value in self.headers.items() if name.lower() not in ("host", "connection")}
-            asked = urllib.request.Request(url + self.path, content or None, heads, method=self.command)
-            try:
-                with urllib.request.urlopen(asked, timeout=60) as found:
-                    self.reply(found.status, found.headers, found.read())
-            except urllib.error.HTTPError as found:
-                self.reply(found.code, found.headers, found.read())
-
-        do_GET = do_POST = do_PUT = do_DELETE = forward
-
-        def reply(self, status, heads, content):
-            self.send_response(status)
-            for name, value in heads.items():
-                if name.lower() not in ("content-length", "transfer-encoding", "connection", "server", "date"):
-                    self.send_header(name, value)
-            self.send_header("content-length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}", lists
-        server.shutdown()
-
-
-@pytest.mark.parametrize("store", ["gs"], indirect=True)
-def test_a_refused_list_loses_nothing(store, variables, tmp_path, tally):
-    """TensorStore takes it for an empty folder. Without a check, the run began again and overwrote what was there."""
-    config = tiny.config_file(tmp_path)
-    trained(config, tmp_path / "local")
-    expected, losses = local_arrays(tmp_path / "local", 8), 0
-    cases = [*(frozenset({n}) for n in range(1, 7)), frozenset(range(2, 5)), frozenset(range(1, 1000))]
-    for number, refused in enumerate(cases):
-        workdir, more = store.address(f"refused{number}"), f"--config={config}"
-        trained(config, workdir, "--config.training.max_steps=4")
-        before = {name: stores.read(joined(workdir, name)) for name in stores.names(workdir)}
-        with refusing(store.url, refused.__contains__) as (url, lists):
-            caches = {"XDG_CACHE_HOME": str(tmp_path / f"caches{number}")}
-            done = subprocess.run(
-                [sys.executable, "train.py", more, f"--workdir={workdir}"],
-                cwd=tiny.ROOT,
-                env={**os.environ, **emulators.variables("gs", url), **caches},
-                capture_output=True,
-                text=True,
-                timeout=300,
-                check=False,
-            )
-        assert len(lists) >= 2
-        if done.returncode == 0:
-            kept = "continuing at step 4" in done.stderr and arrays(workdir, 8) == expected
-        else:
-            assert done.returncode == 2, done.stderr
-            assert "its objects are not listed" in done.stderr
-            after = {name: stores.read(joined(workdir, name)) for name in stores.names(workdir)}
-            kept = after == before
-        losses += not kept
-    tally(tries=len(cases), losses=losses)
-    assert done.returncode == 2  # all are refused
-
-
-def test_a_bucket_that_is_not_there_is_one_sentence(store, variables, tmp_path):
-    place = store.address("run", bucket="nowhere")
-    for program, arguments in {
-        "train.py": [f"--config={tiny.config_file(tmp_path)}", f"--workdir={place}"],
-        "decode.py": [f"--workdir={place}"],
-    }.items():
-        found = run(program, *arguments)
-        assert found.returncode == 2
-        assert found.stderr.splitlines()[-1].startswith(f"{program}: --workdir={place} cannot be used: ")
-        assert "Traceback" not in found.stderr
 
 
 def test_credentials_that_are_refused_are_one_sentence(tmp_path, monkeypatch):

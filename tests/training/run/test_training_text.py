@@ -2,12 +2,10 @@
 
 import dataclasses
 import re
-import shutil
 
 import numpy as np
 import pytest
 
-from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import corpora, vocabulary
 from convs2s_jax.training.run.prepare import prepare
 from tests import tiny
@@ -52,16 +50,10 @@ def equal(first, second):
     assert [count for _, count in first.train.text.files] == [count for _, count in second.train.text.files]
 
 
-@pytest.mark.parametrize("kind", ["files", "packed", "tsv"])
+@pytest.mark.parametrize("kind", ["files", "tsv"])
 def test_a_second_start_reads_no_training_text_and_finds_the_same(folder, tmp_path, read, kind):
     """Nor does one whose corpus has moved; messages name its new place."""
     values = {}
-    if kind == "packed":
-        for side in ("in", "out"):
-            path = folder / f"train.{side}"
-            with path.open("rb") as plain, corpora.text_files.gzip.open(f"{path}.gz", "wb") as packed:
-                shutil.copyfileobj(plain, packed)
-            path.unlink()
     if kind == "tsv":
         for split in ("train", "valid"):
             lines = (folder / f"{split}.in").read_text().splitlines()
@@ -100,18 +92,6 @@ def test_other_text_is_read(folder, tmp_path, read, name):
     )
     equal(changed, fresh)
     assert told == expected
-
-
-def test_targets_that_were_checked_for_another_task_are_checked_again(folder, tmp_path):
-    """Words of a translation are no labels."""
-    for side in ("in", "out"):
-        (folder / f"valid.{side}").unlink()
-    shared = {"data__cache_dir": str(tmp_path / "cache"), "data__hold_out": 0, "training__schedule": {"kind": "fixed"}}
-    made, _ = prepared(config(folder, **shared), tmp_path / "translation")
-    vocabulary.save(made.vocabularies, tmp_path / "vocab")
-    cfg = config(folder, **shared, data__vocabulary__dir=str(tmp_path / "vocab"), model={"kind": "classifier"})
-    with pytest.raises(UserError, match="not a list of labels"):
-        prepare(cfg, tmp_path / "classifier", lambda _: None)
 
 
 @pytest.mark.parametrize("suffix", [".json", ".tokens"])

@@ -90,17 +90,10 @@ def test_what_is_held_out_and_what_a_validation_file_shares_with_training_is_tol
     assert any(sentence.startswith("valid: 2 of 4 pairs are also in the training text, so ") for sentence in told)
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("w1\n", "from train, whose 1 lines are all the same pair: add a different one$"),
-        ("w1\nw1\n", "from train, whose 2 lines are all the same pair: add a different one$"),
-    ],
-)
-def test_what_cannot_be_held_out_is_refused(folder, text, sentence):
+def test_what_cannot_be_held_out_is_refused(folder):
     for side in ("in", "out"):
-        (folder / f"train.{side}").write_text(text)
-    with pytest.raises(UserError, match=sentence):
+        (folder / f"train.{side}").write_text("w1\nw1\n")
+    with pytest.raises(UserError, match=r"from train, whose 2 lines are all the same pair: add a different one$"):
         parallel_text.read(config(folder, hold_out=0.1), "train")
 
 

@@ -144,33 +144,6 @@ def test_an_error_waits_for_a_save_in_progress(folder, kind):
     assert max(run_folder.finished(folder)) == 40
 
 
-def failing(folder, error):
-    """A manager whose save has failed."""
-
-    class Manager:
-        directory, writing, failed = folder, 3, None
-
-        def is_saving_in_progress(self):
-            return False
-
-        def wait_until_finished(self):
-            raise error
-
-    return Manager()
-
-
-def test_a_full_disk_is_named_wherever_a_library_puts_it(tmp_path, monkeypatch):
-    """Also where the other processes of a training have waited for this one in vain, which looks like a loss."""
-    monkeypatch.setattr(checkpoint.distributed, "is_loss", lambda _: True)
-    error = ValueError("not written")
-    error.__cause__ = RuntimeError("a path " * 60 + "\nNo space left on device")
-    sentence = (
-        r"step 3 could not be written \(No space left on device\); no earlier one exists\. Free disk space and run"
-    )
-    with pytest.raises(UserError, match=sentence):
-        checkpoint.wait(failing(tmp_path, error))
-
-
 def test_a_save_that_failed_is_known_at_the_next_report_by_its_own_step(folder, monkeypatch):
     go, failed = threading.Event(), threading.Event()
 
@@ -195,31 +168,3 @@ def test_a_save_that_failed_is_known_at_the_next_report_by_its_own_step(folder, 
         checkpoint.save(checkpoints, state(50), position(50))
         with pytest.raises(UserError, match="the checkpoint of step 50 could not be written"):
             checkpoint.save(checkpoints, state(60), position(60))
-
-
-def test_one_of_several_processes_that_cannot_write_does_not_wait_for_the_others(folder, monkeypatch):
-    """Orbax has it wait 20 minutes for processes that wait for it, and so had the end of the run."""
-    others, late = threading.Event(), []
-    progress = ocp.checkpoint_manager.synchronization.MultihostSynchronizedValue
-
-    def fail(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    def met(self, value):
-        if not value and not others.wait(10):
-            late.append(value)
-        self._value = value
-
-    def run():
-        with checkpoint.manager(folder, keep=9) as checkpoints:
-            checkpoint.save(checkpoints, state(40), position(40))
-            while True:  # reports
-                checkpoint.check(checkpoints)
-
-    monkeypatch.setattr(ocp.StandardCheckpointHandler, "finalize", fail)
-    monkeypatch.setattr(progress, "set", met)
-    monkeypatch.setattr(checkpoint.distributed, "is_multi_process", lambda: True)
-    with pytest.raises(UserError, match=r"step 40 could not be written \(No space"):
-        run()
-    others.set()
-    assert not late

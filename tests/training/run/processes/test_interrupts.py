@@ -99,19 +99,6 @@ def test_a_signal_while_a_message_is_written_saves(number, monkeypatch):
         assert interrupts.received == number.name
 
 
-def test_with_several_processes_other_signals_count_from_a_closed_terminal_too(monkeypatch):
-    passed = []
-    monkeypatch.setattr(module.distributed, "is_multi_process", lambda: True)
-    monkeypatch.setattr(module.distributed, "pass_on", lambda: passed.append(1))
-    with sighup_is(signal.SIG_DFL), Interrupts() as interrupts:
-        interrupts.begin()
-        for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGINT):
-            os.kill(os.getpid(), number)
-        assert len(passed) == 2
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
-
-
 STUCK = """
 import contextlib, ctypes
 from convs2s_jax.training.run.processes import interrupts
@@ -202,15 +189,3 @@ def test_handlers_are_restored_after_an_error_too():
     finally:
         for number, old in before.items():
             signal.signal(number, old)
-
-
-def test_an_end_at_once_waits_for_no_thread():
-    program = (
-        "import threading, time\n"
-        "from convs2s_jax.training.run.processes.distributed import leave\n"
-        "threading.Thread(target=time.sleep, args=(600,)).start()\n"
-        "print('told')\n"
-        "leave(130)\n"
-    )
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert (found.returncode, found.stdout) == (130, "told\n")

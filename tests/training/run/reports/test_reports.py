@@ -93,24 +93,6 @@ def test_lines_beyond_the_resumed_step_are_dropped(tmp_path):
     assert [path.name for path in tmp_path.iterdir() if path.suffix == ".tmp"] == []
 
 
-@pytest.mark.parametrize(("validated", "left"), [(False, ["train"]), (True, ["train", "valid"])])
-def test_a_validation_that_is_done_again_has_no_line_of_the_one_before(tmp_path, validated, left):
-    with Reports(tmp_path, step=0) as reports:
-        for split in ("train", "valid"):
-            reports.metrics(step=10, epoch=1, split=split, loss=1.0)
-    with Reports(tmp_path, step=10, validated=validated):
-        assert [line["split"] for line in lines(tmp_path)] == left
-
-
-def test_a_run_that_begins_anew_has_no_old_lines_and_shows_no_old_curve(tmp_path):
-    for start in (1, 2):
-        with Reports(tmp_path, step=0) as reports:
-            assert lines(tmp_path) == []
-            reports.metrics(step=10, epoch=1, split="train", loss=float(start))
-        a_second_later(tmp_path, start)
-    assert shown(tmp_path, "train/loss") == [(10, 2.0)]
-
-
 @pytest.mark.parametrize("cut", [1, 20])
 def test_a_torn_last_line_is_put_aside(tmp_path, cut, capsys):
     with Reports(tmp_path, step=0) as reports:
