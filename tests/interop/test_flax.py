@@ -1,6 +1,5 @@
 """The Flax modules against the pure functions that they stand around."""
 
-import dataclasses
 from functools import partial
 
 import jax
@@ -75,15 +74,6 @@ def test_linen_has_the_values_and_gradients_of_the_pure_functions():
     same(gradient, jax.jit(pure_gradient)(PARAMS))
 
 
-@pytest.mark.drill
-def test_nnx_has_the_values_and_gradients_of_the_pure_functions():
-    model = nnx_model(PARAMS)
-    value, gradient = nnx.jit(nnx.value_and_grad(lambda model: total(model(SRC, TGT))))(model)
-    same(value, total(pure_decode(PARAMS)[0]))
-    expected = jax.jit(pure_gradient)(PARAMS)
-    same(leaves(nnx.state(gradient)), leaves(nnx.state(jax.tree.map(nnx.Param, expected))))
-
-
 def test_linen_decodes_step_by_step_with_the_cache_collection():
     variables = {"params": {"model": PARAMS}}
     memory = LINEN.apply(variables, SRC, method="encode")
@@ -94,21 +84,6 @@ def test_linen_decodes_step_by_step_with_the_cache_collection():
         variables = {**variables, **state}
         logits.append(now)
     same(jnp.concatenate(logits, axis=1), pure_decode(PARAMS)[0])
-
-
-@pytest.mark.drill
-def test_both_modules_compute_in_the_dtype_of_the_configuration():
-    half = dataclasses.replace(CFG, dtype="bfloat16")
-    expected = decode(PARAMS, half)[0]  # not compiled, as the modules below: bfloat16 rounds elsewhere in programs
-    assert not np.allclose(expected, pure_decode(PARAMS)[0], rtol=1e-4)
-    linen, variables, model = LinenModel(half, V, V), {"params": {"model": PARAMS}}, nnx_model(PARAMS, half)
-    same((linen.apply(variables, SRC, TGT), model(SRC, TGT)), (expected, expected))
-    memory = linen.apply(variables, SRC, method="encode")
-    model.init_cache(memory, 2)
-    (logits, _), state = linen.apply(variables, memory, INPUTS, method="decode", mutable=["cache"])
-    same((logits, model.decode(memory, INPUTS)[0]), (expected, expected))
-    for held in (memory, model.encode(SRC), state, nnx.state(model.cache)):
-        assert {x.dtype for x in leaves(held) if jnp.issubdtype(x.dtype, jnp.floating)} == {jnp.dtype("bfloat16")}
 
 
 def test_nnx_decodes_step_by_step_with_its_cache():

@@ -14,12 +14,20 @@ from convs2s_jax.nn.trees import paths
 from convs2s_jax.training.loss import Batch, loss
 from tests import golden
 from tests.helpers import difference, drills_but
-from tests.interop import light_reference
-from tests.interop.light_reference import Reference
 
 WIDE = "dynamicconv_02_widekernel"
 CASES = ["lightconv_01_glu", "lightconv_02_prenorm_learnedpos_noglu_widekernel", "dynamicconv_01_glu", WIDE]
 TOKENS = ("src_tokens", "prev_output_tokens", "target")
+
+
+def positions_table(rows, dim):
+    """fairseq's sinusoidal table as PyTorch computes it in float32."""
+    torch = pytest.importorskip("torch")
+    frequencies = torch.exp(torch.arange(dim // 2, dtype=torch.float32) * -(np.log(10000) / (dim // 2 - 1)))
+    angles = torch.arange(rows, dtype=torch.float32)[:, None] * frequencies[None]
+    table = torch.cat([torch.sin(angles), torch.cos(angles)], dim=1).numpy()
+    table[PAD] = 0.0
+    return table
 
 
 @pytest.fixture(
@@ -30,8 +38,7 @@ def precision(request, monkeypatch):
     """In float64 with PyTorch's own sines of float32, which differ from ours in the last bit."""
     dtype, suffix, tolerance = request.param
     if dtype == "float64":
-        pytest.importorskip("torch")
-        monkeypatch.setattr(light, "sinusoidal", lambda *size: light_reference.positions_table(*size).numpy())
+        monkeypatch.setattr(light, "sinusoidal", positions_table)
     with jax.enable_x64(dtype == "float64"):
         yield dtype, suffix, tolerance
 
@@ -110,64 +117,6 @@ def test_outputs_and_gradients_are_those_of_fairseq(name, precision):
     assert int(plain.tokens) == info["ntokens"]
     found = {k.split("/")[1]: v for k, v in arrays.items() if k.startswith(f"grad{suffix}/")}
     check_gradients(gradients, expected_gradients(found, tensors, cfg), tolerance)
-
-
-def reference_run(tensors, cfg, arrays, *, cut):
-    """The same by PyTorch in float64: encoder output, logits, attention, loss, gradients by name."""
-    torch = pytest.importorskip("torch")
-    shared = {"decoder.embed_tokens.weight", "decoder.output_projection.weight"}
-    leaves = {
-        name: torch.tensor(value, dtype=torch.float64, requires_grad=True)
-        for name, value in tensors.items()
-        if name not in shared
-    }
-    everything = {**leaves, **dict.fromkeys(shared, leaves["encoder.embed_tokens.weight"])}
-    model = Reference(everything, cfg, cut=cut)
-    src, previous, target = (torch.tensor(arrays[f"in/{k}"]).long() for k in TOKENS)
-    memory = model.encode(src)
-    logits, attention = model.decode(memory, src != PAD, previous)
-    total = torch.nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=PAD, reduction="sum")
-    total.backward()
-    gradients = {name: leaf.grad.numpy() for name, leaf in leaves.items() if leaf.grad is not None}
-    return *(x.detach().numpy() for x in (memory, logits, attention, total)), gradients
-
-
-def test_a_reference_that_cuts_kernels_as_fairseq_in_training_has_its_numbers():
-    """So the reference of the next test is right but for what it is told to do otherwise."""
-    cfg, tensors, arrays, _ = load(WIDE, "float64")
-    memory, logits, attention, total, gradients = reference_run(tensors, cfg, arrays, cut=True)
-    assert difference(memory, arrays["out64/encoder_x"]) < 1e-9
-    assert difference(logits, arrays["out64/logits"]) < 1e-9
-    assert difference(attention, arrays["out64/attn"]) < 1e-9
-    assert difference(total, arrays["out64/loss"]) < 1e-9
-    unused = {name for name in tensors if name.endswith("conv_bias")}
-    expected = {k.removeprefix("grad64/"): v for k, v in arrays.items() if k.startswith("grad64/")}
-    assert set(expected) - unused == set(gradients)
-    ours, theirs = (expected_gradients(g, tensors, cfg) for g in (gradients, expected))
-    check_gradients(ours, theirs, 1e-9)
-
-
-@pytest.mark.drill
-def test_kernels_wider_than_the_target_are_those_of_fairseq_in_generation(precision):
-    """Fairseq's training cuts such a kernel before its softmax (S4), its generation does not: ours never does.
-
-    So encoder output is fairseq's, logits and attention are those of its generation, loss and gradients those of a
-    reference that does not cut either.
-    """
-    dtype, suffix, tolerance = precision
-    cfg, tensors, arrays, info = load(WIDE, dtype)
-    memory, logits, attention, plain, _, gradients = run(fairseq.params_from_state_dict(cfg, tensors), cfg, arrays)
-    source, real = arrays["in/src_tokens"] != PAD, arrays["in/target"] != PAD
-    assert difference(memory[source], arrays[f"out{suffix}/encoder_x"][source]) < tolerance
-    assert difference(logits[real], arrays["out/incremental_logits"][real]) < 1e-5
-    assert difference(attention[real], arrays["out/incremental_attn"][real]) < 1e-5
-    assert np.abs(np.asarray(logits) - arrays["out/logits"])[real].max() > 0.3
-    _, expected_logits, expected_attention, total, expected = reference_run(tensors, cfg, arrays, cut=False)
-    assert difference(logits, expected_logits) < tolerance
-    assert difference(attention, expected_attention) < tolerance
-    assert difference(plain.loss, total) < tolerance
-    assert int(plain.tokens) == info["ntokens"]
-    check_gradients(gradients, expected_gradients(expected, tensors, cfg), tolerance)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 from sentencepiece import SentencePieceTrainer
 
 from convs2s_jax.commands.convs2s import COMMANDS
@@ -26,8 +25,6 @@ from convs2s_jax.data.symbols import train_words, word_list
 from convs2s_jax.interop.orders import ProgramExport
 from convs2s_jax.interop.programs import runtime
 from convs2s_jax.interop.programs.exporting import export_programs
-from convs2s_jax.nn.trees import paths
-from convs2s_jax.translation.translator import load
 from tests.workdirs import KINDS, LINES, unpacked
 
 
@@ -43,14 +40,6 @@ def convs2s(tmp_path_factory):
     folder = tmp_path_factory.mktemp("programs")
     workdir = unpacked("convs2s", folder)
     return workdir, exported(workdir, folder / "model", max_tokens=24, platforms=("cpu", "cuda", "tpu"))
-
-
-@pytest.mark.drill
-def test_equal_exports_have_equal_bytes(convs2s, tmp_path):
-    """Programs do not contain the places of the code that made them."""
-    again = exported(convs2s[0], tmp_path / "model", max_tokens=24, platforms=("cpu", "cuda", "tpu"))
-    for path in convs2s[1].iterdir():
-        assert (again / path.name).read_bytes() == path.read_bytes(), path.name
 
 
 @pytest.mark.drill
@@ -78,14 +67,6 @@ def test_the_runtime_needs_only_a_few_packages():
     names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     others = {name.partition(".")[0] for name in names} - sys.stdlib_module_names
     assert others == {"jax", "numpy", "safetensors", "sentencepiece"}
-
-
-def test_parameters_are_a_safetensors_file_with_the_names_of_the_tree(convs2s):
-    workdir, folder = convs2s
-    params = load(workdir, tell=pytest.fail).params
-    stored = load_file(folder / "parameters.safetensors")
-    assert sorted(stored) == sorted(paths(params))
-    np.testing.assert_array_equal(stored["decoder/embedding/table"], params.decoder.embedding.table)
 
 
 def stock(lines, path):

@@ -12,13 +12,12 @@ from convs2s_jax.models import conversion, encoder_decoder
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.conversion import average
 from convs2s_jax.models.encoder_decoder import PrecomputedParams
-from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.quantized import is_quantized, quantize
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.weight_norm import Normed
 from tests.helpers import array, drills_but
-from tests.models.kinds import pair, together
+from tests.models.kinds import pair
 from tests.nn.test_quantized import by_hand, drawn
 
 
@@ -50,13 +49,6 @@ def test_the_mean_is_that_of_kernels():
     np.testing.assert_allclose(found["table"], np.mean([t["table"] for t in trees], axis=0), rtol=1e-6, atol=1e-7)
 
 
-def test_merged_and_split_models_have_one_mean():
-    one, two = model(0), model(1)
-    merged = weight_norm.merge(two)
-    jax.tree.map(np.testing.assert_array_equal, average([one, two]), average([weight_norm.merge(one), merged]))
-    jax.tree.map(np.testing.assert_array_equal, average([two]), merged)
-
-
 ONE = model(0)
 REFUSED = {
     "other shapes": ([ONE, {**ONE, "table": ONE["table"][:1]}], r"shapes \[\(1, 4\), \(7, 4\)\] cannot be averaged"),
@@ -74,15 +66,14 @@ def test_what_has_no_average_is_refused(name):
         average(trees)
 
 
-CONV, POINTWISE, OUTPUT = "blocks/conv", "blocks/conv/pointwise", "output"
 LIGHT = {f"blocks/{part}/{name}" for part in ("convolution", "feed_forward") for name in ("map_in", "map_out")}
-ENCODERS = {"conv": {CONV}, "lightconv": LIGHT, "dynamicconv": LIGHT}
-ENCODERS |= dict.fromkeys(("separable", "lightweight", "dynamic"), frozenset({POINTWISE}))
-DECODERS = {"conv": {CONV, OUTPUT}, "language": {CONV, OUTPUT}}
-DECODERS |= dict.fromkeys(("lightconv", "dynamicconv"), frozenset({*LIGHT, "output_kernel"}))
-DECODERS |= dict.fromkeys(("separable", "lightweight", "dynamic"), frozenset({POINTWISE, OUTPUT}))
-DECODERS |= dict.fromkeys(("bahdanau", "gnmt", "luong", "feeding"), frozenset({OUTPUT}))
-"""By kind; the others keep floats. Softmax layers of SliceNet and `cho` are tied to a table here."""
+INTEGERS = {
+    ("conv", "conv"): ({"blocks/conv"}, {"blocks/conv", "output"}),
+    ("lightconv", "lightconv"): (LIGHT, {*LIGHT, "output_kernel"}),
+    ("gru", "bahdanau"): ((), {"output"}),
+    ("gru", "cho"): ((), ()),
+}
+"""Kernels of encoder and decoder. The softmax layer of `cho` is tied to a table here."""
 
 
 def made(encoder, decoder, **more):
@@ -96,14 +87,13 @@ def integers(params):
     return {path_of(path): leaf for path, leaf in leaves if is_quantized(leaf)}
 
 
-@pytest.mark.parametrize(("encoder", "decoder"), drills_but(together(), kept=[("conv", "conv")]))
-def test_each_kind_has_its_convolutions_and_softmax_in_integers(encoder, decoder):
-    _, params = made(encoder, decoder)
+@pytest.mark.parametrize("pair", drills_but(INTEGERS, kept=[("conv", "conv")]))
+def test_each_kind_has_its_convolutions_and_softmax_in_integers(pair):
+    _, params = made(*pair)
     found = {re.sub(r"/\d+|/w$", "", name) for name in integers(params)}
-    expected = {f"encoder/{name}" for name in ENCODERS.get(encoder, ())}
-    expected |= {f"decoder/{name}" for name in DECODERS.get(decoder, ())}
-    assert found == expected
-    assert conversion.has_integers(params) == bool(expected)
+    encoder, decoder = INTEGERS[pair]
+    assert found == {*(f"encoder/{name}" for name in encoder), *(f"decoder/{name}" for name in decoder)}
+    assert conversion.has_integers(params) == bool(found)
 
 
 def test_a_softmax_without_a_bias_is_the_product_of_the_integers():

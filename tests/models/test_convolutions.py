@@ -9,8 +9,8 @@ import pytest
 
 from convs2s_jax.models.convolutions import DenseConfig
 from convs2s_jax.models.factored_convolutions import DynamicConfig, LightweightConfig, SeparableConfig
-from convs2s_jax.nn import convolution, weight_norm
-from tests.helpers import array, close, drills_but
+from convs2s_jax.nn import convolution
+from tests.helpers import array, drills_but
 from tests.models.laws import filled
 
 LAYERS = {
@@ -106,13 +106,3 @@ def test_the_dense_convolution_of_equal_results_has_equal_results(name):
         x = array(np.random.default_rng(1).normal(size=(2, 7, C)))
         y = convolution.centred(partial(convolution.dense, found), x, 2)
         np.testing.assert_allclose(y, centred(kind, cfg, params, x, 3), atol=1e-5)
-
-
-def test_depthwise_kernels_have_a_length_for_each_channel_and_softmaxed_ones_none():
-    split = {name: weight_norm.split(layer(name, 3)[2]) for name in ("separable", "lightweight", "dynamic")}
-    normed = split["separable"].taps.w
-    assert (normed.v.shape, normed.g.shape) == ((3, C), (1, C))
-    np.testing.assert_allclose(normed.g[0], np.sqrt((np.asarray(normed.v) ** 2).sum(0)), rtol=1e-6)
-    close(weight_norm.merge(split["separable"]), layer("separable", 3)[2])
-    for kernel in (split["lightweight"].taps.scores, split["dynamic"].taps.maker):
-        assert isinstance(kernel, jax.Array)

@@ -9,7 +9,7 @@ import pytest
 
 from convs2s_jax.core.config import build
 from convs2s_jax.core.tokens import EOS, PAD
-from convs2s_jax.models import conversion, convs2s, convs2s_fast, encoder_decoder
+from convs2s_jax.models import conversion, convs2s, encoder_decoder
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.convs2s import ConvDecoderConfig, ConvEncoderConfig, ConvLayer
 from convs2s_jax.models.kinds import Memory
@@ -73,22 +73,6 @@ def test_any_cut_of_the_target_and_precomputed_parameters_give_the_same(name):
         source = encoder_decoder.prepare(adapted, cfg, memory())
         assert source.prepared == mapped
         same(decoded(adapted, cfg, source, [3, 1, 3])[:2], whole[:2])
-
-
-def test_precomputed_parameters_take_no_key():
-    cfg, params = setup("plain")
-    fast = conversion.precompute(params, cfg)
-    cache = encoder_decoder.init_cache(fast, cfg, memory(), B)
-    with pytest.raises(ValueError, match="precomputed parameters are for decoding without dropout: pass the key with "):
-        encoder_decoder.advance(fast, cfg, memory(), cache, TOKENS, key=jax.random.key(0))
-
-
-def test_tables_that_would_be_too_large_are_not_made_and_the_first_layer_computes(monkeypatch):
-    cfg, params = setup("plain")
-    monkeypatch.setattr(convs2s_fast, "MOST_BYTES", 0)
-    fast = conversion.precompute(params, cfg)
-    assert fast.decoder.tables is None
-    same(decoded(fast, cfg, memory(), [7])[:2], decoded(params, cfg, memory(), [7])[:2])
 
 
 def test_fresh_parameters_follow_section_3_5_as_fairseq_reads_it():

@@ -54,26 +54,6 @@ def test_what_is_looked_up_is_what_the_layer_computes(width, positions, cuts):
         at += cut
 
 
-@pytest.mark.parametrize("dtype", [jnp.int32, jnp.int8])
-def test_ids_and_places_beyond_the_tables_read_what_the_layer_reads(dtype):
-    """The last row, or rows from the end; never the row of zeros, which stands for the time before the first word."""
-    embedding, map_in, conv = layer(2, positions=True)
-    found = convs2s_fast.init_tables(embedding, map_in, conv)
-    tokens = array([[5, V - 1, V, V + 9, 4], [-1, -V, -V - 5, 127, 6]], dtype)
-    before = array([0, P - 4], jnp.int32)  # the second row goes beyond the positions
-
-    @jax.jit
-    def both(tokens, before):
-        words = Words(tokens=tokens, places=position_rows(tokens, before))
-        x = linear(map_in, embed(embedding, tokens, before))
-        y, past = convolution.causal(partial(convolution.dense, conv), jnp.zeros((2, 1, C)), x)
-        ours, history = convs2s_fast.convolve(found, convs2s_fast.no_words(found, 2), words)
-        return (convs2s_fast.read(found, words), ours, convs2s_fast.read(found, history)), (x, y, past)
-
-    for one, other in zip(*both(tokens, before), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("positions", [True, False])
 def test_tables_have_the_size_that_is_compared_with_the_limit(positions, monkeypatch):
     made = convs2s_fast.init_tables(*layer(3, positions, "bfloat16"))

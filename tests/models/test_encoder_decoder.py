@@ -1,6 +1,5 @@
 """What the laws of kinds do not say about whole models and their loss."""
 
-import dataclasses
 from functools import partial
 
 import jax
@@ -14,7 +13,7 @@ from convs2s_jax.models import convs2s, encoder_decoder
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.training.loss import Batch, cross_entropy, loss
 from tests.helpers import array, padded, same
-from tests.models.laws import config, filled, parameters
+from tests.models.laws import filled
 
 E, SOURCE, TARGET = 6, 12, 13
 SIDE = {"layers": [(8, 3), (12, 3), (6, 1)], "max_positions": 16}
@@ -78,34 +77,3 @@ def test_cross_entropy_equals_a_loop(smoothing):
         nll += -log_p[targets[at]]
     ours = cross_entropy(array(logits), array(targets, jnp.int32), smoothing)
     same(ours, (total, nll))
-
-
-@pytest.mark.parametrize("shards", [1, 7])
-def test_projecting_in_chunks_changes_neither_loss_nor_gradient(shards):
-    cfg, params = setup()
-    batch = Batch(*(array(np.random.default_rng(4).integers(4, 8, size=(7, 3)), jnp.int32) for _ in range(2)))
-
-    def value_and_gradient(rows):
-        execution = dataclasses.replace(cfg.execution, softmax_rows=rows)
-        chosen = dataclasses.replace(cfg, execution=execution)
-        return jax.jit(
-            jax.value_and_grad(lambda params: loss(params, chosen, batch, smoothing=0.1, shards=shards).loss)
-        )(params)
-
-    same(value_and_gradient(2), value_and_gradient(100))
-
-
-def test_a_language_model_has_no_parameters_of_a_source_and_reads_nothing_of_it():
-    cfg = config(decoder="language")
-    params = parameters(cfg)
-    assert jax.tree.leaves(params.encoder) == []
-    assert (cfg.reads_source, cfg.decoder.gradient_scale) == (False, 1.0)
-    tgt = padded([[5, 9, 10, 11, EOS], [10, EOS]], 6)
-
-    @jax.jit
-    def gradient(src):
-        return jax.grad(lambda p: loss(p, cfg, Batch(src=src, tgt=tgt)).loss)(params)
-
-    gradients = gradient(jnp.full((2, 1), EOS, jnp.int32))
-    assert jax.tree.all(jax.tree.map(lambda leaf: bool(jnp.any(leaf != 0)), gradients))
-    jax.tree.map(np.testing.assert_array_equal, gradients, gradient(jnp.full((2, 4), 5, jnp.int32)))

@@ -7,17 +7,8 @@ import pytest
 from convs2s_jax.core.config import build
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.models.convs2s import init_each
 from tests.helpers import drills_but
 from tests.models.kinds import pair, together
-
-
-def test_equal_sizes_share_a_loop_and_each_layer_has_its_own_key():
-    keys = jax.random.split(jax.random.key(3), 5)
-    made = init_each(lambda key, size: jax.random.normal(key, (size,)), keys, [4, 7, 4, 4, 7])
-    for key, size, drawn in zip(keys, [4, 7, 4, 4, 7], made, strict=True):
-        np.testing.assert_array_equal(drawn, jax.random.normal(key, (size,)))
-
 
 DEEPER = {"conv": {"layers": [(32, 3)] * 3}, "light": {"layers": [3, 9, 3]}, "slicenet": {"modules": 3}}
 

@@ -1,6 +1,5 @@
 """Keys, token ids and parameters are taken in each form that JAX and numpy have for them."""
 
-import dataclasses
 from functools import partial
 
 import jax
@@ -8,10 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from convs2s_jax.models import conversion
 from convs2s_jax.models import encoder_decoder as model
 from convs2s_jax.training.loss import Batch, loss
-from tests.models.small_model import BATCH, CFG, SRC, decode, init, initialised
+from tests.models.small_model import BATCH, CFG, SRC, init, initialised
 
 
 @pytest.fixture(scope="module")
@@ -26,12 +24,6 @@ def test_a_raw_key_gives_what_the_typed_key_of_its_seed_gives(made):
     assert float(typed[1].loss) != float(other[1].loss)
 
 
-def test_ids_of_numpy_in_64_bits_are_taken_as_they_are(made):
-    """Without a warning, which is an error in tests."""
-    src = np.asarray(SRC, np.int64)
-    jax.eval_shape(lambda params: loss(params, CFG, Batch(src=src, tgt=src)), made.params)
-
-
 def test_ids_of_8_bits_have_the_losses_of_wider_ones():
     """With a vocabulary that 8 bits cannot count. The gradient of the training loss was another."""
     params = model.init(jax.random.key(0), CFG, source_vocabulary=300, target_vocabulary=300)
@@ -43,20 +35,3 @@ def test_ids_of_8_bits_have_the_losses_of_wider_ones():
             for dtype in (jnp.int32, jnp.uint8)
         )
         jax.tree.map(np.testing.assert_array_equal, narrow, wide)
-
-
-def test_cast_to_float32_widens_halves_and_leaves_float64():
-    half = conversion.cast(init(jax.random.key(0)), dataclasses.replace(CFG, dtype="bfloat16"))
-    kinds = {leaf.dtype for leaf in jax.tree.leaves(half)}
-    assert jnp.dtype(jnp.bfloat16) in kinds
-    assert {leaf.dtype for leaf in jax.tree.leaves(conversion.cast(half, CFG))} == {jnp.dtype(jnp.float32)}
-    wide = jax.tree.map(lambda x: np.asarray(x, np.float64), half)
-    assert {leaf.dtype for leaf in jax.tree.leaves(conversion.cast(wide, CFG))} == {np.dtype(np.float64)}
-
-
-def test_numpy_arrays_are_parameters_too(made):
-    """As a checkpoint may hold them: a compiled function that closes over them indexes tables with traced tokens."""
-    params = jax.tree.map(np.asarray, made.params)
-    fast = jax.tree.map(np.asarray, conversion.precompute(made.params, CFG))
-    jax.eval_shape(lambda batch: loss(params, CFG, batch), BATCH)
-    jax.eval_shape(lambda tokens: decode(fast, made.memory, tokens), SRC)

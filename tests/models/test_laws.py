@@ -12,11 +12,7 @@ from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models import conversion
 from convs2s_jax.models import encoder_decoder as model
 from convs2s_jax.models.config import AnyDecoder, AnyEncoder
-from convs2s_jax.models.factored_convolutions import ConvolutionConfig
-from convs2s_jax.models.recurrent import WIRINGS
 from convs2s_jax.nn import weight_norm
-from convs2s_jax.nn.depthwise import TAPS
-from convs2s_jax.nn.recurrent import ATTENTIONS, CELLS
 from convs2s_jax.training import sharding
 from convs2s_jax.training.loss import Batch, loss
 from convs2s_jax.training.mesh import MeshConfig, make
@@ -95,18 +91,3 @@ def test_every_kind_of_the_library_has_a_line_in_the_table():
     found = {values["kind"] for values in ENCODERS.values()}
     assert found | {"none"} == {kind.kind for kind in get_args(AnyEncoder)}  # "none" is that of LANGUAGE_MODELS
     assert {values["kind"] for values in DECODERS.values()} == {kind.kind for kind in get_args(AnyDecoder)}
-
-
-CONVOLUTIONS = {*TAPS, *(kind.kind for kind in get_args(ConvolutionConfig))}
-
-
-@pytest.mark.parametrize(
-    ("field", "table"),
-    [("convolution", CONVOLUTIONS), ("cell", CELLS), ("attention", ATTENTIONS), ("wiring", WIRINGS)],
-    ids=lambda x: x if isinstance(x, str) else "",
-)
-def test_every_kind_within_a_kind_is_in_a_line_of_the_table(field, table):
-    sides = [config(encoder=e).encoder for e in ENCODERS], [config(decoder=d).decoder for d in DECODERS]
-    for side in sides if field in ("convolution", "cell") else sides[1:]:
-        found = (getattr(one, field) for one in side if hasattr(one, field))
-        assert {one if isinstance(one, str) else one.kind for one in found} == set(table)

@@ -13,7 +13,7 @@ from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models import encoder_decoder, light
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.nn import depthwise
-from convs2s_jax.nn.depthwise import TAPS, PredictedTaps, SharedTaps
+from convs2s_jax.nn.depthwise import PredictedTaps, SharedTaps
 from convs2s_jax.training.loss import Batch, loss
 from tests.helpers import array, drills_but
 from tests.models.laws import filled
@@ -58,20 +58,6 @@ def test_dropout_stands_where_fairseq_puts_it(monkeypatch):
     decoder = [((2, 7, E), 0.1), *layer(7, 3, *attention), *layer(7, 1, *attention)]
     assert places == encoder + decoder
     assert len({tuple(key.tolist()) for key in seen}) == len(places)
-
-
-def test_dropped_taps_of_a_lightweight_kernel_are_those_of_its_sentence():
-    """Every sentence loses others, the same at all its positions; what is left is divided by what is kept."""
-    params = SharedTaps(scores=array(np.random.default_rng(0).normal(size=(15, 4))))
-    weights = partial(depthwise.taps, TAPS["lightweight"])
-    x = jnp.zeros((3, 6, 12))
-    plain = weights(params, x, 0.5, None)
-    dropped = weights(params, x, 0.5, jax.random.key(0))
-    assert dropped.shape == (3, 1, 15, 4)
-    kept = np.asarray(dropped[:, 0]) != 0.0
-    np.testing.assert_allclose(dropped[:, 0], np.where(kept, 2 * plain, 0.0), rtol=1e-5)
-    assert 0.3 < kept.mean() < 0.7
-    assert (kept[0] != kept[1]).any()
 
 
 @pytest.mark.parametrize("convolution", drills_but(["lightweight", "dynamic"], kept=["dynamic"]))

@@ -7,9 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax.lax import Precision
 
-from convs2s_jax.core.config import build
-from convs2s_jax.models import classifier, conversion, encoder_decoder
-from convs2s_jax.models.classifier import ClassifierConfig
+from convs2s_jax.models import conversion, encoder_decoder
 from convs2s_jax.training.loss import loss
 from convs2s_jax.training.step import Batch
 from tests.helpers import drills_but, operations
@@ -71,11 +69,3 @@ def test_every_product_of_every_kind(encoder, decoder):
         parts.append(partial(decoded, cfg=cfg, precomputed=True))
     for part in parts:
         assert traced(lambda p, s, t, part=part: part(p, src=s, tgt=t), params, SRC, TGT) == {Precision.HIGHEST}
-
-
-@pytest.mark.parametrize("features", [{"kind": "kim"}, {"kind": "pooled"}], ids=lambda x: x["kind"])
-def test_every_product_of_a_classifier(features):
-    cfg = build(ClassifierConfig, {"embedding_dim": 256, "features": features, "matmul_precision": "high"})
-    params = jax.eval_shape(partial(classifier.init, cfg=cfg, vocabulary=SOURCE, labels=3), KEY)
-    gradient = jax.grad(lambda p, s: jnp.sum(classifier.logits(p, cfg, s)))
-    assert traced(gradient, params, SRC) == {Precision.HIGH}

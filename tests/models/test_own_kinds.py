@@ -13,13 +13,11 @@ import pytest
 import convs2s_jax as convs2s
 from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build, record
-from convs2s_jax.core.errors import UserError
 from convs2s_jax.models.convolutions import ConvolutionKind
 from convs2s_jax.models.factored_convolutions import register_convolution
 from convs2s_jax.training.run.config import Config
 from tests.examples.test_examples import example
 from tests.helpers import array, close, drills_but
-from tests.meshes import mesh_of
 from tests.models.laws import filled
 
 P = jax.sharding.PartitionSpec
@@ -77,28 +75,6 @@ def test_a_model_of_a_registered_kind_is_that_of_the_equal_dense_kind(module, ta
     assert (convs2s.precompute(params, own).decoder.tables is not None) == tables
 
 
-def test_both_kernels_are_trained_as_direction_and_length_and_lie_on_a_mesh_by_given_rules(module):
-    cfg = model(module.LowRankConfig(rank=4))
-    split = jax.eval_shape(partial(convs2s.split_kernels, cfg=cfg), parameters(cfg))
-    rules = convs2s.MeshConfig(rules=module.RULES).rules
-    conv = convs2s.shardings(split, mesh_of((2, 2, 2)), rules=rules).encoder.blocks[0].conv
-    assert conv.down.w.v.spec == P(None, "fsdp", "tensor")
-    assert conv.up.w.v.spec == P("fsdp", "tensor")  # by a rule of RULES
-    with pytest.raises(
-        ValueError, match=r"^encoder/blocks/0/conv/down/w/v .*: no rule of .*; add one to mesh\.rules, "
-    ):
-        convs2s.shardings(split, mesh_of((2, 2, 2)))
-
-
-def test_a_configuration_of_a_registered_kind_is_read_and_written(module):
-    cfg = model(module.LowRankConfig(rank=3))
-    values = convs2s.to_dict(cfg)
-    assert values["encoder"]["convolution"] == {"kind": "low_rank", "rank": 3}
-    assert convs2s.build(convs2s.ModelConfig, values) == cfg
-    with pytest.raises(UserError, match=r"^convolution\.kind is 'low_rang'; did you mean 'low_rank'\?"):
-        convs2s.ConvEncoderConfig(convolution={"kind": "low_rang"})
-
-
 @record
 class TakenConfig(ConvolutionKind):
     kind: Literal["dense"] = "dense"
@@ -148,12 +124,3 @@ def test_an_encoder_and_a_decoder_of_a_configuration_file_are_trained_and_transl
         assert found.best.score == pytest.approx(
             -float(convs2s.loss(params, own_model, pair).nll) / words.size, rel=1e-5
         )
-
-
-def test_only_configs_of_encoders_and_decoders_are_registered_as_such(own_model):
-    with pytest.raises(
-        ValueError, match=r"^SumsConfig is not a EncoderConfig: inherit from `convs2s_jax.models.kinds."
-    ):
-        convs2s.register_encoder(type(own_model.decoder), init=None, encode=None)
-    with pytest.raises(UserError, match=r"^config\.encoder\.kind is 'wrods'; did you mean 'words'\?$"):
-        convs2s.build(convs2s.ModelConfig, {"encoder": {"kind": "wrods"}})

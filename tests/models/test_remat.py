@@ -14,8 +14,6 @@ from tests.models.laws import SENTENCES, config, parameters
 
 BATCH = Batch(src=padded(SENTENCES, 7), tgt=padded([[5, 6, 7, EOS], [8, EOS], [9, 10, EOS]], 5))
 POLICIES = ("block", "dots")
-MIXED = {"layers": [(32, 3), (32, 2), (16, 3, 2), (16, 3, 0)], "attention_layers": [1, 3], "out_dim": 16}
-"""Projections, residuals from far and from nowhere, attention in some layers."""
 
 
 def summed(cfg):
@@ -39,14 +37,6 @@ def gradients(cfg):
 )
 def test_each_policy_gives_the_same_gradients(encoder, decoder, remat):
     close(gradients(of(encoder, decoder, remat)), gradients(of(encoder, decoder, "none")), 1e-4)
-
-
-@pytest.mark.parametrize(
-    "execution", drills_but([{"convolution": "products"}, {"convolution": "winograd"}, {"remat": "block"}], kept=[])
-)
-def test_each_form_of_convolution_and_mixed_layers_give_the_same_gradients(execution):
-    values = {"dropout": 0.1, "decoder": MIXED}
-    close(gradients(config(execution=execution, **values)), gradients(config(**values)), 1e-4)
 
 
 @pytest.mark.parametrize(

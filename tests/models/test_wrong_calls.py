@@ -12,7 +12,6 @@ from convs2s_jax.models import encoder_decoder as model
 from convs2s_jax.models.classifier import ClassifierConfig, PooledConfig
 from convs2s_jax.models.convs2s import ConvDecoderConfig, ConvEncoderConfig
 from convs2s_jax.models.encoder_decoder import layer_attention
-from convs2s_jax.models.recurrent import RecurrentDecoderConfig, RecurrentEncoderConfig
 from convs2s_jax.nn import convolution, multihead
 from convs2s_jax.nn.embedding import sinusoidal
 from convs2s_jax.training.loss import Batch, loss
@@ -24,7 +23,6 @@ DEEPER = dataclasses.replace(
 WIDER = dataclasses.replace(CFG, embedding_dim=16)
 TIED = dataclasses.replace(CFG, decoder=dataclasses.replace(CFG.decoder, out_dim=8, tied_output=True))
 SHARED = dataclasses.replace(TIED, share_embeddings=True)
-OTHER = dataclasses.replace(CFG, encoder=RecurrentEncoderConfig(units=4), decoder=RecurrentDecoderConfig(units=4))
 POOLED = ClassifierConfig(embedding_dim=4, features=PooledConfig(encoder=ConvEncoderConfig(layers=[(4, 3)])))
 KEY = jax.random.key(0)
 
@@ -81,12 +79,8 @@ WRONG = [
         r"^params.decoder has shape \(11, 8\) at embedding/table and cfg needs shape \(11, 16\)",
     ),
     (
-        lambda made: model.encode(made.params, OTHER, SRC),
-        r"^params.encoder has no array at layers/0/forward/input/w and cfg needs shape \(8, 12\): use the cfg ",
-    ),
-    (
-        lambda made: model.init_cache(made.params, OTHER, made.memory, 2),
-        r"^params.decoder has no array at first/0/w and cfg needs shape \(8, 4\): use the cfg passed to `init`$",
+        lambda made: decode(conversion.precompute(made.params, CFG), made.memory, key=KEY),
+        "precomputed parameters are for decoding without dropout: pass the key with ",
     ),
     (lambda made: loss(made.params, CFG, (SRC, SRC)), r"^batch is a tuple: create it with convs2s_jax.Batch\(src="),
     (

@@ -5,9 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from convs2s_jax.nn.cpu import materialise_gradient
 from convs2s_jax.nn.gradient import add_broadcast, broadcast, scale_gradient, scan
-from tests.helpers import barriers
 
 EQUAL = 1000
 """Summands of one, of which a sum in bfloat16 would give 256."""
@@ -24,23 +22,6 @@ def test_both_modes_scale_the_derivative_of_what_lies_below_and_keep_the_value(t
     np.testing.assert_array_equal(np.sum(value), 42.0)
     np.testing.assert_allclose(gradient, 0.25 * 3 * x**2 + 1)
     np.testing.assert_allclose(transform(jax.jacfwd(f))(x), gradient)
-
-
-def test_a_gradient_that_is_computed_once_is_the_same_in_both_modes():
-    def function(x, through):
-        return jnp.sum(jnp.sin(through(x)) * x)
-
-    x = jnp.array([0.5, -2.0])
-    for derivative in (jax.grad, jax.jacfwd, jax.hessian):
-        expected = jax.jit(derivative(lambda x: function(x, lambda a: a)))(x)
-        found = jax.jit(derivative(lambda x: function(x, materialise_gradient)))(x)
-        np.testing.assert_allclose(found, expected, rtol=1e-6)
-
-
-def test_a_gradient_that_is_computed_once_stands_behind_a_barrier_on_cpus():
-    """Without it XLA computes the product with the mask twice there; others fuse better."""
-    gradient = jax.grad(lambda x: jnp.sum(materialise_gradient(x) ** 2))
-    assert barriers(gradient, jnp.ones(2)) == {"cpu": 1, "cuda": 0, "tpu": 0}
 
 
 def test_the_gradient_of_what_is_broadcast_is_summed_in_float32():

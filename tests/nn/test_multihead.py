@@ -77,17 +77,6 @@ def test_dropout_falls_on_weights_and_not_on_those_returned():
     assert np.mean(dropped) == pytest.approx(1.0, abs=0.2)
 
 
-def test_rows_with_keys_of_their_own_lose_the_same_weights_in_any_order():
-    keys = jax.random.split(jax.random.key(0), B)
-    maps, order = params(), np.array([1, 0])
-    x = jnp.asarray(X[:B])
-    source = multihead.map_source(maps, H, jnp.asarray(MEMORY), jnp.asarray(VALUES))
-    y, _ = multihead.attend(maps, source, x, jnp.asarray(MASK), rate=0.5, key=keys)
-    turned = jax.tree.map(lambda leaf: leaf[order], source)
-    z, _ = multihead.attend(maps, turned, x[order], jnp.asarray(MASK)[order], rate=0.5, key=keys[order])
-    np.testing.assert_allclose(z, y[order], rtol=1e-5, atol=1e-5)
-
-
 def test_fresh_maps_are_smaller_by_the_root_of_a_half_but_for_the_last():
     """U(-r, r) has the deviation r / sqrt(3): 40,000 draws, known to 0.5 %."""
     fresh = multihead.init(jax.random.key(0), 200)

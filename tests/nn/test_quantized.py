@@ -7,7 +7,6 @@ import pytest
 
 from convs2s_jax.nn import affine, convolution, quantized
 from convs2s_jax.nn.affine import Affine
-from tests.helpers import array
 
 linear, dense, quantize = map(jax.jit, (affine.linear, convolution.dense, quantized.quantize))
 product = jax.jit(quantized.product, static_argnums=2)
@@ -69,15 +68,6 @@ def test_a_convolution_is_the_product_of_its_windows(length):
     windows = np.stack([x[:, t : t + 3].reshape(2, -1) for t in range(length - 2)], axis=1)
     expected = by_hand(windows.reshape(-1, 12), w.reshape(12, 6)).reshape(2, length - 2, 6) + b
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_results_have_the_dtype_of_the_computation(dtype):
-    x, w = jnp.asarray(drawn(2, 3, 4)), array(drawn(4, 6), dtype)
-    found = linear(Affine(w=quantize(w), b=jnp.zeros(6, dtype)), x)
-    assert found.dtype == dtype
-    assert found.shape == (2, 3, 6)
-    assert product(x, quantize(w), jnp.float32).dtype == jnp.float32
 
 
 def test_outputs_are_chosen():

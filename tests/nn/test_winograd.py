@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from convs2s_jax.nn.cpu import transforms, winograd
-from convs2s_jax.training import flops
 from tests.helpers import drills_but
 
 
@@ -57,12 +56,3 @@ def test_in_float32_errors_are_a_few_millionths_of_the_largest_output():
     exact = [a.astype(np.float64) for a in (w, x, c)]
     for a, b in zip((y, *pull(c)), (sums(*exact[:2]), *gradients_of_sums(*exact)), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=6e-6 * np.max(np.abs(b)))
-
-
-@pytest.mark.parametrize(("length", "width", "products"), [(24, 3, 36), (23, 3, 36), (5, 3, 10), (4, 5, 12)])
-def test_products_of_forward_and_backward_pass(length, width, products):
-    """With K = 3 four outputs take six; five take two tiles of three."""
-    w, x = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((width, 8, 16), (2, length + width - 1, 8)))
-    once = 2 * 2 * 8 * 16 * products
-    assert flops.count(winograd, w, x).model == once
-    assert flops.count(jax.grad(lambda w, x: (winograd(w, x) ** 2).sum(), (0, 1)), w, x).model == 3 * once

@@ -1,7 +1,5 @@
 """Shallow fusion: a language model's scores beside the model's, in the search and in scoring."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +16,6 @@ from convs2s_jax.search.requests import request
 from convs2s_jax.search.translate import score, translate
 from tests.search.exhaustive import (
     assert_same,
-    beam_search,
     exhaustive,
     hypotheses,
     search,
@@ -26,8 +23,7 @@ from tests.search.exhaustive import (
     trigram_step,
     trigram_table,
 )
-from tests.search.test_requests import SOURCES, fresh
-from tests.search.test_translate import MODEL, SEARCH, VOCABULARY
+from tests.search.test_translate import VOCABULARY
 
 V, LIMIT, LONGEST = 6, 5, 4
 MODELS, LMS = (np.stack([trigram_table(seed + i, V) for i in range(3)]) for seed in (0, 50))
@@ -50,14 +46,6 @@ def test_the_widest_search_is_the_best_of_all_by_fused_scores():
     found = run(request([LONGEST] * 3), cfg=cfg)
     for b in range(3):
         assert_same(hypotheses(found, b)[:20], exhaustive((MODELS[b], LMS[b]), cfg, LONGEST)[:20])
-
-
-def test_a_narrow_search_is_the_procedure_in_loops():
-    """Reordering both caches too."""
-    cfg = SearchConfig(beam_size=3, lm_weight=0.3)
-    found = run(request([LONGEST] * 3), cfg=cfg)
-    for b in range(3):
-        assert_same(hypotheses(found, b), beam_search((MODELS[b], LMS[b]), cfg, LONGEST, patience=True))
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.4])
@@ -89,26 +77,6 @@ LM = ModelConfig(
 def lm():
     made = encoder_decoder.init(jax.random.key(9), LM, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY)
     return jax.tree.map(lambda x: 3 * x, made)
-
-
-@pytest.mark.drill
-def test_token_scores_are_those_of_all_models_together_and_score_reports_them(lm):
-    params, models = (fresh(0), fresh(1)), (MODEL, MODEL)
-    cfg = dataclasses.replace(SEARCH, lm_weight=0.4, temperature=1.3, coverage_penalty=0.2, unk_penalty=0.1)
-    found = translate((*params, lm), (*models, LM), cfg, SOURCES, attention=True)
-    targets = [t.best.tokens for t in found]
-    again = score((*params, lm), (*models, LM), cfg, SOURCES, targets, attention=True)
-    alone = score(params, models, dataclasses.replace(cfg, lm_weight=0.0), SOURCES, targets, attention=True)
-    # the unknown symbol costs once, not once for each model
-    plain = dataclasses.replace(cfg, lm_weight=0.0, coverage_penalty=0.0, unk_penalty=0.0)
-    said = score(lm, LM, plain, [()] * len(targets), targets)
-    for a, b, one, other in zip(found, again, alone, said, strict=True):
-        np.testing.assert_allclose(
-            a.best.token_scores, one.best.token_scores + 0.4 * other.best.token_scores, rtol=1e-4, atol=2e-5
-        )
-        np.testing.assert_allclose(b.best.token_scores, a.best.token_scores, rtol=1e-4, atol=2e-5)
-        np.testing.assert_allclose(b.best.score, a.best.score, rtol=2e-5, atol=1e-5)
-        np.testing.assert_allclose(a.best.attention, one.best.attention, atol=1e-5)
 
 
 def test_a_language_model_writes_for_empty_sources_and_goes_on_from_prefixes(lm):

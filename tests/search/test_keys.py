@@ -8,8 +8,6 @@ import pytest
 from convs2s_jax.nn.dropout import threefry
 from convs2s_jax.search import keys
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.requests import request
-from convs2s_jax.training.run.compilations import CompileCounter
 
 SAMPLING = SearchConfig(sampling=True)
 
@@ -30,30 +28,11 @@ def test_keys_of_numbered_sentences():
     assert keys.for_search(SearchConfig(), 3, [0]) is None
 
 
-def test_no_number_of_lines_compiles_a_program():
-    def made(count):
-        keys.rows(keys.on_host(keys.for_search(SAMPLING, 1, range(count)), count), [0] * 8)
-
-    made(1)
-    with CompileCounter() as counter:
-        for count in (2, 3, 8, 64):
-            made(count)
-    assert counter.count == 0
-
-
 def test_rows_are_the_keys_of_their_sentences():
     """Of another generator, too."""
     own = jax.random.split(jax.random.key(1, impl="rbg"), 3)
     chosen = keys.rows(keys.on_host(own, 3), [2, None, 0])
     np.testing.assert_array_equal(data(chosen)[[0, 2]], data(threefry(own))[[2, 0]])
-
-
-def test_keys_of_the_old_kind_are_taken():
-    old, new = jax.random.PRNGKey(3), jax.random.key(3)
-    for key in (old, np.asarray(old)):
-        np.testing.assert_array_equal(data(request([5] * 4, keys=key).keys), data(keys.checked_keys(new, 4)))
-    split = data(jax.random.split(new, 4))
-    np.testing.assert_array_equal(data(keys.checked_keys(jax.random.split(old, 4), 4)), split)
 
 
 @pytest.mark.parametrize(

@@ -80,19 +80,6 @@ def test_widest_beam_equals_exhaustive_search(names):
         assert_same(ours[:5], expected[:5])
 
 
-@pytest.mark.parametrize("name", drills_but(OPTIONS, kept=["phrases"]))
-def test_with_64_bits_the_results_are_the_same(name):
-    """Arithmetic of indices does not mix with the 32 bits of tokens, which strict promotion refuses."""
-    values = OPTIONS[name].copy()
-    wanted = [values.pop(name, None) for name in ("prefixes", "phrases")]
-    cfg = SearchConfig(beam_size=4, **values)
-    expected = found(cfg, *wanted)
-    with jax.enable_x64(True):
-        for ours, theirs in zip(found(cfg, *wanted), expected, strict=True):
-            assert [tokens for tokens, *_ in ours] == [tokens for tokens, *_ in theirs]
-            np.testing.assert_allclose([score for _, score, *_ in ours], [score for _, score, *_ in theirs], rtol=1e-5)
-
-
 def test_ensemble_is_the_mean_of_probabilities():
     """Two members that each prefer another word, against listing everything with the averaged model."""
 
@@ -133,21 +120,3 @@ def test_sentences_that_leave_the_batch_change_nothing(values):
         np.testing.assert_array_equal(alone.tokens[0], together.tokens[b])
         np.testing.assert_allclose(alone.scores[0], together.scores[b], rtol=1e-6)
         np.testing.assert_allclose(alone.token_scores[0], together.token_scores[b], rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.drill
-def test_memory_stays_with_its_sentence_when_others_leave():
-    """The step reads its own sentence from the memory and would notice another one's."""
-    numbers = jnp.arange(COUNT)
-    cfg = SearchConfig(beam_size=2, min_length=COUNT)
-    errors = []
-
-    def checked(memory, cache, last):
-        own = jnp.repeat(memory, last.shape[0] // memory.shape[0])
-        jax.debug.callback(lambda x: errors.append(int(x)), jnp.sum(own != cache))
-        return jnp.zeros((len(own), 8)).at[:, 4].set(1.0), cache
-
-    jax.block_until_ready(search(checked, cfg, numbers, jnp.repeat(numbers, 2), request(range(COUNT)), limit=COUNT))
-    jax.effects_barrier()
-    assert len(errors) >= COUNT
-    assert not any(errors)

@@ -145,23 +145,6 @@ def test_prefixes_and_phrases_are_kept(params):
             assert all(phrase[0] in candidate.tokens for phrase in wanted)
 
 
-@pytest.mark.drill
-def test_an_ensemble_scores_by_the_mean_of_probabilities(params):
-    members = (params, fresh(1))
-    cfg = dataclasses.replace(SEARCH, temperature=1.5, stop="exact")
-    found = translate(members, (MODEL, MODEL), cfg, SOURCES[:8], attention=True)
-    targets = [t.best.tokens for t in found]
-    alone = [score(p, MODEL, cfg, SOURCES[:8], targets, attention=True) for p in members]
-    for translation, *each in zip(found, *alone, strict=True):
-        mean = np.log(np.mean([np.exp(a.best.token_scores) for a in each], axis=0))
-        np.testing.assert_allclose(translation.best.token_scores, mean, rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(
-            translation.best.attention, np.mean([a.best.attention for a in each], axis=0), atol=1e-5
-        )
-    twice = translate((params, params), (MODEL, MODEL), cfg, SOURCES[:8], attention=True)
-    same(twice, translate(params, MODEL, cfg, SOURCES[:8]))
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -18,7 +18,7 @@ from convs2s_jax.search.shortlist import Shortlist, union_size
 from convs2s_jax.search.translate import translate
 from tests.helpers import drills_but
 from tests.search.test_fusion import LM
-from tests.search.test_requests import OPTIONS, SOURCES, fresh, same
+from tests.search.test_requests import SOURCES, fresh
 from tests.search.test_translate import MODEL, SEARCH, VOCABULARY
 
 LONGEST = 2
@@ -107,21 +107,6 @@ def test_the_widest_search_is_the_best_of_all_hypotheses_over_the_words_of_a_sen
         expected = listed(members, cfgs, weight, source)[:10]
         assert [tuple(c.tokens.tolist()) for c in found.candidates[:10]] == [text for text, _ in expected]
         np.testing.assert_allclose([c.score for c in found.candidates[:10]], [s for _, s in expected], rtol=1e-4)
-
-
-@pytest.mark.drill
-@pytest.mark.parametrize("name", ["beam", "penalties"])
-def test_neighbours_order_and_devices_change_nothing(params, small, name):
-    cfg = dataclasses.replace(SEARCH, **OPTIONS[name])
-    run = partial(translate, params, MODEL, cfg, shortlist=LEXICON)
-    together = run(SOURCES, batching=Batching(size=16))
-    same(run(SOURCES, batching=Batching(size=3)), together)
-    same(run(SOURCES[::-1], batching=Batching(size=16))[::-1], together)
-    for source, translation in zip(SOURCES, together, strict=True):
-        assert {w for c in translation.candidates for w in c.tokens.tolist()} <= allowed(source)
-    if name == "beam":
-        same(run(SOURCES, batching=Batching(size=4), devices=jax.devices()[:3]), together)
-        same(run(SOURCES[:2], batching=Batching(size=4)), together[:2])
 
 
 @pytest.mark.drill

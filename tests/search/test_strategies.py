@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.hypotheses import EXACT, StoppingRule
+from convs2s_jax.search.hypotheses import StoppingRule
 from convs2s_jax.search.options import search_options
 from convs2s_jax.search.requests import request
-from convs2s_jax.search.strategies import CONSTRAINED, PLAIN, Candidates, Strategy
+from convs2s_jax.search.strategies import PLAIN, Candidates, Strategy
 from convs2s_jax.search.top import top
-from tests.helpers import drills_but, same
 from tests.search.exhaustive import assert_same, compiled, exhaustive, hypotheses, trigram_table
 
 V, LONGEST = 6, 3
@@ -52,19 +51,6 @@ def test_a_strategy_of_ones_own_equals_listing_everything():
         assert_same(hypotheses(ours, b)[:20], expected[:20])
 
 
-@pytest.mark.parametrize("strategy", drills_but([(PLAIN,), (OWN,)], kept=[(OWN,)]), ids=["plain", "own"])
-def test_a_first_step_on_one_row_changes_nothing(strategy):
-    """All candidates of hypotheses that start as one come from one of them."""
-    cfg = SearchConfig(beam_size=3)
-    one, all_rows = (found(strategy._replace(first_step_on_one_row=value), cfg) for value in (True, False))
-    jax.tree.map(np.testing.assert_array_equal, one, all_rows)
-
-
-def test_without_phrases_the_strategy_for_them_equals_plain_search():
-    cfg = SearchConfig(beam_size=3)
-    same(found(CONSTRAINED, cfg), found(PLAIN, cfg))
-
-
 def searched(cfg, rule=None):
     """Texts and scores of each sentence, best first."""
     result = found(PLAIN._replace(stop=rule), cfg)
@@ -81,22 +67,6 @@ def test_a_stopping_rule_of_ones_own_equals_listing_everything_up_to_its_stop():
         assert len(expected) < len(everything)
         assert list(ours)[:20] == [e.tokens for e in expected[:20]]
         np.testing.assert_allclose(sorted(ours.values()), sorted(e.score for e in expected), rtol=1e-5)
-
-
-def test_a_rule_that_waits_for_the_best_only_finds_it_before_all_others():
-    """The recipe of docs/library.md. The exact rule goes on until the last hypothesis is certain."""
-
-    def is_done(options, finished, *more):
-        best = finished.replace(scores=finished.scores[:, :1])
-        return EXACT.is_done(options, best, *more)
-
-    for penalty in (0.0, 1.0, 2.0):
-        cfg = SearchConfig(beam_size=WIDEST, min_length=0, length_penalty=penalty)
-        for table, ours, exact in zip(TABLES, searched(cfg, StoppingRule(is_done)), searched(cfg), strict=True):
-            best = exhaustive(table, cfg, LONGEST)[0]
-            assert next(iter(ours)) == best.tokens
-            np.testing.assert_allclose(ours[best.tokens], best.score, rtol=1e-5)
-            assert penalty > 0 or len(ours) < len(exact)
 
 
 @pytest.mark.parametrize("first_come", [True, False])

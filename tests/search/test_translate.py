@@ -1,7 +1,6 @@
 """Whole sentences through a small model: order, odd sources and shapes."""
 
 import dataclasses
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +17,7 @@ from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.convs2s import ConvDecoderConfig, ConvEncoderConfig, ConvLayer
 from convs2s_jax.search.batching import Batching, batches, width_of
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.generate import force, generate
-from convs2s_jax.search.options import search_options
-from convs2s_jax.search.requests import request
+from convs2s_jax.search.generate import force
 from convs2s_jax.search.translate import lowerings, score, translate
 from convs2s_jax.training.run.compilations import CompileCounter
 
@@ -50,25 +47,18 @@ def translations(params, sources):
     return translate(params, MODEL, SEARCH, sources, batching=Batching(size=4))
 
 
-@pytest.mark.parametrize(
-    ("devices", "copies", "options"),
-    [(None, 1, {}), pytest.param(2, 9, {"sampling": True, "top_k": 5}, marks=pytest.mark.drill)],
-    ids=["one device", "samples on two devices"],
-)
-def test_programs_compiled_before_a_call_are_those_that_it_runs(params, sources, devices, copies, options):
+def test_programs_compiled_before_a_call_are_those_that_it_runs(params, sources):
     """Also if the parameters existed only as shapes when they were compiled."""
-    model, search = dataclasses.replace(MODEL, dropout=0.3), dataclasses.replace(SEARCH, **options)  # not yet compiled
-    key = jax.random.key(1) if search.sampling else None
-    where = None if devices is None else jax.local_devices()[:devices]
-    placed, many = jax.device_put(params, jax.local_devices()[0]), [*sources] * copies
+    model = dataclasses.replace(MODEL, dropout=0.3)  # not yet compiled
+    placed = jax.device_put(params, jax.local_devices()[0])
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), placed)
-    programs = lowerings(shapes, model, search, many, key=key, devices=where)
-    assert list(programs) == [(), (1, 16, 32)] if devices is None else [(), (2, 64, 32), (2, 64, 16)]
+    programs = lowerings(shapes, model, SEARCH, sources)
+    assert list(programs) == [(), (1, 16, 32)]
     for lower in programs.values():
         lower().compile()
     jax.lax.add(0, 0)  # compiles one addition in each process
     with CompileCounter() as compiled:
-        translate(placed, model, search, many, key=key, devices=where)
+        translate(placed, model, SEARCH, sources)
     assert compiled.count == 0
 
 
@@ -129,19 +119,6 @@ def test_a_coverage_penalty_is_refused_unless_all_models_attend(params):
             call(*models, *rest)
 
 
-def test_a_model_in_float64_is_searched_with_a_coverage_penalty():
-    """Attention is in float64 then, and so is what the search sums of it; scores stay in float32."""
-    cfg = dataclasses.replace(SEARCH, coverage_penalty=0.2)
-    search = {"options": search_options(cfg)}
-    asked = {"src": np.full((2, 4), EOS, np.int32), "request": request([4, 4]), "limit": 5}
-    with jax.enable_x64(True):
-        fresh = partial(encoder_decoder.init, cfg=MODEL, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY)
-        params = jax.eval_shape(fresh, jax.random.key(0))
-        assert params.decoder.embedding.table.dtype == jnp.float64
-        found, _ = jax.eval_shape(lambda params: generate((params,), (MODEL,), **search, **asked), params)
-    assert found.scores.dtype == jnp.float32
-
-
 def test_what_is_traced_is_refused(params):
     message = "^translate and score need concrete values, .*: use beam_search there, and loss or force for scores"
     sources = jnp.asarray([[5, 6]])
@@ -166,12 +143,6 @@ def test_progress_counts_every_sentence(params, sources):
     done.clear()
     score(params, MODEL, SEARCH, sources[:2], [[5], [5] * 2000], progress=done.append)
     assert sum(done) == 2
-
-
-def test_a_second_run_compiles_nothing(params, sources, translations):
-    before = generate._cache_size()
-    translate(params, MODEL, SEARCH, sources[::-1], batching=Batching(size=4))
-    assert generate._cache_size() == before
 
 
 @given(st.lists(st.integers(1, 300), max_size=60), st.integers(1, 9), st.integers(1, 1000))

@@ -11,14 +11,9 @@ import zipfile
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.interop import fairseq
-from convs2s_jax.interop.fairseq import checkpoint, fconv, lightconv, recipe
-from convs2s_jax.training.run.config import TrainingConfig
+from convs2s_jax.interop.fairseq import checkpoint
 from tests.helpers import drills_but
 from tests.interop.fairseq import examples
 
@@ -234,44 +229,3 @@ def test_values_that_make_no_sense(good, change, sentence):
 def test_the_epoch_to_go_on_with(good, iterator, epoch):
     content = good | {"extra_state": {"train_iterator": iterator}, "last_optimizer_state": None}
     assert checkpoint.parsed(content, "x.pt").epoch == epoch
-
-
-SCALARS = (
-    st.none()
-    | st.booleans()
-    | st.integers(-(10**40), 10**40)
-    | st.integers(-2, 40)
-    | st.floats()
-    | st.floats(0, 1)
-    | st.text(max_size=20)
-    | st.sampled_from(["[(16, 3)] * 2", "[3, 5]", "True", "nag", "adam", "fixed", "cosine", "(0.9, 0.98)"])
-)
-VALUES = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
-)
-TRAINING = [
-    "lr",
-    "lr_scheduler",
-    "optimizer",
-    "adam_betas",
-    "warmup_updates",
-    "max_update",
-    "update_freq",
-    "max_tokens",
-]
-NAMES = sorted({*fconv.PRESETS["fconv"], *lightconv.PRESETS["lightconv"], *TRAINING})
-ARCHES = st.sampled_from(["fconv", "fconv_iwslt_de_en", "lightconv", "lightconv_iwslt_de_en", "transformer"])
-
-
-@settings(max_examples=60)
-@given(args=st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=8), arch=ARCHES)
-def test_any_arguments_are_read_or_refused_in_one_sentence(args, arch):
-    told = ""
-    try:
-        with checkpoint.laid_out("x.pt"):
-            fairseq.config_from_args({"arch": arch} | args)
-            build(TrainingConfig, recipe.recipe(args, 0.25, 1).training, "training")
-    except UserError as error:
-        told = str(error)
-    assert "\n" not in told
-    assert len(told) < 3000

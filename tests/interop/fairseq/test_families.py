@@ -1,15 +1,12 @@
 """fairseq's arguments and parameters of `fconv` and `lightconv` models, read, written and refused."""
 
-from functools import partial
-
 import jax
 import numpy as np
 import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.interop import fairseq
-from convs2s_jax.interop.fairseq import families, fconv, lightconv
-from convs2s_jax.models import conversion, encoder_decoder
+from convs2s_jax.interop.fairseq import families, lightconv
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.light import LightDecoderConfig, LightEncoderConfig
 from tests import tiny
@@ -48,26 +45,6 @@ def test_there_and_back_every_argument_and_tensor_is_the_same(name):
 
 
 # Parameters of each preset at vocabularies of 9336 and 6408.
-COUNTS = {
-    "fconv": 85_207_056,
-    "fconv_iwslt_de_en": 9_628_176,
-    "fconv_wmt_en_ro": 86_979_088,
-    "fconv_wmt_en_de": 142_955_024,
-    "fconv_wmt_en_fr": 191_496_720,
-}
-
-
-def size(cfg, source, target):
-    init = partial(encoder_decoder.init, cfg=cfg, source_vocabulary=source, target_vocabulary=target)
-    shapes = jax.eval_shape(lambda key: conversion.split(init(key), cfg), jax.random.key(0))
-    return sum(leaf.size for leaf in jax.tree.leaves(shapes))
-
-
-@pytest.mark.parametrize("arch", COUNTS)
-def test_absent_arguments_of_fconv_are_those_of_the_preset(arch):
-    assert set(fconv.PRESETS) == set(COUNTS)
-    assert size(fairseq.config_from_args({"arch": arch, "dropout": None}), 9336, 6408) == COUNTS[arch]
-    assert fairseq.config_from_args({"arch": arch, "decoder_out_embed_dim": 333}).decoder.out_dim == 333
 
 
 PRESETS = {
@@ -92,12 +69,6 @@ def test_absent_arguments_of_lightconv_are_those_of_the_preset(arch):
         assert (side.weight_dropout, side.input_dropout, side.relu_dropout) == (weight, at_input, 0.0)
         form = (side.convolution, side.positions, side.norm_before, side.max_length)
         assert form == ("dynamic", "sinusoidal", False, 1024)
-
-
-def test_the_big_preset_has_the_parameters_of_the_paper():
-    """213 M in table 2 (Wu et al. 2019), with one table of 32,768 sub-words for both sides and the softmax."""
-    cfg = fairseq.config_from_args({"arch": "lightconv_wmt_en_de_big", "share_all_embeddings": True})
-    assert round(size(cfg, 32768, 32768) / 1e6) == 213
 
 
 def test_every_argument_of_lightconv_is_that_of_its_side():

@@ -8,7 +8,7 @@ from convs2s_jax.core.config import build, to_dict
 from convs2s_jax.interop.fairseq import recipe
 from convs2s_jax.training import schedule
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.schedule import CosineConfig, PlateauConfig
+from convs2s_jax.training.schedule import CosineConfig
 from tests import tiny
 
 SCHEDULES = [
@@ -139,13 +139,6 @@ def test_a_cosine_of_older_versions_goes_down_from_max_lr_to_lr():
     assert older == expected | {"initial": 1e-7, "minimum": 1e-7}
 
 
-def test_a_cosine_without_a_period_ends_with_the_training():
-    args = {"lr_scheduler": "cosine", "lr": [1e-3], "min_lr": 1e-5, "warmup_updates": 10, "max_update": 100}
-    for none in ({}, {"lr_period_updates": -1}):
-        found = recipe.recipe(args | none, None, 1)
-        assert (found.training["schedule"]["steps"], found.lost) == (100, [])
-
-
 @pytest.mark.parametrize("minimum", [0.0, 1e-5])
 def test_a_cosine_written_stays_at_its_minimum_in_fairseq(minimum):
     """fairseq's cycles, walked one by one: each is `t_mult` times as long and `lr_shrink` times as high."""
@@ -158,18 +151,6 @@ def test_a_cosine_written_stays_at_its_minimum_in_fairseq(minimum):
         low, high = args["min_lr"] * shrink, args["lr"][0] * shrink
         found = low + (high - low) * (1 + math.cos(math.pi * left / period)) / 2
         assert found == pytest.approx(schedule.rate(cfg, schedule.start(cfg), step=step, epoch=1), rel=1e-6, abs=1e-18)
-
-
-@pytest.mark.parametrize("none", [{}, {"stop_min_lr": -1}, {"min_lr": -1}])
-def test_a_plateau_without_a_stop_does_not_stop(none):
-    found = recipe.recipe({"lr_scheduler": "reduce_lr_on_plateau", "lr": [0.25]} | none, None, 1)
-    cfg = build(PlateauConfig, found.training["schedule"])
-    state = schedule.start(cfg)
-    for _ in range(250):
-        state, _ = schedule.validated(cfg, state, 1.0)
-    assert state.rate < 1e-240
-    assert not state.stopped
-    assert not found.lost
 
 
 def test_tokens_of_a_batch_are_those_of_all_devices():
