@@ -87,12 +87,12 @@ def integers(params):
     return {path_of(path): leaf for path, leaf in leaves if is_quantized(leaf)}
 
 
-@pytest.mark.parametrize("pair", drills_but(INTEGERS, kept=[("conv", "conv")]))
-def test_each_kind_has_its_convolutions_and_softmax_in_integers(pair):
-    _, params = made(*pair)
+@pytest.mark.parametrize(("encoder", "decoder"), drills_but(INTEGERS, kept=[("conv", "conv")]))
+def test_each_kind_has_its_convolutions_and_softmax_in_integers(encoder, decoder):
+    _, params = made(encoder, decoder)
     found = {re.sub(r"/\d+|/w$", "", name) for name in integers(params)}
-    encoder, decoder = INTEGERS[pair]
-    assert found == {*(f"encoder/{name}" for name in encoder), *(f"decoder/{name}" for name in decoder)}
+    sides = zip(("encoder", "decoder"), INTEGERS[encoder, decoder], strict=True)
+    assert found == {f"{side}/{name}" for side, names in sides for name in names}
     assert conversion.has_integers(params) == bool(found)
 
 
