@@ -58,20 +58,8 @@ def refused(result):
     ("arguments", "sentence"),
     [
         ([], "train.py: --config is missing, as in --config=cldr_en_de --workdir=runs/a"),
-        (
-            ["--config=multi30k_de_n", "--workdir={tmp}/w"],
-            "train.py: --config=multi30k_de_n: no such file and no configuration of that name exists; did you mean "
-            "'multi30k_de_en'?",
-        ),
-        (
-            ["--config=configs/cldr_en_de.py", "--workdir={tmp}/w", "--config.model.droput=0.3"],
-            "config.model.droput: there is no field 'droput'; did you mean 'dropout'?",
-        ),
         (["--workdri=x"], "--workdri is not a flag of this command; did you mean 'workdir'?"),
-        (
-            ["--config=configs/multi30k_de_en.py", "--workdir={tmp}/w", "--config.data.dir={tmp}"],
-            "train.de",
-        ),
+        (["--config=configs/multi30k_de_en.py", "--workdir={tmp}/w", "--config.data.dir={tmp}"], "train.de"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

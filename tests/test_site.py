@@ -30,22 +30,6 @@ def test_every_page_has_a_place_in_the_navigation(module):
     assert listed[0] == "docs/how-to/your-text.md"
 
 
-@pytest.mark.parametrize(
-    ("page", "link", "place"),
-    [
-        ("docs/how-to/pod.md", "../../launch/README.md#what-was-tested", "../launch.md#what-was-tested"),
-        ("launch/README.md", "../docs/distributed.md", "distributed.md"),
-        ("docs/paper-map.md", "../convs2s_jax/nn/convolution.py", "files/convs2s_jax/nn/convolution.py"),
-        ("docs/index.md", "https://arxiv.org/abs/1705.03122", "https://arxiv.org/abs/1705.03122"),
-    ],
-)
-def test_links_of_a_code_host_become_links_of_the_site(module, page, link, place):
-    stage = pytest.importorskip("griffe") and module("stage")
-    text, files = stage.turned(f"See [`it`]({link}).\n\n```\n[no]({link})\n```\nNor `[x]({link})`.\n", page)
-    assert text == f"See [`it`]({place}).\n\n```\n[no]({link})\n```\nNor `[x]({link})`.\n"
-    assert files == ({link.removeprefix("../")} if link.endswith(".py") else set())
-
-
 def test_each_equation_names_code_that_exists(module):
     equations = module("equations")
     text = (ROOT / "docs" / "paper-map.md").read_text(encoding="utf-8")
@@ -53,33 +37,6 @@ def test_each_equation_names_code_that_exists(module):
     assert text.count("\nCode: ") == len(found) > 15, "an equation stands right above its code"
     for name in itertools.chain.from_iterable(found):
         assert f"def {name.rpartition('.')[2]}(" in equations.source_of(name, ROOT)
-
-
-def test_code_beside_an_equation_is_the_function_without_its_docstring(module):
-    code = module("equations").source_of("nn.convolution.glu", ROOT)
-    assert code.splitlines() == [
-        "def glu(x: Array) -> Array:",
-        "    a, b = jnp.split(x, 2, axis=-1)",
-        "    return a * jax.nn.sigmoid(b)",
-    ]
-    with pytest.raises(LookupError, match="has no function or class 'gul'"):
-        module("equations").source_of("nn.convolution.gul", ROOT)
-
-
-def test_links_that_lead_nowhere_and_what_is_loaded_from_elsewhere_are_found(module, tmp_path):
-    links = module("links")
-    (tmp_path / "b").mkdir()
-    (tmp_path / "b" / "index.html").write_text('<h1 id="top">B</h1>')
-    (tmp_path / "a.html").write_text(
-        '<a href="b/#top">1</a> <a href="b/index.html#bottom">2</a> <a href="c.html">3</a> <a href="https://x.org">4</a>'
-        '<script src="https://cdn.org/x.js"></script><img src="data:image/png;base64,"><a href="#here"></a>'
-    )
-    assert links.faults(tmp_path) == [
-        "a.html links to #here: there is no such heading",
-        "a.html links to b/index.html#bottom: there is no such heading",
-        "a.html links to c.html: there is no such file",
-        "a.html loads https://cdn.org/x.js: a page shows without a network",
-    ]
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from convs2s_jax.core.compiler_options import LITTLE_OPTIMISATION, OnCpu, fast_compile_options, jit_quickly, unless_set
+from convs2s_jax.core.compiler_options import LITTLE_OPTIMISATION, OnCpu, fast_compile_options, unless_set
 
 X = jnp.linspace(-2.0, 2.0, 12).reshape(3, 4)
 
@@ -42,11 +42,3 @@ def test_the_form_with_options_is_for_calls_on_cpu_that_are_not_traced():
     jax.grad(lambda x: program(x)[0, 0])(X)
     OnCpu(other, on_cpu, is_cpu=lambda: False)(X)
     assert calls == ["on_cpu", "other", "other", "other", "other", "other"]
-
-
-def test_a_decorated_function_keeps_its_static_arguments_and_is_compiled_once():
-    program = jit_quickly(static_argnames="power")(mean_gate)
-    for _ in range(2):
-        np.testing.assert_allclose(program(X, power=3), mean_gate(X, 3), rtol=1e-6)
-    assert program._cache_size() == 1
-    np.testing.assert_allclose(jax.jit(lambda x: program(x, power=3))(X), mean_gate(X, 3), rtol=1e-6)

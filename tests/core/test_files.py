@@ -1,6 +1,5 @@
 """A file is the old one or the whole new one, whatever happens; a folder is there as a whole or not at all."""
 
-import errno
 import os
 import re
 
@@ -43,20 +42,6 @@ def test_a_folder_that_was_not_put_in_place_is_removed(tmp_path):
         (part / "file").write_text("text")
         part.rename(tmp_path / "sub" / "x")
     assert (tmp_path / "sub" / "x" / "file").read_text() == "text"
-
-
-@pytest.mark.parametrize(
-    ("error", "shown"),
-    [
-        (OSError(errno.ENOSPC, "No space left on device"), "[Errno 28] No space left on device: '{path}'"),
-        (OSError("100 requested and 0 written"), "100 requested and 0 written"),
-        (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), "[Errno 111] Connection refused"),
-    ],
-)
-def test_only_a_full_disk_gets_the_name_of_the_folder(tmp_path, error, shown):
-    with pytest.raises(OSError, match=r".") as raised, new_folder(tmp_path / "x"):
-        raise error
-    assert str(raised.value) == shown.format(path=tmp_path / "x")
 
 
 def make_fifo(path):

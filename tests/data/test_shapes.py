@@ -76,16 +76,6 @@ def test_rows_are_a_multiple_of_8_where_more_than_8_fit():
     assert choose_shapes(src, tgt, tokens=40, count=2) == (Shape(3, 4, 4), Shape(50, 9, 1))
 
 
-@pytest.mark.parametrize(("pairs", "rows"), [(3, 3), (8, 8), (9, 16), (90, 96), (99_999, 400)])
-def test_a_few_pairs_make_no_larger_batches_than_they_fill(pairs, rows):
-    lengths = np.full(pairs, 10)
-    shapes = choose_shapes(lengths, lengths, tokens=4000, count=2)
-    assert shapes == (Shape(10, 10, rows),)
-    assert rounded(shapes, tokens=4000, rows=1, length=16, most=(64, 64)) == (Shape(16, 16, min(rows, 248)),)
-    enough = -(-rows // 64) * 64
-    assert rounded(shapes, tokens=4000, rows=64, length=1, most=(64, 64))[0].rows == min(enough, 384)
-
-
 def test_no_pairs_need_no_shapes_and_a_pair_that_none_holds_is_an_error():
     assert choose_shapes(np.array([], int), np.array([], int), tokens=100, count=3) == ()
     with pytest.raises(ValueError, match="do not fit into any shape"):

@@ -50,17 +50,6 @@ def test_tokens_come_back(tmp_path, texts, size):
         assert tokens.tokens.dtype == (np.uint16 if size <= 1 << 16 else np.uint32)
 
 
-def test_sentences_are_found_like_those_of_a_list_and_are_read_only(tmp_path):
-    tokens = tokenize(tmp_path)
-    assert text_of(tokens[-2]) == "größer"
-    assert text_of(tokens[np.int64(0)]) == "abc"
-    assert [text_of(ids) for ids in tokens] == TEXTS
-    with pytest.raises(IndexError):
-        tokens[5]
-    with pytest.raises(ValueError, match="read-only"):
-        tokens[0][0] = 1
-
-
 def test_other_content_is_encoded_anew(tmp_path):
     tokenize(tmp_path)
     for texts in (TEXTS[:-1], ["ab", "c", "x", "größer", ""]):
@@ -92,18 +81,6 @@ def test_a_cut_or_a_flipped_bit_is_announced_and_written_again(tmp_path):
     told = []
     assert texts_of(tokenize(tmp_path, tell=told.append)) == TEXTS
     assert told == [f"{path} is damaged (it contains another text): the text is tokenised again"]
-
-
-def test_failure_while_encoding_leaves_nothing(tmp_path):
-    class Stops(Letters):
-        def encode(self, texts):
-            if self.encoded:
-                raise KeyboardInterrupt
-            return super().encode(texts)
-
-    with pytest.raises(KeyboardInterrupt):
-        tokenize(tmp_path, ["a"] * 10_000, Stops())
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_unusable_folder_is_refused(tmp_path):

@@ -6,13 +6,12 @@ import re
 import numpy as np
 import pytest
 
-from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import BOS, EOS, PAD, SPECIAL, UNK
 from convs2s_jax.data import pieces, vocabulary
 from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.corpora import ParallelText
-from convs2s_jax.data.symbols import Labels, Vocabulary, Words, word_list
+from convs2s_jax.data.symbols import Labels, Vocabulary, Words
 from tests.data.vocabularies import CONFIGS, ODD, SRC, TGT, build
 from tests.stores import bucket  # noqa: F401  (a fixture)
 
@@ -255,14 +254,3 @@ def test_a_flipped_bit_or_a_cut_is_refused(tmp_path):
     (tmp_path / "vocab" / "checksums.json").unlink()  # then a deliberate edit counts
     (tmp_path / "vocab" / "joint.txt").write_text("a 1\n", encoding="utf-8")
     assert vocabulary.load(tmp_path / "vocab").src.symbols == ("a",)
-
-
-def test_vocabularies_in_a_store_are_those_of_a_folder(bucket, tmp_path):  # noqa: F811
-    made = vocabulary.Vocabularies(word_list(("eins",)), word_list(("one", "two")))
-    vocabulary.save(made, tmp_path / "vocab")
-    for path in (tmp_path / "vocab").iterdir():
-        stores.write(f"gs://bucket/vocab/{path.name}", path.read_bytes())
-    assert vocabulary.load_from("gs://bucket/vocab") == made
-    stores.delete("gs://bucket/vocab/src.txt")
-    with pytest.raises(UserError, match=r"^gs://bucket/vocab/src\.txt cannot be read"):
-        vocabulary.load_from("gs://bucket/vocab")

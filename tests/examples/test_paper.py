@@ -132,9 +132,3 @@ def test_the_beams_of_sentences_are_those_of_the_package(paper, params):
     for found, result in zip(beams, results, strict=True):
         assert [tokens for _, tokens in found] == [c.tokens.tolist() for c in result.candidates]
         np.testing.assert_allclose([score for score, _ in found], [c.score for c in result.candidates], rtol=1e-5)
-
-
-@pytest.mark.drill
-def test_it_learns_to_reverse(paper):
-    source, reverse = paper.main(150)
-    assert reverse == source[::-1]

@@ -88,15 +88,6 @@ def test_least_risk_is_the_sample_nearest_to_all(tmp_path):
     assert names["least_risk"](result) == "the cat sat"
 
 
-@pytest.mark.drill
-def test_several_models_have_the_losses_of_each_alone():
-    found = run("Several models at once", cfg=CFG, batch=BATCH)
-    loss = jax.jit(lambda key: convs2s.loss(init(key), CFG, BATCH).loss)
-    alone = [loss(key) for key in jax.random.split(jax.random.key(0), 3)]
-    np.testing.assert_allclose(found["losses"], alone, rtol=1e-5)
-    assert len(found["found"]) == 1
-
-
 def test_the_strategy_is_plain_beam_search():
     names = run("A custom search strategy")
     strategy, table = names["Strategy"](names["choose"]), jax.random.normal(jax.random.key(1), (9, 9))

