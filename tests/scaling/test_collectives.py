@@ -93,6 +93,38 @@ def test_every_way_to_write_groups_is_read(groups, axis, members):
     assert (one.axis, one.members) == (axis, members)
 
 
+TPU_PAIR = """\
+  %p = bf16[3,16,512]{2,1,0:T(8,128)(2,1)S(1)} parameter(0)
+  %collective-permute-start = (bf16[3,16,512]{2,1,0:T(8,128)(2,1)S(1)}, bf16[3,16,512]{2,1,0:T(8,128)(2,1)S(1)}, \
+u32[]{:S(2)}, u32[]{:S(2)}) collective-permute-start(%p), channel_id=62, \
+source_target_pairs={{0,1},{1,2},{2,3},{3,0},{4,5},{5,6},{6,7},{7,4}}, metadata={op_name="jit(first)/dot_general"}
+  ROOT %collective-permute-done = bf16[3,16,512]{2,1,0:T(8,128)(2,1)S(1)} \
+collective-permute-done(%collective-permute-start)"""
+
+
+def test_a_pair_of_start_and_done_is_one_asynchronous_exchange():
+    (one,) = of_mesh(program_of(TPU_PAIR))
+    assert (one.kind, one.axis, one.times, one.asynchronous) == ("collective-permute", "fsdp", 1, True)
+    assert one.size == 3 * 16 * 512 * 2
+
+
+def permuted(*pairs):
+    """A program with permutations of these pairs."""
+    made = [f"  %c{i} = f32[8,4]{{1,0}} collective-permute(%p), source_target_pairs={x}" for i, x in enumerate(pairs)]
+    return program_of("\n".join(["  %p = f32[8,4]{1,0} parameter(0)", *made]))
+
+
+def test_pairs_of_one_device_do_not_count():
+    (one,) = of_mesh(permuted("{{0,0},{1,5},{2,2}}"))
+    assert (one.axis, one.members) == ("data", (1, 5))
+    assert of_mesh(permuted("{{0,0},{1,1}}", "{}")) == ()
+
+
+def test_permutations_over_one_axis_have_the_pairs_of_all():
+    (one,) = of_mesh(permuted("{{0,1},{1,0}}", "{{1,0},{2,3}}"))
+    assert (one.axis, one.operations, one.members) == ("fsdp", 2, (0, 1, 1, 0, 2, 3))
+
+
 SEND = """\
   %p = bf16[48,8,128]{2,1,0:T(8,128)(2,1)} parameter(0)
   %after-all = token[] after-all()
@@ -115,6 +147,10 @@ def test_what_hosts_send_between_two_slices_is_an_exchange_over_data(name, kind,
     assert (one.kind, one.axis, one.members, one.asynchronous) == (kind, "data between slices", (0, 4), True)
     part = 48 * 8 * 128 * 2
     assert (one.size, one.wire) == (size * part, wire * part)
+
+
+def test_another_send_is_no_exchange():
+    assert of_mesh(program_of(SEND.replace("_xla_megascale_transfer_type", "other"))) == ()
 
 
 CHAIN = """\
@@ -153,6 +189,22 @@ def test_a_start_overlaps_unless_the_compiler_runs_it_in_line(line, asynchronous
         f"  %p = f32[8,4]{{1,0}} parameter(0)\n  ROOT %r = f32[32,4]{{1,0}} {line}, replica_groups=[2,4]<=[8]"
     )
     assert [one.asynchronous for one in of_mesh(program)] == [asynchronous]
+
+
+def test_a_wrapped_exchange_is_asynchronous():
+    wrapped = """\
+%wrapped (a: f32[8,4]) -> f32[2,4] {
+  %a = f32[8,4]{1,0} parameter(0)
+  ROOT %rs = f32[2,4]{1,0} reduce-scatter(%a), channel_id=2, replica_groups=[2,4]<=[8], dimensions={0}, to_apply=%add
+}
+
+"""
+    lines = """\
+  %p = f32[8,4]{1,0} parameter(0)
+  %start = ((f32[8,4]{1,0}), f32[2,4]{1,0}) async-start(%p), calls=%wrapped
+  ROOT %done = f32[2,4]{1,0} async-done(%start), calls=%wrapped"""
+    (one,) = of_mesh(program_of(lines, others=wrapped))
+    assert (one.kind, one.times, one.size, one.wire, one.asynchronous) == ("reduce-scatter", 1, 128, 96, True)
 
 
 def test_an_all_reduce_that_a_tpu_fuses_with_a_slice_is_a_reduce_scatter():

@@ -45,6 +45,13 @@ def test_a_loop_over_layers_reads_each_layer_once():
     assert whole <= traffic.memory_bytes(hlo.parse(program.as_text())) <= 4 * whole
 
 
+def test_an_update_in_place_writes_the_update_only():
+    program = compiled(
+        lambda ys, y: jax.lax.scan(lambda y, _: (y + 1, y), y, None, length=64)[1].sum() + ys.sum(), (8,), (64,)
+    )
+    assert traffic.memory_bytes(hlo.parse(program.as_text())) <= 12 * 4 * 64 * 64
+
+
 TPU = """\
 HloModule test
 
@@ -61,6 +68,43 @@ ENTRY %main (p: f32[256]) -> f32[256] {
 def test_arrays_on_the_chip_are_no_memory_traffic():
     """The copy reads from memory, and the sum writes to it."""
     assert traffic.memory_bytes(hlo.parse(TPU)) == 2 * 4 * 256
+
+
+BESIDE = """\
+HloModule test
+
+%start (a: bf16[1,64]) -> (bf16[1,64], bf16[4,64], u32[]) {
+  %a = bf16[1,64]{1,0} parameter(0)
+  %gather = bf16[4,64]{1,0} all-gather(%a), frontend_attributes={chain_id="0"}
+  ROOT %begun = (bf16[1,64], bf16[4,64], u32[]{:S(2)}) custom-call(%gather), custom_call_target="AsyncCollectiveStart"
+}
+
+%beside (b: bf16[1,64], c: bf16[4,64], d: u32[], x: f32[256]) -> (f32[256], bf16[1,64], bf16[4,64], u32[]) {
+  %b = bf16[1,64]{1,0} parameter(0)
+  %c = bf16[4,64]{1,0} parameter(1)
+  %d = u32[]{:S(2)} parameter(2)
+  %x = f32[256]{0} parameter(3)
+  %going = bf16[4,64]{1,0} all-gather(%b), frontend_attributes={chain_id="0"}
+  %sine = f32[256]{0} sine(%x)
+  ROOT %all = (f32[256]{0}, bf16[1,64]{1,0}, bf16[4,64]{1,0}, u32[]{:S(2)}) tuple(%sine, %b, %c, %d)
+}
+
+ENTRY %main (p: bf16[1,64], q: f32[256]) -> (f32[256], bf16[1,64], bf16[4,64], u32[]) {
+  %p = bf16[1,64]{1,0} parameter(0)
+  %q = f32[256]{0} parameter(1)
+  %first = (bf16[1,64], bf16[4,64], u32[]{:S(2)}) fusion(%p), output_to_operand_aliasing={{0}: (0, {})}, calls=%start
+  %e = bf16[1,64]{1,0} get-tuple-element(%first), index=0
+  %f = bf16[4,64]{1,0} get-tuple-element(%first), index=1
+  %g = u32[]{:S(2)} get-tuple-element(%first), index=2
+  ROOT %then = (f32[256], bf16[1,64], bf16[4,64], u32[]{:S(2)}) fusion(%e, %f, %g, %q), ALIASES, calls=%beside
+}
+""".replace("ALIASES", "output_to_operand_aliasing={{1}: (0, {}), {2}: (1, {}), {3}: (2, {})}")
+
+
+def test_an_exchange_beside_operations_is_memory_traffic_once():
+    """Where it starts, the part is read and passed on, and the whole is written. The sine reads and writes its own."""
+    part, whole, own = 2 * 64, 2 * 4 * 64, 4 * 256
+    assert traffic.memory_bytes(hlo.parse(BESIDE)) == 2 * part + whole + 2 * own
 
 
 GPU = """\
@@ -98,6 +142,27 @@ def test_of_a_gpus_program_operations_with_products_are_told_from_others():
     program, size = hlo.parse(GPU), 2 * 64 * 64
     assert traffic.product_bytes(program) == 2 * 3 * size
     assert traffic.memory_bytes(program) - traffic.product_bytes(program) == pytest.approx(4 * size, abs=8)
+
+
+COMBINED = """\
+HloModule test
+
+ENTRY %main (p: f32[1,64], q: f32[64,4], r: f32[8]) -> f32[4,64] {
+  %p = f32[1,64]{1,0} parameter(0)
+  %q = f32[64,4]{1,0} parameter(1)
+  %r = f32[8]{0} parameter(2)
+  %g = ((f32[1,64]{1,0}, f32[64,4]{1,0}), (f32[4,64]{1,0}, f32[64,16]{1,0})) all-gather-start(%p, %q), dimensions={0}
+  %gathered = (f32[4,64]{1,0}, f32[64,16]{1,0}) all-gather-done(%g)
+  %s = (f32[1,64]{1,0}, f32[8]{0}) all-reduce-start(%p, %r), to_apply=%sum
+  %summed = (f32[1,64]{1,0}, f32[8]{0}) all-reduce-done(%s)
+  ROOT %first = f32[4,64]{1,0} get-tuple-element(%gathered), index=0
+}
+"""
+
+
+def test_combined_exchanges_count_each_array():
+    """As single ones: each array is read and written in the size of the smaller of its two forms."""
+    assert traffic.memory_bytes(hlo.parse(COMBINED)) == 2 * 4 * (64 + 256) + 2 * 4 * (64 + 8)
 
 
 COPIED = """\
@@ -149,3 +214,21 @@ def test_copies_to_the_host_and_back_count_by_what_they_move():
     assert traffic.copies(program) == (4 * 256 + 1024, 4 * 256 + 1024, 1024)
     own = 256 + 4 * 4 * 3  # p, which is copied to memory on the chip, and what the loop counts and compares
     assert traffic.memory_bytes(program) - 2 * (4 * 256 + 1024) == own
+
+
+def test_a_copy_within_a_computation_that_runs_beside_others_is_asynchronous():
+    program = hlo.parse(
+        """
+%away (q: f32[4,64]) -> f32[4,64] {
+  %q = f32[4,64]{1,0} parameter(0)
+  ROOT %host = f32[4,64]{1,0:S(5)} copy(%q)
+}
+
+ENTRY %main (p: f32[4,64]) -> f32[4,64] {
+  %p = f32[4,64]{1,0} parameter(0)
+  %begun = ((f32[4,64]{1,0}), f32[4,64]{1,0:S(5)}) async-start(%p), calls=%away
+  ROOT %done = f32[4,64]{1,0:S(5)} async-done(%begun)
+}
+"""
+    )
+    assert traffic.copies(program) == (1024, 0, 0)
