@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from convs2s_jax.commands import train
+from convs2s_jax.commands.convs2s import COMMANDS
 from convs2s_jax.core import platforms
 from convs2s_jax.training.run.processes import joining
 from tests import tiny
@@ -93,7 +93,6 @@ def test_training_sets_them_before_it_uses_a_device(tmp_path, monkeypatch):
     monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_mine=1")
     seen = []
     monkeypatch.setattr(joining, "join", lambda _: seen.append(os.environ["LIBTPU_INIT_ARGS"]) or sys.exit(0))
-    called(
-        train.console, "train", f"--config={tiny.config_file(tmp_path)}", f"--workdir={tmp_path}/a", "--xla_flags=tpu"
-    )
+    arguments = [f"--config={tiny.config_file(tmp_path)}", f"--workdir={tmp_path}/a", "--xla_flags=tpu"]
+    called(COMMANDS["train"].run, "train", *arguments)
     assert seen[0].startswith("--xla_mine=1 --xla_tpu_enable_async_collective_fusion=true ")

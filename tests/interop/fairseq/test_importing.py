@@ -103,6 +103,7 @@ def test_updates_after_an_import_are_those_of_fairseq(tmp_path):
 )
 def test_decode_gives_fairseqs_translations(name, folders, options, golden, tmp_path):
     """One imported model, and an ensemble of it twice."""
+    pytest.importorskip("torch")
     model = golden / "beam_model"
     spm = {f"{side}_spm": str(model / f"spm.{language}.model") for side, language in (("src", "de"), ("tgt", "en"))}
     workdirs = [tmp_path / folder for folder in folders]
