@@ -172,7 +172,7 @@ def attention(values: dict[str, Any], overrides: Overrides) -> None:
     for i in sorted({*range(len(lines))} - {*real}):
         tell(f"{name}, line {i + 1} is empty: no picture is drawn")
     digits = max(4, len(str(len(lines))))
-    with local_copies.outgoing_folder("--output", options.output, tell) as (folder, told, *_):
+    with local_copies.outgoing_folder("--output", options.output, tell) as (folder, told):
         folder.mkdir(parents=True, exist_ok=True)
         for begin in range(0, len(real), WINDOW):
             window = real[begin : begin + WINDOW]
@@ -290,8 +290,8 @@ Write an HTML page about a run, or about several runs side by side:
 
   {program} --workdir=A[,B,...] [--output=DIR] [--lines=500] [--flag=value ...]
 
-The page DIR/index.html is a single file that needs no network. It shows curves, batches, samples, translations of the
-test set with scores and significance tests, attention, and receptive fields (docs/report.md). Workdirs are only read.
+The page DIR/index.html is a single file that needs no network. It shows the runs, curves, samples, translations of the
+test set with scores and significance tests, and attention (docs/report.md). Workdirs are only read.
 """,
     groups=(Group("Options", ReportOptions, leave_out=("search",)), SEARCH),
     main=report,

@@ -48,16 +48,16 @@ def load(plan: Plan, make: Callable[[PlannedBatch], Any], *, start: int = 0) -> 
       make: builds a batch and sends it to the device; called in order, in the background.
       start: index of the first batch, to resume an epoch.
     """
-    with ThreadPoolExecutor(1, thread_name_prefix="loader") as pool:
-        begun = (pool.submit(make, batch) for batch in plan.batches[start:])
-        ready = collections.deque(itertools.islice(begun, AHEAD))
-        try:
-            while ready:
-                batch = ready.popleft().result()
-                ready.extend(itertools.islice(begun, 1))
-                yield batch
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    pool = ThreadPoolExecutor(1, thread_name_prefix="loader")
+    begun = (pool.submit(make, batch) for batch in plan.batches[start:])
+    ready = collections.deque(itertools.islice(begun, AHEAD))
+    try:
+        while ready:
+            batch = ready.popleft().result()
+            ready.extend(itertools.islice(begun, 1))
+            yield batch
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 class Epochs(Generic[E]):

@@ -216,15 +216,6 @@ def is_loss(error: BaseException) -> bool:
     return is_multi_process() and isinstance(error, RuntimeError) and any(sign in text for sign in SIGNS)
 
 
-def tell_loss(how: str) -> None:
-    """Report that another process was lost, and what to do."""
-    sys.stderr.write(
-        f"another process of this command was lost ({how}): run the same command again on all of them; a training "
-        "continues from its last checkpoint\n"
-    )
-    sys.stderr.flush()
-
-
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
     """Context manager: if another process is lost inside, report it and exit with status `LOST`."""
@@ -234,7 +225,11 @@ def guarded() -> Iterator[None]:
         if user_message(error) is not None or not jax.distributed.is_initialized():
             raise
         if is_loss(error):
-            tell_loss(first_line(error))
+            sys.stderr.write(
+                f"another process of this command was lost ({first_line(error)}): run the same command again on all of "
+                "them; a training continues from its last checkpoint\n"
+            )
+            sys.stderr.flush()
             os._exit(LOST)
         traceback.print_exc()
         leave(1)

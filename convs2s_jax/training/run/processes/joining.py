@@ -45,7 +45,7 @@ def join(processes: Processes) -> None:
                 processes.coordinator_address,
                 processes.num_processes,
                 processes.process_id,
-                initialization_timeout=processes.initialization_timeout,
+                initialization_timeout=seconds,
                 heartbeat_timeout_seconds=processes.heartbeat_timeout,
             )
     except (ValueError, RuntimeError) as error:
