@@ -17,8 +17,8 @@ Compile an update for devices that need not be attached, and print what it costs
 
   {program} --config=NAME --topology=v5e:16x16 [--config.mesh.fsdp=16 ...] [--json=FILE]
 
-Planning for TPUs requires libtpu (pip install '.[plan]'), but no TPU. With pip install '.[plan-gpu]', GPU plans are
-compiled for GPUs; without it, they use virtual CPU devices. docs/scaling.md explains the table.
+Planning for TPUs requires libtpu (pip install '.[plan]') and for GPUs their compiler (pip install '.[plan-gpu]'), but
+no TPU or GPU. docs/scaling.md explains the table.
 """
 
 

@@ -22,7 +22,7 @@ from convs2s_jax.scaling.topology import Topology
 from convs2s_jax.training import dispatch, sharding
 from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.programs import abstract_batch, program_key, state_program, vocabulary_sizes
+from convs2s_jax.training.run.programs import abstract_batch, program_key, state_program
 from convs2s_jax.training.run.reports.measures import device_memory
 from convs2s_jax.training.step import Batch, TrainState
 
@@ -83,13 +83,10 @@ def attached_topology(count: int | None = None) -> Topology:
         name=f"{kind}:{len(devices)}",
         chip=dataclasses.replace(chip, memory=memory) if chip and memory else chip,
         devices=tuple(devices),
-        exact=True,
     )
 
 
-def measure(
-    plan: Plan, cfg: Config, topology: Topology, *, steps: int, sizes: Mapping[str, int] | None = None
-) -> list[Measured]:
+def measure(plan: Plan, cfg: Config, topology: Topology, *, steps: int, sizes: Mapping[str, int]) -> list[Measured]:
     """Run the programs of a plan on its devices and measure them.
 
     Args:
@@ -100,7 +97,6 @@ def measure(
       sizes: vocabulary sizes, as for the plan.
     """
     mesh = meshes.make(cfg.mesh, topology.devices, parallel=cfg.parallel)
-    sizes = sizes or vocabulary_sizes(cfg)
     state = state_program(program_key(cfg), mesh, **sizes)(jax.random.key(0))
     found = [Measured("parameters and optimiser", "B", plan.state_bytes, (_bytes_here(state),))]
     for shape, bound in zip(plan.shapes, plan.steps, strict=True):

@@ -7,7 +7,6 @@ are the ones that training uses for MFU (`training.run.reports.measures.PEAKS`).
 To add a chip, add an entry to `CHIPS` with the page that its numbers are from, and its peak to `PEAKS`.
 """
 
-import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -19,8 +18,6 @@ GB = 1e9
 GIB = 2.0**30
 RESERVED = 0.75
 """Fraction of a GPU's memory that JAX reserves for programs by default (XLA_PYTHON_CLIENT_MEM_FRACTION)."""
-PLUGIN = "jax_cuda13_plugin"
-"""The package that contains XLA's compiler for NVIDIA GPUs, for the version of CUDA that `gpu_description` sets."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +36,6 @@ class Chip:
         if this divides all sizes of the slice; otherwise none is.
       together: number of chips that are connected by links; 0 for all chips of a slice.
       network: bytes/s of a chip's share of the network between slices or machines, in one direction; 0 if unknown.
-      host: bytes/s between the chip and its host (PCIe), in one direction; 0 if unknown.
       in_turn: whether operations without products run before or after those with products, as on GPUs, and not
         concurrently.
       core: fields of XLA's description of a GPU (`gpu_description`) that differ between GPUs.
@@ -56,7 +52,6 @@ class Chip:
     wraps: int = 0
     together: int = 0
     network: float = 0.0
-    host: float = 0.0
     in_turn: bool = False
     core: str = field(default="", repr=False)
     source: str
@@ -76,9 +71,7 @@ class Chip:
         return (all(size % self.wraps == 0 for size in sizes),) * len(sizes)
 
 
-def _tpu(
-    name: str, *kinds: str, gib: float, hbm: float, link: float, network: float, axes: int, host: float = 15
-) -> Chip:
+def _tpu(name: str, *kinds: str, gib: float, hbm: float, link: float, network: float, axes: int) -> Chip:
     """Build the entry of a TPU. At JAX's default precision, its float32 products are a single bfloat16 pass."""
     return Chip(
         name=name,
@@ -90,14 +83,11 @@ def _tpu(
         axes=axes,
         wraps=16 if axes == 2 else 4,
         network=network * GB,
-        host=host * GB,
         source=f"https://docs.cloud.google.com/tpu/docs/{name}; https://jax-ml.github.io/scaling-book/tpus",
     )
 
 
-def _gpu(
-    name: str, kind: str, core: str, *, memory: float, hbm: float, link: float, network: float, host: float
-) -> Chip:
+def _gpu(name: str, kind: str, core: str, *, memory: float, hbm: float, link: float, network: float) -> Chip:
     """Build the entry of a GPU with `memory` bytes, eight per switch. Its float32 products are TF32, half as fast."""
     peak = PEAKS[kind]
     return Chip(
@@ -109,7 +99,6 @@ def _gpu(
         link=link * GB,
         together=8,
         network=network * GB,
-        host=host * GB,
         in_turn=True,
         core=core,
         source=f"https://www.nvidia.com/en-us/data-center/{name.partition('-')[0]}",
@@ -130,8 +119,8 @@ _HOPPER = """cuda_compute_capability { major: 9 minor: 0 feature_extension: ACCE
   l2_cache_size: 52428800
   shared_memory_per_core: 233472
   shared_memory_per_block_optin: 232448"""
-_A100 = {"link": 300, "network": 25, "host": 32}
-_H100 = {"link": 450, "network": 50, "host": 64}
+_A100 = {"link": 300, "network": 25}
+_H100 = {"link": 450, "network": 50}
 CHIPS: Mapping[str, Chip] = MappingProxyType(
     {
         chip.name: chip
@@ -139,7 +128,7 @@ CHIPS: Mapping[str, Chip] = MappingProxyType(
             _tpu("v4", "TPU v4", gib=30.75, hbm=1228, link=45, network=0, axes=3),
             _tpu("v5e", "TPU v5 lite", gib=15.75, hbm=819, link=45, network=3.125, axes=2),
             _tpu("v5p", "TPU v5p", "TPU v5", gib=95.74, hbm=2765, link=90, network=6.25, axes=3),
-            _tpu("v6e", "TPU v6 lite", gib=31.25, hbm=1638, link=90, network=12.5, axes=2, host=32),
+            _tpu("v6e", "TPU v6 lite", gib=31.25, hbm=1638, link=90, network=12.5, axes=2),
             _gpu("a100", "NVIDIA A100-SXM4-80GB", _AMPERE, memory=85_100_068_864, hbm=2039, **_A100),
             _gpu("a100-40gb", "NVIDIA A100-SXM4-40GB", _AMPERE, memory=42_331_013_120, hbm=1555, **_A100),
             _gpu("h100", "NVIDIA H100 80GB HBM3", _HOPPER, memory=84_942_979_072, hbm=3350, **_H100),
@@ -151,18 +140,12 @@ CHIPS: Mapping[str, Chip] = MappingProxyType(
 0.0.42.1) accepts programs. The memory of a GPU is `RESERVED` of what XLA lists (`gpu_description`). TPU
 links are from the scaling book, nine tenths of the product page's. The network is the machine's, divided by its chips:
 2 x 100 Gbit/s for 8 v5e, 50 Gbit/s for a v5p, 4 x 200 Gbit/s for 8 v6e, 200 and 400 Gbit/s for each GPU of a DGX A100
-and H100. The link to the host is from the scaling book for TPUs, and half of the bidirectional PCIe rate on the product
-pages for GPUs. GPUs on PCIe cards and partitions of GPUs are not included."""
+and H100. GPUs on PCIe cards and partitions of GPUs are not included."""
 
 
 def of_device(kind: str) -> Chip | None:
     """Return the chip of a JAX device kind, such as "TPU v5 lite"; None if it is not in the table."""
     return next((chip for chip in CHIPS.values() if kind in chip.kinds), None)
-
-
-def has_compiler() -> bool:
-    """Whether XLA's compiler for NVIDIA GPUs is installed."""
-    return importlib.util.find_spec(PLUGIN) is not None
 
 
 def gpu_description(chip: Chip) -> str:

@@ -212,34 +212,19 @@ def probe(workdir: str) -> dict[str, Any]:
 def _folder(place: str) -> tuple[bool, int]:
     """Return whether a folder existed, and its free bytes. UserError unless all processes share it and can write it."""
     workdir = Path(place)
+
+    def made() -> bool:
+        with run_folder.writing(workdir):
+            was_there = run_folder.provide(workdir, stack)
+            with tempfile.TemporaryFile(dir=workdir) as file:
+                file.write(b"\n")
+        return was_there
+
     with contextlib.ExitStack() as stack:
-        was_there = distributed.primary_only("workdir made", lambda: _made(workdir, stack))
-        distributed.agree_on_folder(workdir)
-        refused, free = None, 0
-        try:
-            free = _tried_to_write(workdir)
-        except UserError as error:
-            refused = error
-        was_there = distributed.from_primary(bool(was_there))  # no process is still writing when process 0 removes it
-        if refused:
-            raise refused
-        return was_there, free
-
-
-def _made(workdir: Path, stack: contextlib.ExitStack) -> bool:
-    """Create a folder until the stack closes; return whether it existed before."""
-    with run_folder.writing(workdir):
-        was_there = run_folder.provide(workdir, stack)
-    _tried_to_write(workdir)
-    return was_there
-
-
-def _tried_to_write(workdir: Path) -> int:
-    """Try to write to a folder and return its free bytes."""
-    with run_folder.writing(workdir):
-        with tempfile.TemporaryFile(dir=workdir) as file:
-            file.write(b"\n")
-        return shutil.disk_usage(workdir).free
+        was_there = distributed.primary_only("workdir made", made)
+        distributed.agree_on_folder(workdir)  # each process has written there
+        free = shutil.disk_usage(workdir).free
+        return distributed.from_primary(bool(was_there)), free  # none is still writing when process 0 removes it
 
 
 def _address(address: str) -> tuple[bool, int]:

@@ -9,17 +9,13 @@ BITS = {"pred": 8, "c64": 64, "c128": 128, "token": 0, "opaque": 0}
 """Bits of an element for types whose name does not contain the number."""
 
 
-HOST = 5
-"""Number of the host's memory in a layout: S(5)."""
-
-
 class Buffer(NamedTuple):
     """An array of a program.
 
     Attributes:
       dtype: name of its type, such as "bf16".
       dims: its shape.
-      space: number of its memory; 0 is the device's main memory, `HOST` that of the host, others are on the chip.
+      space: number of its memory; 0 is the device's main memory, others are on the chip.
     """
 
     dtype: str

@@ -17,7 +17,6 @@ from convs2s_jax.nn.types import Tree
 from convs2s_jax.scaling import programs, rates, roofline
 from convs2s_jax.scaling.chips import Chip
 from convs2s_jax.scaling.programs import Compiled, TooLargeError
-from convs2s_jax.scaling.roofline import Place
 from convs2s_jax.scaling.topology import Topology
 from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training.run.config import Config
@@ -32,16 +31,13 @@ class Plan:
       topology: name of the devices.
       slices: number of slices.
       chip: the rates that were used.
-      exact: whether the programs were compiled for these chips. If not, memory and asynchronous collectives are those
-        of virtual devices.
       mesh: size of each axis.
       parallel: how the update is parallelised.
       dtype: dtype of products.
       parameters: number of parameters.
       state_bytes: bytes of parameters and optimiser on one chip.
       resident: peak bytes of a chip's memory: those of a program, plus the part of the state that is not its argument.
-      start: the program that initialises the state.
-      programs: the programs of an update; the optimiser's is the last.
+      programs: the program that initialises the state, and those of an update; the optimiser's is the last.
       shapes: batch shapes.
       rows: number of rows of each batch that are not padding.
       counts: what `tokens` counts: "target tokens", or "texts" for a classifier.
@@ -56,14 +52,12 @@ class Plan:
     topology: str
     slices: int
     chip: Chip
-    exact: bool
     mesh: Mapping[str, int]
     parallel: str
     dtype: str
     parameters: int
     state_bytes: int
     resident: int = 0
-    start: Compiled | None = None
     programs: tuple[Compiled, ...] = ()
     shapes: tuple[Shape, ...] = ()
     rows: tuple[int, ...] = ()
@@ -73,11 +67,6 @@ class Plan:
     refused: str = ""
     efficiency: tuple[float, ...] = ()
     too_large_alone: str = ""
-
-    @property
-    def all_programs(self) -> list[Compiled]:
-        """The program that initialises the state, and those of an update."""
-        return [*([self.start] if self.start else []), *self.programs]
 
     @property
     def devices(self) -> int:
@@ -125,7 +114,7 @@ def make(
       lengths: source and target lengths of the batches, one number for both or two. Equal shapes are planned once.
       tokens: token budget of a batch on all chips together; None for the configuration's.
       tokens_per_chip: token budget of each row shard, in place of `tokens`.
-      sizes: vocabulary sizes (`configured.vocabularies`); None for those that the configuration requests.
+      sizes: vocabulary sizes (`vocabulary_sizes`); None for those that the configuration requests.
       tell: receives a line before the first program is compiled.
 
     Raises:
@@ -137,24 +126,20 @@ def make(
         tokens = tokens_per_chip * meshes.row_shards(mesh)
     shapes = [programs.shape_of(cfg, each, tokens or cfg.data.batch.tokens) for each in lengths]
     tell(f"planning {topology.name}: for a large model or hundreds of devices, compiling takes minutes ...")
-    return _of_shapes(cfg, topology, mesh, list(dict.fromkeys(shapes)), sizes)
+    return _of_shapes(cfg, topology, mesh, list(dict.fromkeys(shapes)), sizes or vocabulary_sizes(cfg))
 
 
-def _of_shapes(
-    cfg: Config, topology: Topology, mesh: Mesh, shapes: Sequence[Shape], sizes: Mapping[str, int] | None
-) -> Plan:
+def _of_shapes(cfg: Config, topology: Topology, mesh: Mesh, shapes: Sequence[Shape], sizes: Mapping[str, int]) -> Plan:
     """Plan updates on batches of these shapes, whose rows are padded as in training: a multiple of the row shards."""
     chip = topology.chip or rates.measured(tuple(mesh.devices.flat), cfg.model.dtype)
     order = dict(zip(topology.devices, topology.places(), strict=True))
     places = [order[device] for device in mesh.devices.flat]
     roofline.check_network(chip, places)
-    sizes = sizes or vocabulary_sizes(cfg)
     state = placed_state(program_key(cfg), mesh, **sizes)
     plan = Plan(
         topology=topology.name,
         slices=topology.slices,
         chip=chip,
-        exact=topology.exact,
         mesh=dict(mesh.shape),
         parallel=cfg.parallel,
         dtype=cfg.model.dtype,
@@ -165,41 +150,25 @@ def _of_shapes(
         counts="texts" if cfg.classifies else "target tokens",
     )
     try:
-        compiled = tuple(programs.compile_update(cfg, mesh, plan.shapes, sizes, topology.platform))
-        start = programs.compile_start(cfg, mesh, sizes)
+        compiled = tuple(programs.compile_all(cfg, mesh, plan.shapes, sizes))
     except TooLargeError as error:
         return dataclasses.replace(plan, refused=str(error))
     beside = plan.state_bytes - bytes_on_a_device(state.params)  # what is no argument of gradient programs
-    peaks = [each.memory.peak + (beside if each.shape else 0) for each in compiled]
-    targets = [rows * (1 if cfg.classifies else shape.tgt) for shape, rows in zip(plan.shapes, plan.rows, strict=True)]
-    plan = dataclasses.replace(
+    tokens, steps = list[int](), list[roofline.Step]()
+    for shape, rows in zip(plan.shapes, plan.rows, strict=True):
+        tokens.append(cfg.data.batch.accumulate * rows * (1 if cfg.classifies else shape.tgt))
+        used = [each for each in compiled if each.shape in (shape, None)]
+        steps.append(roofline.step(used, chip, places, dtype=plan.dtype, tokens=tokens[-1]))
+    return dataclasses.replace(
         plan,
-        start=start,
         programs=compiled,
-        resident=max(start.memory.peak, *peaks),
-        tokens=tuple(cfg.data.batch.accumulate * count for count in targets),
-    )
-    return dataclasses.replace(plan, steps=bounds(plan, places))
-
-
-def bounds(plan: Plan, places: Sequence[Place]) -> tuple[roofline.Step, ...]:
-    """Return the bound of an update for each shape of a plan with programs, on devices in these places."""
-    # the program of a CPU does not show which operations a GPU runs
-    chip = dataclasses.replace(plan.chip, in_turn=plan.chip.in_turn and plan.exact)
-    return tuple(
-        roofline.step(
-            [each for each in plan.programs if each.shape in (shape, None)],
-            chip,
-            places,
-            devices=plan.devices,
-            dtype=plan.dtype,
-            tokens=tokens,
-        )
-        for shape, tokens in zip(plan.shapes, plan.tokens, strict=True)
+        resident=max(each.memory.peak + (beside if each.shape else 0) for each in compiled),
+        tokens=tuple(tokens),
+        steps=tuple(steps),
     )
 
 
-def one_chip(cfg: Config, plan: Plan, alone: Topology, *, sizes: Mapping[str, int] | None = None) -> Plan:
+def one_chip(cfg: Config, plan: Plan, alone: Topology, *, sizes: Mapping[str, int]) -> Plan:
     """Plan a single chip with the rows of one row shard of the mesh, for comparison.
 
     Args:

@@ -15,14 +15,12 @@ from convs2s_jax.core.errors import UserError, first_line
 from convs2s_jax.data.shapes import Shape, rounded, rows_within
 from convs2s_jax.scaling import collectives, hlo, traffic
 from convs2s_jax.scaling.collectives import Collective
-from convs2s_jax.scaling.traffic import Copies
 from convs2s_jax.training import flops, sharding
 from convs2s_jax.training.flops import Flops
 from convs2s_jax.training.mesh import slice_numbers
 from convs2s_jax.training.run import programs
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.programs import abstract_batch, abstract_key, placed
-from convs2s_jax.training.step import Batch, LossSums, Step
 
 RATE = jax.ShapeDtypeStruct((), jnp.float32)
 
@@ -37,7 +35,6 @@ class Memory:
       aliased: the part of both that shares memory.
       temporaries: intermediate results.
       peak: peak memory; if the compiler does not report it, arguments + outputs + temporaries - aliased.
-      host: temporaries in the memory of the host.
     """
 
     arguments: int
@@ -45,7 +42,6 @@ class Memory:
     aliased: int
     temporaries: int
     peak: int
-    host: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,12 +51,11 @@ class Compiled:
     Attributes:
       name: "first state", "gradients", "more gradients" (of the further batches of an update) or "update".
       shape: shape of its batch; None for the first state and the optimiser's program.
-      times: executions in an update.
+      times: executions in an update; 0 for the first state.
       flops: FLOPs of all devices together, from the traced program.
       memory: memory of one device.
       memory_traffic: bytes from and to the memory of one device.
       product_traffic: the part of these from operations with products.
-      copies: bytes between one device and its host.
       collectives: collectives of one device.
       seconds: wall-clock time of compilation.
       processor_seconds: processor time of compilation.
@@ -74,7 +69,6 @@ class Compiled:
     memory: Memory
     memory_traffic: int
     product_traffic: int
-    copies: Copies
     collectives: tuple[Collective, ...]
     seconds: float
     processor_seconds: float
@@ -83,7 +77,7 @@ class Compiled:
     @property
     def label(self) -> str:
         """Label of the program in tables: its name and the lengths of its batch."""
-        return self.name if self.shape is None else f"{self.name} ({self.shape.src}, {self.shape.tgt})"
+        return _label(self.name, self.shape)
 
 
 class TooLargeError(Exception):
@@ -130,49 +124,28 @@ def shape_of(cfg: Config, lengths: int | tuple[int, int], tokens: int) -> Shape:
     return shape
 
 
-def step_of(cfg: Config, mesh: Mesh, platform: str | None = None) -> Step[Batch, LossSums]:
-    """Return the update that training compiles. The devices of the mesh can stand in for those of another platform.
+def compile_all(cfg: Config, mesh: Mesh, shapes: Sequence[Shape], sizes: Mapping[str, int]) -> list[Compiled]:
+    """Compile the program of the first state and all programs of updates on batches of these shapes.
 
-    Raises:
-      UserError: it cannot be compiled before it is called.
-    """
-    steps = programs.compile_run(programs.program_key(cfg), mesh, platform)
-    if not hasattr(steps.first, "lower"):
-        raise UserError(
-            f"parallel is '{cfg.parallel}', whose programs are compiled when they are called: plan with jit"
-        )
-    return steps
-
-
-def compile_start(cfg: Config, mesh: Mesh, sizes: Mapping[str, int]) -> Compiled:
-    """Compile the program that initialises the state; arguments are as in `compile_update`.
-
-    Raises:
-      TooLargeError: it does not fit into the devices' memory.
-    """
-    key = placed(abstract_key(), sharding.replicated(mesh))
-    program = programs.state_program(programs.program_key(cfg), mesh, **sizes)
-    return _compiled("first state", None, 0, mesh, program, key)
-
-
-def compile_update(
-    cfg: Config, mesh: Mesh, shapes: Sequence[Shape], sizes: Mapping[str, int], platform: str | None = None
-) -> list[Compiled]:
-    """Compile all programs of updates on batches of these shapes; the optimiser's program is the last one.
+    The optimiser's program is the last one.
 
     Args:
       cfg: the configuration.
       mesh: devices.
       shapes: batch shapes.
       sizes: vocabulary sizes, by side.
-      platform: the platform that the devices stand in for, if it is not their own.
 
     Raises:
       TooLargeError: one does not fit into the devices' memory.
+      UserError: they cannot be compiled before they are called.
     """
-    steps = step_of(cfg, mesh, platform)
-    state = programs.placed_state(programs.program_key(cfg), mesh, **sizes)
-    rest = sharding.replicated(mesh)
+    program_key, rest = programs.program_key(cfg), sharding.replicated(mesh)
+    steps = programs.compile_run(program_key, mesh)
+    check(
+        hasattr(steps.first, "lower"),
+        f"parallel is '{cfg.parallel}', whose programs are compiled when they are called: plan with jit",
+    )
+    state = programs.placed_state(program_key, mesh, **sizes)
     key, rate = placed(abstract_key(), rest), placed(RATE, rest)
     found, more = list[Compiled](), cfg.data.batch.accumulate - 1
     for shape in shapes:
@@ -182,7 +155,13 @@ def compile_update(
         total = placed(outputs, found[-1].program.output_shardings)
         if more:
             found.append(_compiled("more gradients", shape, more, mesh, steps.add, total, state.params, batch, key))
-    return [*found, _compiled("update", None, 1, mesh, steps.finish, state, total, rate)]
+    found.append(_compiled("update", None, 1, mesh, steps.finish, state, total, rate))
+    first = programs.state_program(program_key, mesh, **sizes)
+    return [_compiled("first state", None, 0, mesh, first, key), *found]
+
+
+def _label(name: str, shape: Shape | None) -> str:
+    return name if shape is None else f"{name} ({shape.src}, {shape.tgt})"
 
 
 def _reason(message: str) -> str:
@@ -202,30 +181,26 @@ def _compiled(name: str, shape: Shape | None, times: int, mesh: Mesh, function: 
             ) from error
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        where = name if shape is None else f"{name} ({shape.src}, {shape.tgt})"
-        raise TooLargeError(f"{where}: {_reason(str(error))}") from error
+        raise TooLargeError(f"{_label(name, shape)}: {_reason(str(error))}") from error
     wall, processor = time.perf_counter() - wall, time.process_time() - processor
     text = hlo.parse(program.as_text())
+    memory_traffic, product_traffic = traffic.memory_bytes(text)
+    slices = slice_numbers(list(mesh.devices.flat))
     return Compiled(
         name=name,
         shape=shape,
         times=times,
         flops=flops.count(function, *args),
         memory=_memory(program.memory_analysis(), planned=mesh.devices.flat[0].platform != "cpu"),
-        memory_traffic=traffic.memory_bytes(text),
-        product_traffic=traffic.product_bytes(text),
-        copies=traffic.copies(text),
-        collectives=collectives.of_program(text, mesh.shape, _first_of_slices(mesh)),
+        memory_traffic=memory_traffic,
+        product_traffic=product_traffic,
+        collectives=collectives.of_program(
+            text, mesh.shape, [slices.index(number) for number in dict.fromkeys(slices)]
+        ),
         seconds=wall,
         processor_seconds=processor,
         program=program,
     )
-
-
-def _first_of_slices(mesh: Mesh) -> list[int]:
-    """Return the position of the first device of each slice."""
-    numbers = slice_numbers(list(mesh.devices.flat))
-    return [numbers.index(number) for number in dict.fromkeys(numbers)]
 
 
 def _memory(stats: Any, *, planned: bool) -> Memory:
@@ -239,5 +214,4 @@ def _memory(stats: Any, *, planned: bool) -> Memory:
         aliased=aliased,
         temporaries=temporaries,
         peak=peak or arguments + outputs + temporaries - aliased,
-        host=stats.host_temp_size_in_bytes,
     )

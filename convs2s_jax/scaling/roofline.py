@@ -1,19 +1,19 @@
 """Roofline model of the time of an update, a lower bound from rates and not a simulation.
 
-For each program of an update, with FLOPs F, bytes of memory traffic M, collectives of w_i seconds each on its links,
-and copies to the host and back of h_j seconds each:
+For each program of an update, with FLOPs F, bytes of memory traffic M, and collectives of w_i seconds each on its
+links:
 
     busy = max(F / peak, M / bandwidth)         arithmetic and memory overlap perfectly (TPU, CPU)
     busy = max(F / peak, P / bandwidth) + (M - P) / bandwidth                           (GPU)
-    exposed = sum_sync w_i + sum_sync h_j + max(0, max(sum_async w_i, sum_async h_j) - busy)
+    exposed = sum_sync w_i + max(0, sum_async w_i - busy)
     step = sum over programs (busy + exposed)
 
 A GPU runs one operation after another, and operations without products do not use its matrix units. P are the bytes of
 operations with products, and memory only overlaps with arithmetic in these.
 
 The time of a collective is its bytes on the wire divided by the bandwidth of the links along its mesh axis, without
-latency. A collective that the compiler made asynchronous is hidden as far as there is any other work, and so is a copy.
-Copies to the host come before those back, so their times add up. MFU is model FLOPs / (peak * step).
+latency. A collective that the compiler made asynchronous is hidden as far as there is any other work. MFU is model
+FLOPs / (peak * step).
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,6 @@ from convs2s_jax.core.config import check
 from convs2s_jax.scaling.chips import Chip
 from convs2s_jax.scaling.collectives import PERMUTATION, Collective, pairs_of
 from convs2s_jax.scaling.programs import Compiled
-from convs2s_jax.scaling.traffic import Copies
 
 Place = tuple[int, tuple[int, ...]]
 """Index of a device's slice or machine, and its coordinates on the torus there."""
@@ -36,8 +35,7 @@ class Step(NamedTuple):
       compute: seconds of arithmetic alone.
       memory: seconds of memory traffic alone.
       links: seconds of all collectives.
-      host: seconds of all copies to the host and back.
-      exposed: seconds of collectives and copies that are not hidden.
+      exposed: seconds of collectives that are not hidden.
       seconds: seconds of the whole update.
       tokens_per_second: target tokens/s of full batches, all devices together.
       mfu: model FLOPs utilisation, as a fraction of the chip's peak over the whole update.
@@ -46,49 +44,42 @@ class Step(NamedTuple):
     compute: float
     memory: float
     links: float
-    host: float
     exposed: float
     seconds: float
     tokens_per_second: float
     mfu: float
 
 
-def step(
-    programs: Sequence[Compiled], chip: Chip, places: Sequence[Place], *, devices: int, dtype: str, tokens: int
-) -> Step:
+def step(programs: Sequence[Compiled], chip: Chip, places: Sequence[Place], *, dtype: str, tokens: int) -> Step:
     """Compute the bound of an update.
 
     Args:
       programs: the programs of an update.
       chip: its rates.
       places: places of all devices, in the order of the mesh.
-      devices: their number.
       dtype: dtype of the model's products.
       tokens: target tokens of the whole update.
 
     Raises:
-      UserError: the table of chips lacks the rate of the dtype, or of a host link that is used.
+      UserError: the table of chips lacks the rate of the dtype.
     """
-    peak = chip.peak(dtype) * devices
-    compute = memory = links = host = exposed = seconds = 0.0
+    peak = chip.peak(dtype) * len(places)
+    compute = memory = links = exposed = seconds = 0.0
     for each in programs:
         arithmetic, traffic = each.flops.executed / peak, each.memory_traffic / chip.memory_bandwidth
         link_seconds = {True: 0.0, False: 0.0}
         for collective in each.collectives:
             link_seconds[collective.asynchronous] += exchange_seconds(collective, chip, places)
-        links_sync, links_async = link_seconds[False], link_seconds[True]
-        host_sync, host_async = copy_seconds(each.copies, chip)
         alone = (each.memory_traffic - each.product_traffic) / chip.memory_bandwidth if chip.in_turn else 0.0
         busy = max(arithmetic, traffic - alone) + alone
-        not_hidden = links_sync + host_sync + max(0.0, max(links_async, host_async) - busy)
+        not_hidden = link_seconds[False] + max(0.0, link_seconds[True] - busy)
         compute += each.times * arithmetic
         memory += each.times * traffic
-        links += each.times * (links_sync + links_async)
-        host += each.times * (host_sync + host_async)
+        links += each.times * sum(link_seconds.values())
         exposed += each.times * not_hidden
         seconds += each.times * (busy + not_hidden)
     model = sum(each.times * each.flops.model for each in programs)
-    return Step(compute, memory, links, host, exposed, seconds, tokens / seconds, model / (peak * seconds))
+    return Step(compute, memory, links, exposed, seconds, tokens / seconds, model / (peak * seconds))
 
 
 def check_network(chip: Chip, places: Sequence[Place]) -> None:
@@ -99,15 +90,6 @@ def check_network(chip: Chip, places: Sequence[Place]) -> None:
         f"the mesh spans {slices} slices, but the table of chips has no rate of the network of {chip.name}: use one "
         "slice",
     )
-
-
-def copy_seconds(copies: Copies, chip: Chip) -> tuple[float, float]:
-    """Return the seconds of copies to the host and back, those of synchronous and those of asynchronous copies."""
-    total = copies.to_host + copies.from_host
-    if not total:
-        return 0.0, 0.0
-    check(chip.host > 0, f"arrays are kept in the host's memory, but the table of chips has no rate for {chip.name}")
-    return copies.synchronous / chip.host, (total - copies.synchronous) / chip.host
 
 
 def exchange_seconds(collective: Collective, chip: Chip, places: Sequence[Place]) -> float:

@@ -48,7 +48,7 @@ def _batch(shape: Shape, rows: int) -> str:
 
 def _memory(plan: Plan) -> list[str]:
     names = ["arguments", "temporaries", "outputs", "peak"]
-    rows = [[each.label, *(_bytes(getattr(each.memory, name)) for name in names)] for each in plan.all_programs]
+    rows = [[each.label, *(_bytes(getattr(each.memory, name)) for name in names)] for each in plan.programs]
     fits = {True: "fits", False: "DOES NOT FIT", None: "the memory of the chip is unknown"}[plan.fits]
     of = f" of {_bytes(plan.chip.memory)}" if plan.chip.memory else ""
     return [
@@ -67,7 +67,7 @@ def _work(plan: Plan) -> list[str]:
             f"{each.seconds:.1f} s",
             f"{each.processor_seconds:.1f} s",
         ]
-        for each in plan.all_programs
+        for each in plan.programs
     ]
     head = ["work of a chip", "model", "executed", "memory traffic", "compiled in", "processor"]
     return table(head, rows)
@@ -84,21 +84,15 @@ def _collectives(plan: Plan) -> list[str]:
             "yes" if each.asynchronous else "no",
         ]
         for program in plan.programs
+        if program.times
         for each in program.collectives
     ]
-    copies = [
-        f"memory of the host, {each.label}: {_bytes(each.memory.host)} for a chip; {_bytes(each.copies.to_host)} "
-        f"copied to it and {_bytes(each.copies.from_host)} back, {_bytes(each.copies.synchronous)} of this while "
-        "nothing else runs"
-        for each in plan.programs
-        if any(each.copies)
-    ]
     head = ["collective", "program", "times", "arrays", "sent by a chip", "asynchronous"]
-    return [*(table(head, rows) if rows else ["no collectives"]), *copies]
+    return table(head, rows) if rows else ["no collectives"]
 
 
 def _steps(plan: Plan) -> list[str]:
-    times = ["compute", "memory", "links", "host", "exposed", "seconds"]
+    times = ["compute", "memory", "links", "exposed", "seconds"]
     rows = [
         [
             str(shape),
@@ -118,12 +112,6 @@ def _steps(plan: Plan) -> list[str]:
 
 def _notes(plan: Plan) -> list[str]:
     notes = [f"rates of the chip: {plan.chip.source}; the bound's assumptions: docs/scaling.md"]
-    if not plan.exact:
-        notes.append(
-            f"{plan.topology} was planned on virtual CPU devices: collectives and FLOPs are the model's; memory, "
-            "memory traffic and what is asynchronous are those of XLA's CPU compiler, which sends bfloat16 as float32 "
-            "and copies nothing to the host; with pip install '.[plan-gpu]' XLA compiles for GPUs"
-        )
     unknown = sum(each.flops.unknown for each in plan.programs)
     if unknown:
         notes.append(f"loops with products that run an unknown number of times and are counted once: {unknown}")

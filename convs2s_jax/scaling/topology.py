@@ -1,9 +1,8 @@
-"""The devices of a plan: TPUs and GPUs that need not be attached, or virtual CPU devices that stand in for them.
+"""The devices of a plan: TPUs and GPUs that need not be attached, or virtual CPU devices.
 
 "v5e:16x16" is a slice of 256 TPUs, for which XLA compiles as if it were attached. "h100:8" are eight GPUs, for which
-XLA compiles from their description (`scaling.chips`), but without timing kernels to choose them. If its GPU compiler is
-not installed, the update is compiled for the same number of virtual CPU devices. This shows which arrays it
-communicates, but not its memory or which collectives are asynchronous. "cpu:8" are virtual devices of this machine.
+XLA compiles from their description (`scaling.chips`), but without timing kernels to choose them. "cpu:8" are virtual
+devices of this machine.
 """
 
 import contextlib
@@ -24,6 +23,8 @@ from convs2s_jax.scaling.chips import CHIPS, Chip
 from convs2s_jax.training.mesh import slice_numbers
 
 CPU = "cpu"
+GPU_COMPILER = "jax_cuda13_plugin"
+"""The package that contains XLA's compiler for NVIDIA GPUs, for the CUDA of `chips.gpu_description`."""
 REFUSALS = (RuntimeError, ValueError, NotImplementedError)
 """Exceptions that JAX and the compilers raise for an unknown topology."""
 MOST_VIRTUAL = 2048
@@ -39,19 +40,12 @@ class Topology:
       chip: rates of each device; None for devices of this machine, which are measured.
       devices: JAX's descriptions of the devices.
       slices: number of slices, which are connected by the slower network.
-      exact: whether programs are compiled for these chips, and not for virtual devices in their place.
     """
 
     name: str
     chip: Chip | None
     devices: tuple[Any, ...]
     slices: int = 1
-    exact: bool
-
-    @property
-    def platform(self) -> str:
-        """JAX's name of the platform that is planned for."""
-        return str(self.devices[0].platform) if self.exact else "gpu"
 
     def places(self) -> list[tuple[int, tuple[int, ...]]]:
         """Return (slice or machine, coordinates on its torus) of each device."""
@@ -59,7 +53,7 @@ class Topology:
         return [
             (
                 number or (i // together if together else 0),
-                tuple(getattr(device, "coords", None) or ()) if self.exact and self.chip and self.chip.axes else (),
+                tuple(getattr(device, "coords", None) or ()) if self.chip and self.chip.axes else (),
             )
             for i, (device, number) in enumerate(zip(self.devices, slice_numbers(self.devices), strict=True))
         ]
@@ -73,7 +67,7 @@ def named(name: str, *, slices: int = 1) -> Topology:
       slices: number of TPU slices, connected by the network.
 
     Raises:
-      UserError: the chip or shape is unknown, libtpu is missing, or this process has too few virtual devices.
+      UserError: the chip or shape is unknown, its compiler is missing, or this process has too few virtual devices.
     """
     kind, _, shape = name.partition(":")
     if kind != CPU and kind not in CHIPS:
@@ -90,14 +84,12 @@ def named(name: str, *, slices: int = 1) -> Topology:
     whole = f"{kind}:{count * slices}"
     check(slices == 1, f"--slices={slices}: only TPUs have slices; use the total number of devices, as in {whole}")
     if chip is None:
-        return Topology(name=name, chip=None, devices=tuple(virtual(count, name)), exact=True)
+        return Topology(name=name, chip=None, devices=tuple(_virtual(count, name)))
     check(
         count < chip.together or count % chip.together == 0,
         f"--topology={name}: a machine has {chip.together} GPUs; use fewer, or a multiple",
     )
-    if chips.has_compiler():
-        return _gpu(name, chip, count)
-    return Topology(name=name, chip=chip, devices=tuple(virtual(count, name)), exact=False)
+    return _gpu(name, chip, count)
 
 
 def single_device(name: str) -> str:
@@ -115,8 +107,8 @@ def reserve(count: int) -> None:
     """
     check(
         count <= MOST_VIRTUAL,
-        f"{count} virtual devices are more than XLA runs programs on: use {MOST_VIRTUAL} or fewer, or TPUs, or GPUs "
-        "with pip install '.[plan-gpu]', which need none",
+        f"{count} virtual devices are more than XLA runs programs on: use {MOST_VIRTUAL} or fewer, or plan for TPUs or "
+        "GPUs, which need none",
     )
     chosen = "host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
     if not chosen and count > jax.config.values["jax_num_cpu_devices"]:
@@ -124,7 +116,7 @@ def reserve(count: int) -> None:
             jax.config.update("jax_num_cpu_devices", count)
 
 
-def virtual(count: int, name: str) -> Sequence[Any]:
+def _virtual(count: int, name: str) -> Sequence[Any]:
     """Return the first `count` CPU devices of this process. Raises UserError if it has fewer, or as `reserve`."""
     reserve(count)
     devices = jax.devices(CPU)
@@ -149,6 +141,10 @@ def only_compile(environment: MutableMapping[str, str]) -> None:
 
 
 def _gpu(name: str, chip: Chip, count: int) -> Topology:
+    check(
+        importlib.util.find_spec(GPU_COMPILER) is not None,
+        f"--topology={name}: XLA's compiler for GPUs is not installed: pip install '.[plan-gpu]'",
+    )
     machines = max(1, count // chip.together)
     shape = f"{machines}x1x{count // machines}"  # groups that links connect, machines of each, GPUs of each
     try:
@@ -157,10 +153,10 @@ def _gpu(name: str, chip: Chip, count: int) -> Topology:
         )
     except REFUSALS as error:
         raise UserError(
-            f"--topology={name}: XLA's GPU compiler rejects it ({first_line(error)}); without the extra plan-gpu, GPUs "
-            "are planned on virtual devices"
+            f"--topology={name}: XLA's GPU compiler rejects it ({first_line(error)}); reinstall it with pip "
+            "install '.[plan-gpu]'"
         ) from error
-    return Topology(name=name, chip=chip, devices=tuple(found.devices), exact=True)
+    return Topology(name=name, chip=chip, devices=tuple(found.devices))
 
 
 def _tpu(name: str, chip: Chip, shape: str, slices: int) -> Topology:
@@ -184,4 +180,4 @@ def _tpu(name: str, chip: Chip, shape: str, slices: int) -> Topology:
         if "lockfile" in str(error):
             remedy = "wait while another process uses libtpu, or set ALLOW_MULTIPLE_LIBTPU_LOAD=1"
         raise UserError(f"--topology={name}: libtpu refuses it ({first_line(error)}); {remedy}") from error
-    return Topology(name=name, chip=chip, devices=tuple(found.devices), slices=slices, exact=True)
+    return Topology(name=name, chip=chip, devices=tuple(found.devices), slices=slices)

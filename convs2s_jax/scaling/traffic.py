@@ -4,16 +4,13 @@ Each operation reads its operands and writes its results once. What is inside a 
 assigns it on TPUs), does not count. For a slice, only the slice is read. For an array that is updated in place, only
 the update is written. On TPUs, an asynchronous collective runs inside the operations that overlap with it, which pass
 its arrays on. These count where it starts. XLA's own `cost_analysis` counts a loop once.
-
-`copies` counts transfers over the link to the host.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Set
-from typing import NamedTuple
+from collections.abc import Mapping, Set
 
 from convs2s_jax.scaling import hlo
-from convs2s_jax.scaling.hlo import HOST, Buffer, Operation, Program, Runs
+from convs2s_jax.scaling.hlo import Buffer, Operation, Program
 
 NOTHING = frozenset(
     {
@@ -28,51 +25,25 @@ PARTS = ("dynamic-slice", "slice", "gather")
 PRODUCTS = ("dot", "convolution")
 LIBRARIES = re.compile('custom_call_target="(__cublas|__cudnn|__onednn)')
 """Library calls that compute products."""
-COPIES = ("copy", "dynamic-slice", "dynamic-update-slice")
-"""Operations that copy between two memories; those that end in -start overlap with others."""
+COPIES = ("copy-start", "dynamic-slice-start", "dynamic-update-slice-start")
+"""Copies between two memories that overlap with other operations."""
 
 
-class Copies(NamedTuple):
-    """Bytes between a device and its host in an execution of a program.
+def memory_bytes(program: Program) -> tuple[int, int]:
+    """Return the bytes read from and written to the device's memory, and the part of operations with products.
 
-    Attributes:
-      to_host: bytes written to the host's memory.
-      from_host: bytes read from it.
-      synchronous: the part of both that does not overlap with other operations.
+    Products are those of matrices, and convolutions.
     """
-
-    to_host: int = 0
-    from_host: int = 0
-    synchronous: int = 0
-
-
-def copies(program: Program) -> Copies:
-    """Return the bytes copied to the host and back."""
-    found = Copies()
-    for how, computation, operation in _executed(program):
-        copied = _copied(computation, operation)
-        if copied is None:
+    total = products = 0
+    for name, how in hlo.runs(program).items():
+        if how.fused:
             continue
-        source, target, size = copied
-        if source.space != target.space:
-            out, back = (how.times * size * (buffer.space == HOST) for buffer in (target, source))
-            waits = 0 if how.asynchronous or operation.kind.endswith("-start") else out + back
-            found = Copies(found.to_host + out, found.from_host + back, found.synchronous + waits)
-    return found
-
-
-def memory_bytes(program: Program) -> int:
-    """Return the bytes read from and written to the device's memory."""
-    return sum(how.times * _bytes(program, inside, operation) for how, inside, operation in _executed(program))
-
-
-def product_bytes(program: Program) -> int:
-    """Return the part of `memory_bytes` from operations that contain matrix products or convolutions."""
-    return sum(
-        how.times * _bytes(program, inside, operation)
-        for how, inside, operation in _executed(program)
-        if _has_product(program, operation)
-    )
+        computation = program.computations[name]
+        for operation in computation.values():
+            size = how.times * _bytes(program, computation, operation)
+            total += size
+            products += size * _has_product(program, operation)
+    return total, products
 
 
 def _has_product(program: Program, operation: Operation) -> bool:
@@ -82,24 +53,13 @@ def _has_product(program: Program, operation: Operation) -> bool:
     return operation.kind in PRODUCTS or (operation.kind == "custom-call" and bool(LIBRARIES.search(operation.rest)))
 
 
-def _executed(program: Program) -> Iterator[tuple[Runs, Mapping[str, Operation], Operation]]:
-    """Yield each operation that is not inside a fusion, with how its computation runs, and that computation."""
-    for name, how in hlo.runs(program).items():
-        if not how.fused:
-            computation = program.computations[name]
-            for operation in computation.values():
-                yield how, computation, operation
-
-
 def _bytes(program: Program, computation: Mapping[str, Operation], operation: Operation) -> int:
     """Return the bytes of one operation."""
     kind = operation.kind
     if kind in NOTHING or kind.endswith("-done"):
         return 0
-    copied = _copied(computation, operation) if kind.endswith("-start") else None
-    if copied is not None:
-        source, target, size = copied
-        return sum(size for buffer in (source, target) if buffer.space == 0)
+    if kind in COPIES:
+        return _copied(operation)
     operands = [computation[name].results if name in computation else () for name in operation.operands]
     given = [buffer for operand in operands for buffer in operand]
     if kind == "fusion-start":  # (operands, results, context)
@@ -127,20 +87,15 @@ def _bytes(program: Program, computation: Mapping[str, Operation], operation: Op
     return read + _written(inner, operation.results, made)
 
 
-def _copied(computation: Mapping[str, Operation], operation: Operation) -> tuple[Buffer, Buffer, int] | None:
-    """Return what a copy reads and writes, and the number of bytes; None for other operations."""
-    kind, begun = operation.kind.removesuffix("-start"), operation.kind.endswith("-start")
-    if kind not in COPIES:
-        return None
+def _copied(operation: Operation) -> int:
+    """Return the bytes of a copy that begins, once for each side of it in the device's main memory."""
     results = operation.results
-    if begun and kind == "copy":
+    if operation.kind == "copy-start":  # (target, source, context)
         target, source = results[:2]
-        return source, target, min(source.bytes, target.bytes)
-    number = int(kind == "dynamic-update-slice")  # the operand that is copied
-    operand = computation.get(operation.operands[number])
-    source = results[number] if begun else operand.results[0] if operand else results[0]
-    target = results[-2] if begun else results[0]
-    return source, target, source.bytes if number else target.bytes
+    else:  # (operands, target, context)
+        source, target = results[operation.kind == "dynamic-update-slice-start"], results[-2]
+    size = min(source.bytes, target.bytes)
+    return sum(size for buffer in (source, target) if buffer.space == 0)
 
 
 def _passed_on(fusion: Operation, inner: Mapping[str, Operation]) -> tuple[set[int], set[int]]:

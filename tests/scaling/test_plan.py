@@ -11,12 +11,12 @@ from convs2s_jax.commands.scale_batches import Batches
 from convs2s_jax.core.config import build, override
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.shapes import Shape
-from convs2s_jax.scaling import chips, plan, programs, tables, topology
+from convs2s_jax.scaling import plan, programs, tables, topology
 from convs2s_jax.scaling.chips import CHIPS
 from convs2s_jax.training import flops
 from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.programs import abstract_batch, placed_state, program_key, state_program, vocabulary_sizes
+from convs2s_jax.training.run.programs import program_key, state_program, vocabulary_sizes
 from tests import tiny
 
 CFG = tiny.config(mesh={"data": 2, "fsdp": 4}, data__batch={"tokens": 256, "accumulate": 3})
@@ -34,21 +34,19 @@ def of_kind(kind):
     return values
 
 
-@pytest.fixture(scope="module", autouse=True)
-def virtual_gpus():
-    """GPUs are virtual devices, also where their compiler is installed."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chips, "has_compiler", lambda: False)
-        yield
+def gpus(count):
+    """Devices of this process with the rates of GPUs."""
+    return topology.Topology(name=f"h100:{count}", chip=CHIPS["h100"], devices=tuple(jax.devices()[:count]))
 
 
 @pytest.fixture(scope="module")
 def made():
-    return plan.make(CFG, topology.named("h100:8"), lengths=[16])
+    return plan.make(CFG, gpus(8), lengths=[16])
 
 
 def test_a_plan_has_the_programs_of_an_update(made):
     assert [(each.name, each.times) for each in made.programs] == [
+        ("first state", 0),
         ("gradients", 1),
         ("more gradients", 2),
         ("update", 1),
@@ -64,25 +62,16 @@ def test_state_and_arguments_have_the_bytes_of_the_arrays(made):
     parts = [leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(state)]
     assert made.state_bytes == sum(parts)
     assert made.parameters == sum(leaf.size for leaf in jax.tree.leaves(state.params))
-    gradients, more, update = made.programs
+    first, gradients, more, update = made.programs
     params = sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(state.params))
     assert gradients.memory.arguments == params + 2 * 2 * 16 * 4 + 8  # the batch and the key
     beside = sum(parts) - params  # the state of the optimiser stays in memory
-    peaks = (gradients.memory.peak + beside, more.memory.peak + beside, update.memory.peak, made.start.memory.peak)
+    peaks = (gradients.memory.peak + beside, more.memory.peak + beside, update.memory.peak, first.memory.peak)
     assert made.resident == max(peaks)
 
 
-def test_virtual_devices_in_place_of_gpus_have_the_convolutions_of_gpus(made):
-    """On CPUs gradients in float32 take fewer products (docs/decisions.md)."""
-    mesh = meshes.make(CFG.mesh)
-    params = placed_state(program_key(CFG), mesh, **SIZES).params
-    given = params, abstract_batch(mesh, rows=16, src=16, tgt=16), jax.eval_shape(lambda: jax.random.key(0))
-    gpu, cpu = (flops.count(programs.step_of(CFG, mesh, platform).first, *given) for platform in ("gpu", None))
-    assert made.programs[0].flops == gpu != cpu
-
-
 def test_a_plan_is_json_and_a_table(made):
-    found = {(each.kind, each.axis) for each in made.programs[0].collectives}
+    found = {(each.kind, each.axis) for each in made.programs[1].collectives}
     assert found >= {("all-gather", "fsdp"), ("all-reduce", "data+fsdp")}
     assert not any("tensor" in axis for _, axis in found)
     values = json.loads(json.dumps(plan.as_json(made)))
@@ -94,21 +83,19 @@ def test_a_plan_is_json_and_a_table(made):
         "8 x h100 (h100:8, 1 slice), mesh data 2, fsdp 4, tensor 1, jit, products in float32",
         "\nfirst state ",
         "all-gather over fsdp",
-        "was planned on virtual CPU devices",
     ):
         assert part in text
 
 
 def test_rows_that_pad_a_batch_are_no_tokens(made, monkeypatch):
     """5 rows of 16 tokens fit the budget; training pads them to 8, a multiple of the 8 row shards."""
-    monkeypatch.setattr(programs, "compile_update", lambda *_: made.programs)
-    monkeypatch.setattr(programs, "compile_start", lambda *_: made.start)
-    found = plan.make(CFG, topology.named("h100:8"), lengths=[16], tokens=5 * 16, sizes=SIZES)
+    monkeypatch.setattr(programs, "compile_all", lambda *_: made.programs)
+    found = plan.make(CFG, gpus(8), lengths=[16], tokens=5 * 16, sizes=SIZES)
     assert (found.shapes, found.rows, found.tokens) == (((16, 16, 8),), (5,), (3 * 5 * 16,))
     assert found.steps[0].tokens_per_second == 3 * 5 * 16 / found.steps[0].seconds
     assert "batches: 8 x (16, 16) with 3 rows of padding\n" in tables.of_plan(found)
     monkeypatch.setattr(plan, "_of_shapes", lambda _cfg, _topology, _mesh, shapes, _sizes: shapes)
-    assert plan.one_chip(CFG, found, topology.named("h100:1")) == [(16, 16, 1)]
+    assert plan.one_chip(CFG, found, gpus(1), sizes=SIZES) == [(16, 16, 1)]
 
 
 def test_a_compiler_that_refuses_is_a_plan_that_does_not_fit(monkeypatch):
@@ -117,15 +104,15 @@ def test_a_compiler_that_refuses_is_a_plan_that_does_not_fit(monkeypatch):
 
     monkeypatch.setattr(jax.stages.Lowered, "compile", refuse)
     told = []
-    found = plan.make(CFG, topology.named("h100:8"), lengths=[16], tell=told.append)
+    found = plan.make(CFG, gpus(8), lengths=[16], tell=told.append)
     assert told == ["planning h100:8: for a large model or hundreds of devices, compiling takes minutes ..."]
     assert found.fits is False
     assert "DOES NOT FIT: gradients (16, 16): Used 103.78G of 15.75G hbm" in tables.of_plan(found)
 
 
 def test_slices_without_a_known_network_are_refused_before_anything_is_compiled(monkeypatch):
-    unknown = dataclasses.replace(topology.named("h100:8"), chip=dataclasses.replace(CHIPS["v4"], together=4))
-    monkeypatch.setattr(programs, "compile_update", lambda *_: pytest.fail("it was compiled"))
+    unknown = dataclasses.replace(gpus(8), chip=dataclasses.replace(CHIPS["v4"], together=4))
+    monkeypatch.setattr(programs, "compile_all", lambda *_: pytest.fail("it was compiled"))
     with pytest.raises(UserError, match="2 slices, but the table of chips has no rate of the network of v4: use one"):
         plan.make(CFG, unknown, lengths=[16])
 
@@ -133,7 +120,7 @@ def test_slices_without_a_known_network_are_refused_before_anything_is_compiled(
 def test_pmap_is_refused():
     cfg = tiny.config(mesh={"data": 8}, parallel="pmap")
     with pytest.raises(UserError, match="parallel is 'pmap', whose programs are compiled when they are called"):
-        plan.make(cfg, topology.named("h100:8"), lengths=[16])
+        plan.make(cfg, gpus(8), lengths=[16])
 
 
 @pytest.mark.parametrize("lengths", [(63, 8), (8, 63), (0, 8), 63])
@@ -170,12 +157,10 @@ def test_flags_that_fit_nothing_are_refused(lengths, tokens, each, vocabulary, m
 @pytest.mark.drill
 @pytest.mark.parametrize("kind", ["language", "classifier"])
 def test_other_tasks_have_plans(kind):
-    found = plan.make(
-        build(Config, of_kind(kind)), topology.named("h100:1"), lengths=[16], sizes={"source": 40, "target": 40}
-    )
-    assert found.programs[0].flops.model > 0
+    found = plan.make(build(Config, of_kind(kind)), gpus(1), lengths=[16], sizes={"source": 40, "target": 40})
+    assert found.programs[1].flops.model > 0
     assert found.steps[0].seconds > 0
-    assert isinstance(found.programs[0].flops, flops.Flops)
+    assert isinstance(found.programs[1].flops, flops.Flops)
     texts = kind == "classifier"  # counts its texts, as training does
     assert found.tokens == (found.shapes[0].rows * (1 if texts else found.shapes[0].tgt),)
     assert (f"{'texts' if texts else 'target tokens'}/s" in tables.of_plan(found)) is True
@@ -210,7 +195,7 @@ def test_tpus_are_planned_by_their_own_compiler():
     """Its peak holds what the program gives, and its exchanges go over the axes of the mesh."""
     cfg = tiny.config(mesh={"data": 2, "fsdp": 4}, data__batch={"tokens": 256})
     found = plan.make(cfg, topology.named("v5e:2x2", slices=2), lengths=[16])
-    assert (found.exact, found.fits, found.devices) == (True, True, 8)
+    assert (found.fits, found.devices) == (True, 8)
     assert all(each.memory.peak >= each.memory.outputs - each.memory.aliased for each in found.programs)
     axes = {each.axis for program in found.programs for each in program.collectives}
     assert axes >= {"fsdp", "data between slices"}
@@ -221,7 +206,7 @@ def test_tpus_are_planned_by_their_own_compiler():
 @pytest.mark.drill
 def test_efficiency_is_against_one_chip_with_the_same_rows(made):
     """One chip has a row shard's tokens, exchanges nothing and needs no longer than one of eight."""
-    base = plan.one_chip(CFG, made, topology.named("h100:1"))
+    base = plan.one_chip(CFG, made, gpus(1), sizes=SIZES)
     assert (base.devices, base.shapes) == (1, ((16, 16, 2),))
     compared = plan.compared(made, base)
     each = made.steps[0].tokens_per_second / 8
@@ -241,13 +226,10 @@ def test_one_chip_that_cannot_hold_its_part_is_named(made):
     assert line in tables.of_plan(plan.compared(made, larger)).split("\n")
 
 
-@pytest.mark.skipif(not chips.has_compiler(), reason="XLA's compiler for GPUs is not installed")
-def test_gpus_are_planned_by_their_compiler(monkeypatch):
-    monkeypatch.setattr(chips, "has_compiler", lambda: True)
+@pytest.mark.skipif(importlib.util.find_spec(topology.GPU_COMPILER) is None, reason="no compiler for GPUs")
+def test_gpus_are_planned_by_their_compiler():
     found = plan.make(tiny.config(mesh={"data": 2}), topology.named("h100:2"), lengths=[16])
-    assert found.exact
-    assert "virtual" not in tables.of_plan(found)
-    gradients, update = found.programs
+    _, gradients, update = found.programs
     assert 0 < gradients.product_traffic < gradients.memory_traffic
     assert all(each.asynchronous for each in gradients.collectives)
     assert update.product_traffic == 0

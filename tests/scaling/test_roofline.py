@@ -10,7 +10,6 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.scaling import chips, roofline
 from convs2s_jax.scaling.chips import CHIPS, Chip
 from convs2s_jax.scaling.collectives import Collective
-from convs2s_jax.scaling.traffic import Copies
 from convs2s_jax.training.flops import Flops
 
 CHIP = Chip(
@@ -24,14 +23,13 @@ CHIP = Chip(
     source="-",
 )
 LINE = [(0, ()), (0, ())]
-NO_COPIES = Copies()
 
 
 def exchange(wire, *, asynchronous=False, kind="all-reduce", members=(0, 1), size=8):
     return Collective(kind, "data", members, 1, 1, size, wire, asynchronous)
 
 
-def work(model, executed, memory, collectives=(), *, times=1, copies=NO_COPIES, products=0):
+def work(model, executed, memory, collectives=(), *, times=1, products=0):
     """What the bound reads of a compiled program, for two devices."""
     return SimpleNamespace(
         flops=Flops(2 * model, 2 * (executed - model)),
@@ -39,12 +37,11 @@ def work(model, executed, memory, collectives=(), *, times=1, copies=NO_COPIES, 
         product_traffic=products,
         collectives=collectives,
         times=times,
-        copies=copies,
     )
 
 
 def step(*programs, chip=CHIP):
-    return roofline.step(programs, chip, LINE, devices=2, dtype="bfloat16", tokens=100)
+    return roofline.step(programs, chip, LINE, dtype="bfloat16", tokens=100)
 
 
 def test_arithmetic_and_memory_overlap():
@@ -71,22 +68,6 @@ def test_a_synchronous_exchange_adds_its_time_and_an_asynchronous_one_what_nothi
     assert step(work(200, 200, 0, (hidden,))).exposed == 0.0
     bound = step(work(200, 200, 0, (sync, longer)))
     assert (bound.links, bound.exposed, bound.seconds) == (8.0, 6.0, 8.0)
-
-
-def test_copies_to_the_host_and_back_take_turns_beside_other_operations():
-    chip = dataclasses.replace(CHIP, host=4.0)
-    assert step(work(200, 200, 0, copies=Copies(4, 2)), chip=chip).seconds == 2.0
-    longer = step(work(200, 200, 0, copies=Copies(8, 4)), chip=chip)
-    assert (longer.host, longer.exposed, longer.seconds) == (3.0, 1.0, 3.0)
-    synchronous = step(work(200, 200, 0, copies=Copies(8, 0, synchronous=4), times=2), chip=chip)
-    assert (synchronous.host, synchronous.exposed, synchronous.seconds) == (4.0, 2.0, 6.0)
-    hidden = exchange(5, asynchronous=True)  # 2.5 s on the links, beside copies of 3 s
-    assert step(work(200, 200, 0, (hidden,), copies=Copies(8, 4)), chip=chip).exposed == 1.0
-
-
-def test_copies_of_a_chip_whose_link_to_the_host_is_not_known_are_refused():
-    with pytest.raises(UserError, match=r"^arrays are kept in the host's memory, .* no rate for test$"):
-        step(work(200, 200, 0, copies=Copies(1, 0)))
 
 
 def test_what_is_computed_twice_takes_time_and_is_no_work_of_the_model():

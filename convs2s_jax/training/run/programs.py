@@ -97,7 +97,6 @@ def compile_configured(
     parallel: Parallel = "jit",
     accumulates: bool = False,
     rules: Sequence[ShardingRule] = (),
-    platform: str | None = None,
 ) -> Step[Batch, LossSums]:
     """The compiled update of a configuration; see `parallel.compile_steps`.
 
@@ -108,9 +107,8 @@ def compile_configured(
       parallel: how the update is spread over devices.
       accumulates: whether updates have several batches; see `parallel.compile_steps`.
       rules: how parameters are sharded, before those of `training.sharding`.
-      platform: of the devices that the mesh stands in for (`_for_gradients`); None for its own.
     """
-    model = _for_gradients(model, mesh, platform)
+    model = _for_gradients(model, mesh)
     return compile_steps(
         loss_of(model, smoothing=training.label_smoothing),
         optimizer.transformation(training.optimizer),
@@ -130,12 +128,12 @@ def has_fast_bfloat16_products() -> bool:
     return jax.__version_info__ >= (0, 11)
 
 
-def _for_gradients(model: AnyModel, mesh: Mesh | None, platform: str | None) -> AnyModel:
+def _for_gradients(model: AnyModel, mesh: Mesh | None) -> AnyModel:
     """The model as it is executed for gradients, with the defaults of `execution` resolved.
 
     If kernels are sharded in use, plain sums over taps send less; if a precision is requested, they round less.
     """
-    platform = platform or (jax.default_backend() if mesh is None else mesh.devices.flat[0].platform)
+    platform = jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
     plain = (mesh is not None and mesh.shape["tensor"] > 1) or model.matmul_precision != "default"
     chosen: dict[str, Any] = {}
     if model.execution.convolution == "auto" and platform == "cpu":
@@ -232,8 +230,8 @@ def check_rules(cfg: Config) -> None:
 
 
 @shared
-def compile_run(key: ProgramKey, mesh: Mesh, platform: str | None = None) -> Step[Batch, LossSums]:
-    """The compiled update of a run on its mesh, for the platform of the mesh or another (`compile_configured`)."""
+def compile_run(key: ProgramKey, mesh: Mesh) -> Step[Batch, LossSums]:
+    """The compiled update of a run on its mesh (`compile_configured`)."""
     return compile_configured(
         key.model,
         key.training,
@@ -241,7 +239,6 @@ def compile_run(key: ProgramKey, mesh: Mesh, platform: str | None = None) -> Ste
         parallel=key.parallel,
         accumulates=key.accumulates,
         rules=key.rules,
-        platform=platform,
     )
 
 

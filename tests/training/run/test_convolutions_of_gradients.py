@@ -59,7 +59,8 @@ def test_gradients_of_training_are_those_of_the_public_loss():
     ("cfg", "platform"),
     [(model(), "gpu"), (model(), "tpu"), (model(precision="highest"), "cpu"), (model(convolution="xla"), "cpu")],
 )
-def test_other_devices_dtypes_and_choices_have_xlas_convolution(cfg, platform):
-    step = compile_configured(cfg, TrainingConfig(), platform=platform)
+def test_other_devices_dtypes_and_choices_have_xlas_convolution(cfg, platform, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: platform)
+    step = compile_configured(cfg, TrainingConfig())
     program = str(jax.make_jaxpr(step.first)(params_of(cfg), batch(), jax.random.key(1)))
     assert program.count("conv_general_dilated") >= 6
