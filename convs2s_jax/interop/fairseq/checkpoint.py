@@ -112,7 +112,7 @@ def parsed(content: Mapping[str, Any], where: str) -> Checkpoint:
     """The record of a file whose content may be anything (`read`)."""
     with laid_out(where):
         args, tensors = _args(content), content["model"]
-        unread = family_of(args).unread
+        unread = family_of(args).UNREAD
         for name, value in tensors.items():
             if not np.all(np.isfinite(value)) and not unread.fullmatch(name):
                 raise UserError(f"model['{shown(name)[1:-1]}'] is not finite; use an earlier checkpoint")

@@ -41,7 +41,7 @@ def export_checkpoint(order: FairseqExport, tell: Tell) -> None:
     check_installed("writing fairseq checkpoints", ("torch",), "fairseq")
     with store_copy.reading(order.workdir, tell) as (workdir, told):
         cfg = run_folder.load_config(workdir)
-        args = recipe.args_of_training(cfg) | families.family_of_model(cfg.translator).args(cfg.translator)
+        args = recipe.args_of_training(cfg) | families.family_of_model(cfg.translator).args_from_config(cfg.translator)
         own = {"source_lang": cfg.data.src, "target_lang": cfg.data.tgt}
         languages = dictionaries.languages(order.source_lang, order.target_lang, own)
         args |= {"source_lang": languages[0], "target_lang": languages[1], "data": str(output.parent)}

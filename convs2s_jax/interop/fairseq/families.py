@@ -1,8 +1,21 @@
-"""The supported families of fairseq architectures, and their parameters."""
+"""The supported families of fairseq architectures, and their parameters.
+
+A family is a module of architectures with the same set of arguments:
+
+* `KIND`: our kind of encoder and decoder.
+* `config_from_args`, `args_from_config`: fairseq's arguments to a config, and back.
+* `place`: (our path of a parameter, its shape, the state dict) -> fairseq's name and shape, and whether the axes are
+  reversed.
+* `later`: a state dict of fairseq with the names and shapes of its last version.
+* `order`: sort key for fairseq's order of names.
+* `unused`: (tensors by fairseq's names) -> what fairseq stores beside the parameters.
+* `OUTPUT`: name of the softmax layer's kernel, which may be present even if it is tied to the table.
+* `UNREAD`: names of tensors that fairseq stores but does not use.
+"""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -22,58 +35,10 @@ _ARCH = re.compile(r"(fconv|lightconv)(?!_lm|_self_att)(_.*)?")
 """Architectures that are encoder-decoders of a family; others have names such as fconv_lm."""
 
 
-class Family(NamedTuple):
-    """Architectures with the same set of arguments.
-
-    Attributes:
-      kind: our kind of encoder and decoder.
-      config: converts fairseq's arguments to a config.
-      args: converts a config to fairseq's arguments.
-      place: (our path of a parameter, its shape, the state dict) -> fairseq's name and shape, and whether the axes are
-        reversed.
-      later: converts a state dict of fairseq to the names and shapes of its last version.
-      order: sort key for fairseq's order of names.
-      unused: (tensors by fairseq's names) -> what fairseq stores beside the parameters.
-      output: name of the softmax layer's kernel, which may be present even if it is tied to the table.
-      unread: names of tensors that fairseq stores but does not use.
-    """
-
-    kind: str
-    config: Callable[[Mapping[str, Any]], ModelConfig]
-    args: Callable[[ModelConfig], dict[str, Any]]
-    place: Callable[[str, tuple[int, ...], Mapping[str, Any]], tuple[str, tuple[int, ...], bool]]
-    later: Callable[[Mapping[str, Any]], Mapping[str, Any]]
-    order: Callable[[str], Any]
-    unused: Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
-    output: str
-    unread: re.Pattern[str]
+FAMILIES = {"fconv": fconv, "lightconv": lightconv}
 
 
-FCONV = Family(
-    "conv",
-    fconv.config_from_args,
-    fconv.args_from_config,
-    fconv.place,
-    later=lambda tensors: tensors,
-    order=fconv.order,
-    unused=fconv.unused,
-    output=fconv.OUTPUT,
-    unread=fconv.UNREAD,
-)
-LIGHTCONV = Family(
-    "light",
-    lightconv.config_from_args,
-    lightconv.args_from_config,
-    lightconv.place,
-    later=lightconv.later,
-    order=lambda _name: 0,
-    unused=lightconv.unused,
-    output=lightconv.OUTPUT,
-    unread=lightconv.UNREAD,
-)
-
-
-def family_of(args: Mapping[str, Any]) -> Family:
+def family_of(args: Mapping[str, Any]) -> Any:
     """The family of a checkpoint, by its `arch`; fconv if that is missing.
 
     Raises:
@@ -83,17 +48,17 @@ def family_of(args: Mapping[str, Any]) -> Family:
     found = _ARCH.fullmatch(arch)
     if found is None:
         raise UserError(f"arch is {shown(arch)}; only fairseq's fconv and lightconv translation models can be read")
-    return {"fconv": FCONV, "lightconv": LIGHTCONV}[found[1]]
+    return FAMILIES[found[1]]
 
 
-def family_of_model(cfg: ModelConfig) -> Family:
+def family_of_model(cfg: ModelConfig) -> Any:
     """The family that matches the kinds of encoder and decoder.
 
     Raises:
       UserError: a model without a fairseq equivalent.
     """
-    for family in (FCONV, LIGHTCONV):
-        if cfg.encoder.kind == cfg.decoder.kind == family.kind:
+    for family in FAMILIES.values():
+        if cfg.encoder.kind == cfg.decoder.kind == family.KIND:
             return family
     raise UserError(
         f"the model's encoder is of kind '{cfg.encoder.kind}' and its decoder of kind '{cfg.decoder.kind}'; no fairseq "
@@ -109,7 +74,8 @@ def config_from_args(args: Mapping[str, Any]) -> ModelConfig:
     Raises:
       UserError: an unsupported architecture, or arguments that none of our models support.
     """
-    return family_of(args).config(args)
+    cfg: ModelConfig = family_of(args).config_from_args(args)
+    return cfg
 
 
 def params_from_state_dict(cfg: ModelConfig, tensors: Mapping[str, Any]) -> Params:
@@ -126,7 +92,7 @@ def params_from_state_dict(cfg: ModelConfig, tensors: Mapping[str, Any]) -> Para
     family = family_of_model(cfg)
     tensors = family.later(tensors)
     told, copies = [], _copies(cfg, family)
-    used = {*copies, *(name for name in tensors if family.unread.fullmatch(name))}
+    used = {*copies, *(name for name in tensors if family.UNREAD.fullmatch(name))}
     source = "decoder" if cfg.share_embeddings else "encoder"
     sizes = {"source_vocabulary": _rows(tensors, source), "target_vocabulary": _rows(tensors, "decoder")}
     abstract = jax.eval_shape(
@@ -158,7 +124,7 @@ def params_from_state_dict(cfg: ModelConfig, tensors: Mapping[str, Any]) -> Para
     return params
 
 
-def state_dict(params: Tree, family: Family = FCONV) -> dict[str, np.ndarray]:
+def state_dict(params: Tree, family: Any = fconv) -> dict[str, np.ndarray]:
     """Convert parameters to arrays by fairseq's names, in the order of its `model.parameters()`.
 
     This is the inverse of `params_from_state_dict`. It also converts gradients and optimiser state.
@@ -212,9 +178,9 @@ def trace(cfg: ModelConfig, params: Params, buffers: Sequence[np.ndarray], rate:
     return params_from_state_dict(cfg, values | fconv.unused({}))
 
 
-def _copies(cfg: ModelConfig, family: Family) -> list[str]:
+def _copies(cfg: ModelConfig, family: Any) -> list[str]:
     """Other names under which fairseq stores the decoder's table."""
-    tied = [family.output] if cfg.decoder.tied_output else []
+    tied = [family.OUTPUT] if cfg.decoder.tied_output else []
     return [*tied, "encoder.embed_tokens.weight"] if cfg.share_embeddings else tied
 
 

@@ -18,6 +18,7 @@ from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.types import Tree
 
+KIND = "conv"
 _BASE: dict[str, Any] = {
     "dropout": 0.1,
     "encoder_embed_dim": 512,
@@ -184,6 +185,11 @@ def place(path: str, shape: tuple[int, ...], tensors: Mapping[str, Any]) -> tupl
         return name, (len(tensors[name]), 1, 1), False
     reverse = bool(re.search(r"\.weight(_v|_g)?$", name)) and not re.search(r"convolutions|embed_", name)
     return name, shape[::-1] if reverse else shape, reverse
+
+
+def later(tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The tensors themselves: names and shapes are the same in all versions."""
+    return tensors
 
 
 def order(name: str) -> tuple[Any, ...]:

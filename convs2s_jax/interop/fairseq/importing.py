@@ -101,7 +101,7 @@ def _matched(
 def _trace(found: Checkpoint, cfg: Config, params: Params, tell: Tell) -> Tree | None:
     """The optimiser's trace from the momentum of a checkpoint; None if it cannot be used, with a reason."""
     why = ""
-    if cfg.training.optimizer.kind != "nesterov" or families.family_of_model(cfg.translator) is not families.FCONV:
+    if cfg.training.optimizer.kind != "nesterov" or families.family_of_model(cfg.translator) is not fconv:
         why = "only the momentum of fconv models trained with NAG is carried over"
     elif not found.momentum:
         why = "it contains no momentum of NAG"

@@ -11,6 +11,8 @@ from convs2s_jax.core.errors import UserError, shown
 from convs2s_jax.interop.fairseq.fconv import renamed
 from convs2s_jax.models.config import ModelConfig
 
+KIND = "light"
+
 
 def _both(**values: Any) -> dict[str, Any]:
     """The same values for encoder and decoder."""
@@ -214,6 +216,11 @@ def place(path: str, shape: tuple[int, ...], _tensors: Mapping[str, Any]) -> tup
         return name, (shape[2] * shape[1], shape[0]), True
     reverse = path.endswith(("/w", "/output_kernel"))
     return name, shape[::-1] if reverse else shape, reverse
+
+
+def order(_name: str) -> int:
+    """Sort key that leaves our order of names."""
+    return 0
 
 
 def unused(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

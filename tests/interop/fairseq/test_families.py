@@ -32,7 +32,7 @@ def case(name):
 def test_there_and_back_every_argument_and_tensor_is_the_same(name):
     args, tensors = case(name)
     cfg = fairseq.config_from_args(args)
-    assert fairseq.config_from_args(families.family_of_model(cfg).args(cfg)) == cfg
+    assert fairseq.config_from_args(families.family_of_model(cfg).args_from_config(cfg)) == cfg
     back, parameters = families.whole_state_dict(cfg, fairseq.params_from_state_dict(cfg, tensors))
     assert set(back) == set(tensors)
     for key, value in tensors.items():
@@ -143,7 +143,7 @@ def test_models_that_are_not_among_ours_are_refused(arch, name, value, sentence)
 def test_models_that_fairseq_cannot_hold_are_refused(change, sentence):
     cfg = tiny.config(**{f"model__{name}": value for name, value in change.items()}).model
     with pytest.raises(UserError, match=sentence):
-        families.family_of_model(cfg).args(cfg)
+        families.family_of_model(cfg).args_from_config(cfg)
 
 
 # Parameters.
