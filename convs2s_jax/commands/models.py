@@ -4,17 +4,18 @@ import os
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from convs2s_jax.commands.decode import SEARCH, places_of_corpus, search_options
 from convs2s_jax.commands.shared import tell
-from convs2s_jax.core import command_line, guard, local_copies, packages
+from convs2s_jax.core import command_line, guard, packages
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, counted, located
 from convs2s_jax.core.fields import fields_of
 from convs2s_jax.core.guard import ended_by_signals
-from convs2s_jax.core.places import check_no_comma, joined
+from convs2s_jax.core.places import check_no_comma, joined, scheme_of
 from convs2s_jax.interop.orders import FairseqExport, FairseqImport, ProgramExport
 from convs2s_jax.reporting.options import ReportOptions
 from convs2s_jax.serving.options import ServeOptions
@@ -50,7 +51,7 @@ class AverageOptions(FromModel):
     """The flags of `convs2s average`.
 
     Attributes:
-      output: folder of the new workdir, or its address.
+      output: folder of the new workdir.
     """
 
     def __post_init__(self) -> None:
@@ -63,7 +64,7 @@ class AttentionOptions(FromModel):
     """The flags of `convs2s attention`.
 
     Attributes:
-      output: folder for the pictures, or its address; file names are line numbers.
+      output: folder for the pictures; file names are line numbers.
       input: file with one source sentence per line; - for standard input.
       targets: file with the translation of each line. Without it, the lines are translated first.
       formats: file formats, from png, svg and pdf.
@@ -93,7 +94,7 @@ class ShortlistOptions:
     Attributes:
       workdir: folder of the run, or its address in an object store (gs://BUCKET/NAME, s3://BUCKET/NAME). The training
         text of the run must be available.
-      output: file to write; default: "shortlist" in the workdir.
+      output: file to write; default: "shortlist" in the workdir, if that is a folder.
       words: number of likely target words per source word, under IBM model 1.
       frequent: number of most frequent target words that every sentence may use.
       iterations: number of iterations of expectation maximisation.
@@ -110,6 +111,10 @@ class ShortlistOptions:
 
     def __post_init__(self) -> None:
         check(self.workdir != "", "--workdir is missing, as in --workdir=runs/demo")
+        check(
+            self.output != "" or not scheme_of(self.workdir),
+            "--output is missing: set it to a local file, since --workdir is in an object store",
+        )
         for name, least in (("words", 1), ("iterations", 1), ("pairs", 1), ("frequent", 0)):
             check(getattr(self, name) >= least, f"--{name} is {getattr(self, name)}: use {least} or more")
 
@@ -172,17 +177,16 @@ def attention(values: dict[str, Any], overrides: Overrides) -> None:
     for i in sorted({*range(len(lines))} - {*real}):
         tell(f"{name}, line {i + 1} is empty: no picture is drawn")
     digits = max(4, len(str(len(lines))))
-    with local_copies.outgoing_folder("--output", options.output, tell) as (folder, told):
-        folder.mkdir(parents=True, exist_ok=True)
-        for begin in range(0, len(real), WINDOW):
-            window = real[begin : begin + WINDOW]
-            some = None if targets is None else [targets[i] for i in window]
-            made = figures.layer_attention(found, [lines[i] for i in window], some)
-            for i, one in zip(window, made, strict=True):
-                if one.cut:
-                    tell(arguments.left_out(f"{name}, line {i + 1}", one.cut))
-                path = folder / f"{i + 1:0{digits}}"
-                figures.draw(one, path, options.formats, layers=options.layers, tell=told)
+    folder = Path(options.output)
+    folder.mkdir(parents=True, exist_ok=True)
+    for begin in range(0, len(real), WINDOW):
+        window = real[begin : begin + WINDOW]
+        some = None if targets is None else [targets[i] for i in window]
+        made = figures.layer_attention(found, [lines[i] for i in window], some)
+        for i, one in zip(window, made, strict=True):
+            if one.cut:
+                tell(arguments.left_out(f"{name}, line {i + 1}", one.cut))
+            figures.draw(one, folder / f"{i + 1:0{digits}}", options.formats, layers=options.layers, tell=tell)
     print(f"written: {counted(len(real), 'picture')} as {' and '.join(options.formats)} in {options.output}")  # noqa: T201
 
 
@@ -199,8 +203,8 @@ def shortlist(values: dict[str, Any], overrides: Overrides) -> None:
         from convs2s_jax.translation.trained import moved
 
     outputs.check_outside_runs(options.output, "--output")
-    place = options.output or joined(options.workdir, shortlists.NAME)
-    with store_copy.opened(options.workdir) as workdir, local_copies.outgoing("--output", place, tell) as path:
+    path = Path(options.output or joined(options.workdir, shortlists.NAME))
+    with store_copy.reading(options.workdir, tell) as (workdir, told):
         if options.output or workdir.is_dir():  # a missing workdir is reported below
             shortlists.check_writable(path)
         if options.output and workdir.is_dir():
@@ -214,11 +218,11 @@ def shortlist(values: dict[str, Any], overrides: Overrides) -> None:
             iterations=options.iterations,
             pairs=options.pairs,
             places=places,
-            tell=tell,
+            tell=told,
         )
         shortlists.save(made, vocabularies, path)
     each = len(made.words) / max(1, len(made.offsets) - 1)
-    tell(f"{place}: {each:.1f} target words per source word, and {len(made.always)} for every sentence")
+    tell(f"{path}: {each:.1f} target words per source word, and {len(made.always)} for every sentence")
 
 
 def average(values: dict[str, Any], overrides: Overrides) -> None:
@@ -295,7 +299,7 @@ test set with scores and significance tests, and attention (docs/report.md). Wor
 """,
     groups=(Group("Options", ReportOptions, leave_out=("search",)), SEARCH),
     main=report,
-    stores=("workdir", "output"),
+    stores=("workdir",),
     memory="use a smaller --batch_size, --beam_size or number of --lines",
 )
 ATTENTION = Command(
@@ -308,7 +312,7 @@ Without --targets, the lines are translated first, with the run's search options
 """,
     groups=(Group("Options", AttentionOptions),),
     main=attention,
-    stores=("workdir", "input", "targets", "output"),
+    stores=("workdir", "input", "targets"),
 )
 SHORTLIST = Command(
     about="""
@@ -321,7 +325,7 @@ Decoding with --shortlist=DIR/shortlist then computes the softmax only over the 
 """,
     groups=(Group("Options", ShortlistOptions),),
     main=shortlist,
-    stores=("workdir", "output"),
+    stores=("workdir",),
     memory="learn from fewer --pairs",
 )
 AVERAGE = Command(
@@ -335,7 +339,7 @@ Decoding, serving, exporting and reporting use it like any other workdir. To sta
 """,
     groups=(Group("Options", AverageOptions),),
     main=average,
-    stores=("workdir", "output"),
+    stores=("workdir",),
     memory="average fewer checkpoints with --checkpoint",
 )
 IMPORT = Command(
@@ -348,7 +352,6 @@ The new workdir serves for decoding and further training (docs/fairseq.md).
 """,
     groups=(Group("Options", FairseqImport),),
     main=import_fairseq,
-    stores=("workdir",),
 )
 EXPORT = Command(
     about="""

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from convs2s_jax.commands.shared import tell
-from convs2s_jax.core import files, local_copies, stores
+from convs2s_jax.core import files
 from convs2s_jax.core.config import check
-from convs2s_jax.core.errors import UserError, shown
+from convs2s_jax.core.errors import shown
 from convs2s_jax.core.guard import ended_by_signals
-from convs2s_jax.core.places import scheme_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,17 +59,12 @@ def check_json(name: str) -> None:
         from convs2s_jax.training.run import outputs
 
     outputs.check_outside_runs(name, "--json")
-    if scheme_of(name):
-        stores.check_object("--json", name)
-    elif name:
-        try:
+    if name:
+        with files.writing(f"--json={name}", "choose another file"):
             files.check_replaceable(Path(name))
-        except OSError as error:
-            raise UserError(f"--json={name} cannot be written: {error.strerror}; choose another file") from error
 
 
 def write_json(name: str, values: Mapping[str, Any]) -> None:
-    """Write the file of --json, if set. Raises UserError if it is an address that cannot be written."""
+    """Write the file of --json, if set."""
     if name:
-        with local_copies.outgoing("--json", name, tell) as path:
-            files.replace_file(path, json.dumps(values, indent=1) + "\n")
+        files.replace_file(Path(name), json.dumps(values, indent=1) + "\n")

@@ -8,11 +8,10 @@ from typing import Any
 
 from convs2s_jax.commands.scale_batches import Batches, check_json, write_json
 from convs2s_jax.commands.shared import leave, read_config
-from convs2s_jax.core import command_line, platforms
+from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check, to_dict
 from convs2s_jax.core.guard import SMALLER_BATCHES, ended_by_signals
-from convs2s_jax.core.platforms import FlagSet
 from convs2s_jax.training.run.processes.options import Processes, from_environment
 
 ABOUT = """
@@ -32,16 +31,13 @@ class CheckOptions:
       config: name of a configuration that comes with the package, or path or address of a file.
       steps: number of updates to measure for each shape.
       devices: number of devices to use; default: all. On CPU, this many virtual devices are created.
-      json: JSON file for the plan and the measurements, or its address in an object store (gs://BUCKET/NAME,
-        s3://BUCKET/NAME).
-      xla_flags: a set of XLA flags, as in training.
+      json: JSON file for the plan and the measurements.
     """
 
     config: str = ""
     steps: int = 20
     devices: int | None = None
     json: str = ""
-    xla_flags: FlagSet = "none"
 
     def __post_init__(self) -> None:
         check(self.config != "", "--config is missing, as in --config=cldr_en_de")
@@ -52,7 +48,6 @@ class CheckOptions:
 def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Plan, run, and print both."""
     options = command_line.options_of(CheckOptions, values)
-    platforms.add_flags(options.xla_flags, os.environ)
     batches = command_line.options_of(Batches, values)
     given = from_environment(command_line.options_of(Processes, values), dict(os.environ))
     cfg = read_config(options.config, overrides)
@@ -87,7 +82,7 @@ COMMAND = Command(
     main=main,
     own_signals=True,
     leave=leave,
-    stores=("config", "json"),
+    stores=("config",),
     memory=SMALLER_BATCHES,
 )
 console = functools.partial(command_line.run, COMMAND)

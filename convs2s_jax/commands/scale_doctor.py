@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from convs2s_jax.commands.shared import leave, read_config
-from convs2s_jax.core import command_line, platforms
+from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, counted
 from convs2s_jax.core.guard import ended_by_signals
-from convs2s_jax.core.platforms import FlagSet
 from convs2s_jax.training.run.processes.options import Processes, from_environment
 
 ABOUT = """
@@ -33,18 +32,15 @@ class DoctorOptions:
       config: name, path or address of a configuration. Its data is read and compared between the processes.
       workdir: folder of a run, or its address (gs://BUCKET/NAME, s3://BUCKET/NAME), which all processes must be able to
         access.
-      xla_flags: a set of XLA flags, as in training.
     """
 
     config: str = ""
     workdir: str = ""
-    xla_flags: FlagSet = "none"
 
 
 def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Gather what all processes see, and print it on process 0."""
     options = command_line.options_of(DoctorOptions, values)
-    platforms.add_flags(options.xla_flags, os.environ)
     check(bool(options.config) or not overrides, "--config.* without --config: add --config=NAME")
     given = from_environment(command_line.options_of(Processes, values), dict(os.environ))
     cfg = read_config(options.config, overrides) if options.config else None

@@ -31,7 +31,7 @@ class PlanOptions:
       topology: CHIP:SHAPE for TPUs (v5e:16x16, v5p:4x4x4), CHIP:NUMBER for GPUs (h100:8), or cpu:NUMBER.
       slices: number of TPU slices of this topology.
       baseline: also plan a single chip with the same tokens, and print the efficiency relative to it.
-      json: JSON file for the plan, or its address in an object store (gs://BUCKET/NAME, s3://BUCKET/NAME).
+      json: JSON file for the plan.
     """
 
     config: str = ""
@@ -69,6 +69,6 @@ COMMAND = Command(
     about=ABOUT,
     groups=(Group("Options", PlanOptions), Group("Batches", Batches)),
     main=main,
-    stores=("config", "json"),
+    stores=("config",),
 )
 console = functools.partial(command_line.run, COMMAND)

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from convs2s_jax.commands.shared import leave, read_config, tell
-from convs2s_jax.core import command_line, guard, platforms
+from convs2s_jax.core import command_line, guard
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
 from convs2s_jax.core.guard import SMALLER_BATCHES, ended_by_signals
 from convs2s_jax.core.places import check_no_comma, scheme_of
-from convs2s_jax.core.platforms import FlagSet, expects_cpu, keep_freed_memory
+from convs2s_jax.core.platforms import expects_cpu, keep_freed_memory
 from convs2s_jax.training.run.processes.options import Processes, from_environment
 
 
@@ -46,17 +46,13 @@ class TrainOptions(PrepareOptions):
 
     Attributes:
       workdir: folder for all output of the run, or its address in an object store. An existing run is continued.
-      xla_flags: a set of XLA flags (docs/training.md); flags in XLA_FLAGS or LIBTPU_INIT_ARGS take precedence.
     """
-
-    xla_flags: FlagSet = "none"
 
 
 def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Read the configuration, connect to the other processes, and train."""
     options = command_line.options_of(TrainOptions, values)
     processes = from_environment(command_line.options_of(Processes, values), dict(os.environ))
-    platforms.add_flags(options.xla_flags, os.environ)
     cfg = read_config(options.config, overrides)  # a wrong field is refused before all else is imported
     with ended_by_signals():
         import jax

@@ -326,12 +326,8 @@ def opened_config(given: str) -> Iterator[tuple[Path, str]]:
     Raises:
       UserError: as in `find_config`, `files.read_text` and `local_copies.incoming`.
     """
-    with contextlib.ExitStack() as stack:
-        if scheme_of(given):
-            stack.enter_context(sigterm_interrupts())  # otherwise SIGTERM would leave the copy
-            path = stack.enter_context(local_copies.incoming("--config", given, most=_LARGEST))
-        else:
-            path = find_config(given)
+    place = given if scheme_of(given) else str(find_config(given))
+    with sigterm_interrupts(), local_copies.incoming("--config", place) as path:  # otherwise SIGTERM would leave a copy
         yield path, files.read_text(path, remedy="choose a configuration file", most=_LARGEST)
 
 

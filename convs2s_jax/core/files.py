@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from convs2s_jax.core.errors import UserError, shortened
-from convs2s_jax.core.guard import located
+from convs2s_jax.core.guard import writing_remedy
 
 LARGEST = 1 << 28
 """Maximum size in bytes of a file that is read as a whole. Corpus files are read in pieces (`data.text_files`)."""
@@ -29,13 +29,8 @@ def content(path: str | Path, *, most: int = LARGEST) -> bytes:
     """
     with open_regular(path) as file:
         if os.fstat(file.fileno()).st_size > most:
-            raise too_large(path, most)
+            raise OSError(errno.EOVERFLOW, f"it has more than {most:,} bytes, too many for such a file", str(path))
         return file.read()
-
-
-def too_large(place: str | Path, most: int) -> OSError:
-    """Return the error for a file or object of more than `most` bytes."""
-    return OSError(errno.EOVERFLOW, f"it has more than {most:,} bytes, too many for such a file", str(place))
 
 
 def open_regular(path: str | Path) -> BinaryIO:
@@ -85,6 +80,18 @@ def read_json(path: str | Path, *, remedy: str, most: int = LARGEST) -> Any:
         raise UserError(f"{path} is not JSON ({shortened(str(error), 200)}); {remedy}") from error
 
 
+@contextlib.contextmanager
+def writing(what: str | Path, otherwise: str, *, kind: type[UserError] = UserError) -> Iterator[None]:
+    """Turn an OSError of the block into an error of this kind: `what` cannot be written.
+
+    The message ends with the advice `otherwise`, and to free disk space if it ran out.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{what} cannot be written: {error.strerror}; {writing_remedy(error, otherwise)}") from error
+
+
 def check_replaceable(path: Path) -> None:
     """Check before long work that `replace_file` can write a file. Changes nothing.
 
@@ -121,24 +128,15 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def new_folder(path: Path, *, parents: bool = True) -> Iterator[Path]:
+def new_folder(path: Path) -> Iterator[Path]:
     """Yield an empty temporary folder next to `path`. The block fills it and renames it, or moves its content.
 
-    If the folder still exists at the end of the block, it is removed.
-
-    Args:
-      path: final path of the folder.
-      parents: whether to create missing parent folders.
+    Missing parent folders are created. If the folder still exists at the end of the block, it is removed.
     """
     part = _temporary_path(path)
     try:
-        part.mkdir(parents=parents)
-        with located(path):
-            yield part
-    except OSError as error:
-        if str(error.filename).startswith(str(part)):
-            error.filename = str(path)
-        raise
+        part.mkdir(parents=True)
+        yield part
     finally:
         shutil.rmtree(part, ignore_errors=True)
 

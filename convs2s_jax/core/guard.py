@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -79,15 +79,9 @@ def sigterm_interrupts() -> Iterator[None]:
       TerminatedError: SIGTERM was received.
     """
 
-    in_main = threading.current_thread() is threading.main_thread()
-    if not in_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    is_default = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    with _handlers({signal.SIGTERM: _terminate} if is_default else {}):
         yield
-        return
-    signal.signal(signal.SIGTERM, _terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
@@ -102,24 +96,15 @@ def ended_by_signals() -> Iterator[None]:
     Libraries would turn the exceptions of Python's handler and of `sigterm_interrupts` into other errors, ignore them,
     or crash. Other handlers stay, and outside the main thread nothing changes.
     """
-    raising: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: _terminate}
-    in_main = threading.current_thread() is threading.main_thread()
-    before = {number: handler for number, handler in raising.items() if in_main and signal.getsignal(number) is handler}
-    for number in before:
-        signal.signal(number, signal.SIG_DFL)
-    try:
+    raising = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: _terminate}
+    ours = [number for number, handler in raising.items() if signal.getsignal(number) is handler]
+    with _handlers(dict.fromkeys(ours, signal.SIG_DFL)):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
 def held_interrupts() -> Iterator[None]:
     """Defer an interrupt (SIGINT, SIGTERM) until the end of the block; a second one takes effect at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     received: list[int] = []
 
     def note(number: int, _frame: FrameType | None) -> None:
@@ -127,14 +112,24 @@ def held_interrupts() -> Iterator[None]:
             raise KeyboardInterrupt
         received.append(number)
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with _handlers(dict.fromkeys((signal.SIGINT, signal.SIGTERM), note)):
+            yield
+    finally:
+        for number in received:
+            signal.raise_signal(number)
+
+
+@contextlib.contextmanager
+def _handlers(handlers: Mapping[int, Any]) -> Iterator[None]:
+    """Set handlers of signals within the block. Outside the main thread, where Python refuses that, set none."""
+    in_main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, new) for number, new in handlers.items()} if in_main else {}
     try:
         yield
     finally:
-        for kind, handler in before.items():
-            signal.signal(kind, handler)
-        for number in received:
-            signal.raise_signal(number)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def silence_libraries() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from convs2s_jax.core import files, stores
 from convs2s_jax.core.errors import Tell, UserError
-from convs2s_jax.core.guard import NO_ROOM, held_interrupts
+from convs2s_jax.core.guard import NO_ROOM
 from convs2s_jax.core.places import joined, scheme_of
 
 PREFIX = "convs2s_jax-"
@@ -26,13 +26,9 @@ def fetch(address: str, folder: Path, name: str) -> None:
     download(joined(address, name), folder / name)
 
 
-def download(address: str, path: Path, *, most: int | None = None) -> None:
-    """Copy an object to a file. Raises OSError as `stores.pieces`; for a missing object, no file is created."""
-    pieces = stores.pieces(address, most=most)
-    first = next(pieces)
-    with files.replacing(path) as part, part.open("wb") as file:
-        file.write(first)
-        file.writelines(pieces)
+def download(address: str, path: Path) -> None:
+    """Copy an object to a file. Raises OSError as `stores.read`; for a missing object, no file is created."""
+    files.replace_file(path, stores.read(address))
 
 
 def with_address(tell: Tell, copy: Path, address: str) -> Tell:
@@ -52,29 +48,25 @@ def address_in_errors(copy: Path | str, address: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def incoming(flag: str, place: str, *, most: int | None = None) -> Iterator[Path]:
+def incoming(flag: str, place: str) -> Iterator[Path]:
     """Yield the path of a file to read: the place itself, or a temporary copy of an object.
 
     Args:
       flag: the flag that specifies it, for messages.
       place: path or address.
-      most: maximum size in bytes of an object. The caller checks the size of a local file.
 
     Raises:
-      UserError: there is no such object, it is too large, or the store cannot be used.
+      UserError: there is no such object, or the store cannot be used.
     """
     if not scheme_of(place):
         yield Path(place)
         return
-    address = place.rpartition("/")[0]
-    with _copies(place, address) as (_, copy):
+    with _copies(place, place.rpartition("/")[0]) as copy:
         try:
-            download(place, copy, most=most)
+            download(place, copy)
         except FileNotFoundError as error:
             raise UserError(f"{flag}={place}: there is no such object") from error
         except OSError as error:
-            if error.errno == errno.EOVERFLOW:
-                raise UserError(f"{flag}={place} cannot be read: {error.strerror}; choose another file") from error
             raise unusable(flag, place, error) from error
         yield copy
 
@@ -95,104 +87,13 @@ def incoming_folder(flag: str, place: str, wanted: Callable[[str], bool]) -> Ite
         yield Path(place)
         return
     address = place.rstrip("/")
-    with _copies(address, address) as (folder, _):
+    with _copies(address, address) as copy:
         try:
             names = filter(wanted, stores.names(address))
-            stores.in_parallel(lambda name: fetch(address, folder, name), names)
+            stores.in_parallel(lambda name: fetch(address, copy.parent, name), names)
         except OSError as error:
             raise unusable(flag, address, error) from error
-        yield folder
-
-
-@contextlib.contextmanager
-def outgoing(flag: str, place: str, tell: Tell) -> Iterator[Path]:
-    """Yield the path of a file to write: the place itself, or a temporary file that is uploaded at the end.
-
-    Args:
-      flag: the flag that specifies it, such as --output.
-      place: path or address.
-      tell: as in `upload`.
-
-    Raises:
-      UserError: the object cannot be written.
-    """
-    if not scheme_of(place):
-        yield Path(place)
-        return
-    stores.check_object(flag, place)
-    with _results(flag, place) as (folder, path):
-        yield path
-    upload(flag, place, folder, lambda: stores.write(place, path.read_bytes()), tell)
-
-
-@contextlib.contextmanager
-def outgoing_folder(
-    flag: str, place: str, tell: Tell, *, is_new: str = "", last: str = ""
-) -> Iterator[tuple[Path, Tell]]:
-    """Yield the path of a folder to create or fill: the place itself, or a temporary folder, uploaded at the end.
-
-    Nothing is uploaded after an error. The caller checks and creates a local folder.
-
-    Args:
-      flag: the flag that specifies it, such as --output.
-      place: path or address.
-      tell: as in `upload`.
-      is_new: name of an object that each output of this kind has, to refuse an address under which there are objects;
-        "" to accept it.
-      last: name of the files, or end of their paths, that are uploaded after all others, because they mark the rest as
-        complete.
-
-    Yields:
-      The path, and `tell` with the address in place of the path of a copy.
-
-    Raises:
-      UserError: there are objects although `is_new`, or the store cannot be used.
-    """
-    if not scheme_of(place):
-        yield Path(place), tell
-        return
-    address = place.rstrip("/")
-    with _results(flag, address) as (kept, folder):
-        try:
-            if stores.names(address) and is_new:
-                raise UserError(
-                    f"{flag}={address} already exists: choose a new folder, or delete its objects if they are from an "
-                    "upload that did not finish; nothing was written"
-                )
-            if is_new and stores.is_readable(joined(address, is_new)):
-                raise stores.not_listed(address)
-        except OSError as error:
-            raise unusable(flag, address, error) from error
-        yield folder, with_address(tell, folder, address)
-    upload(flag, address, kept, lambda: _send(folder, address, last), tell)
-
-
-def upload(flag: str, address: str, folder: Path, send: Callable[[], None], tell: Tell) -> None:
-    """Upload results, and then delete the temporary folder that contains them.
-
-    An interrupt (SIGINT, SIGTERM) takes effect after the upload; a second one ends it after the objects that are being
-    written. If the upload fails or is ended, the folder stays, and the message states where it is.
-
-    Args:
-      flag: the flag that specifies the address, for messages.
-      address: of the results.
-      folder: the temporary folder.
-      send: uploads the results; raises OSError.
-      tell: receives the message after a second interrupt.
-
-    Raises:
-      UserError: the results cannot be written.
-    """
-    rest = f"a part may be in the store; all results are in {folder}"
-    with held_interrupts():
-        try:
-            send()
-        except OSError as error:
-            raise UserError(f"{flag}={address} cannot be written: {error.strerror}; {rest}") from error
-        except KeyboardInterrupt:
-            tell(f"{flag}={address} is not complete; {rest}")
-            raise
-        shutil.rmtree(folder, ignore_errors=True)
+        yield copy.parent
 
 
 def unusable(flag: str, address: str, error: OSError) -> UserError:
@@ -211,36 +112,11 @@ def temporary(address: str) -> tuple[Path, Path]:
 
 
 @contextlib.contextmanager
-def _copies(place: str, address: str) -> Iterator[tuple[Path, Path]]:
-    """`temporary` for copies, which are deleted at the end. Errors state the address in place of the folder."""
+def _copies(place: str, address: str) -> Iterator[Path]:
+    """Yield a path in a new temporary folder, which is deleted at the end. Errors state the address of the folder."""
     folder, path = temporary(place)
     try:
         with address_in_errors(folder, address):
-            yield folder, path
+            yield path
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _results(flag: str, address: str) -> Iterator[tuple[Path, Path]]:
-    """Yield a new temporary folder and a path in it for results. After an error it is deleted."""
-    folder, path = temporary(address)
-    try:
-        with address_in_errors(path, address):
-            yield folder, path
-    except BaseException as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        cause: BaseException | None = error
-        while cause is not None:
-            if isinstance(cause, OSError) and cause.errno in NO_ROOM:
-                raise unusable(flag, address, cause) from error
-            cause = cause.__cause__
-        raise
-
-
-def _send(folder: Path, address: str, last: str) -> None:
-    """Write the files of a folder to a store, those named `last` after all others."""
-    names = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
-    for at_end in (False, True):
-        some = [name for name in names if bool(last and f"/{name}".endswith(f"/{last}")) == at_end]
-        stores.in_parallel(lambda name: stores.write(joined(address, name), (folder / name).read_bytes()), some)

@@ -1,13 +1,11 @@
-"""What is decided before JAX starts its backends: the kind of device, flags of XLA, and the allocator of the host."""
+"""What is decided before JAX starts its backends: the kind of device, and the allocator of the host."""
 
 import ctypes
 import re
 import shlex
 import traceback
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Literal
 
 TPUS = ("accel[0-9]*", "vfio/[0-9]*")
 GPUS = ("nvidia[0-9]*", "nvhost-gpu*", "nvmap", "dxg", "kfd")
@@ -79,59 +77,7 @@ def keep_freed_memory() -> bool:
     return all([mallopt(M_ARENA_MAX, 1), mallopt(M_MMAP_MAX, 0), mallopt(M_TRIM_THRESHOLD, -1)])
 
 
-FlagSet = Literal["none", "tpu", "gpu"]
-"""Name of a set of XLA flags that are commonly set for training on many devices. Their effect was not measured here."""
-
-
-SETS: Mapping[FlagSet, tuple[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "none": ("XLA_FLAGS", ()),
-        "tpu": (
-            "LIBTPU_INIT_ARGS",
-            (
-                "xla_tpu_enable_async_collective_fusion=true",
-                "xla_tpu_enable_async_collective_fusion_fuse_all_gather=true",
-                "xla_tpu_enable_async_collective_fusion_multiple_steps=true",
-                "xla_tpu_overlap_compute_collective_tc=true",
-                "xla_enable_async_all_gather=true",
-                "xla_tpu_enable_data_parallel_all_reduce_opt=true",
-                "xla_tpu_data_parallel_opt_different_sized_ops=true",
-            ),
-        ),
-        "gpu": (
-            "XLA_FLAGS",
-            (
-                "xla_gpu_enable_latency_hiding_scheduler=true",
-                "xla_gpu_enable_pipelined_all_gather=true",
-                "xla_gpu_enable_pipelined_reduce_scatter=true",
-                "xla_gpu_enable_pipelined_all_reduce=true",
-                "xla_gpu_all_reduce_combine_threshold_bytes=134217728",
-            ),
-        ),
-    }
-)
-"""Sets of flags (docs/training.md says what each is for) and the environment variable that takes them.
-
-TPU flags belong to libtpu; XLA exits on flags in XLA_FLAGS that it does not know.
-"""
-
-
-def add_flags(name: FlagSet, environment: MutableMapping[str, str]) -> None:
-    """Add a set to the variables of the process. Flags that are already set stay unchanged.
-
-    XLA reads the flags once, so call this before the first use of a device.
-    """
-    variable, flags = SETS[name]
-    given = environment.get(variable, "")
-    known = {word.lstrip("-").partition("=")[0] for word in given.split()}
-    added = [f"--{flag}" for flag in flags if flag.partition("=")[0] not in known]
-    if added:
-        environment[variable] = " ".join([*given.split(), *added])
-
-
 def describe_flags(environment: Mapping[str, str]) -> str:
-    """Return the variables with XLA flags, whoever set them, as written before a command; "" if none is set."""
-    variables = dict.fromkeys(variable for variable, _ in SETS.values())
-    return " ".join(
-        f"{name}={shlex.quote(environment[name])}" for name in variables if environment.get(name, "").strip()
-    )
+    """Return the variables with XLA flags, as written before a command; "" if none is set."""
+    given = {name: environment.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")}
+    return " ".join(f"{name}={shlex.quote(flags)}" for name, flags in given.items() if flags.strip())

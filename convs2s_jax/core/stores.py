@@ -8,20 +8,17 @@ import errno
 import functools
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from convs2s_jax.core.errors import UserError, first_line
-from convs2s_jax.core.files import too_large
 from convs2s_jax.core.places import scheme_of
 
 T = TypeVar("T")
 
 PARALLEL = 4
 """Number of objects read or written at the same time. TensorStore writes objects as a whole."""
-PIECE = 1 << 26
-"""Number of bytes that `pieces` requests at a time."""
 RETRIES = {"max_retries": 6, "initial_delay": "500ms", "max_delay": "8s"}
 """Retries of failed requests to a store: half a minute in total."""
 GOOGLE = "TENSORSTORE_GCS_HTTP_URL"
@@ -31,25 +28,10 @@ CREDENTIALS = "docs/object-stores.md explains buckets and credentials"
 
 def read(address: str) -> bytes:
     """Return the content of an object. Raises FileNotFoundError if it is missing, OSError if it cannot be read."""
-    return bytes(_found(address, slice(None)).value)
-
-
-def pieces(address: str, *, most: int | None = None) -> Iterator[bytes]:
-    """Yield the content of an object in pieces of `PIECE` bytes, of which the last is shorter.
-
-    An object of more than `most` bytes is not downloaded. Raises FileNotFoundError if it is missing, OSError if it
-    cannot be read, is too large, or is replaced meanwhile.
-    """
-    if most is not None and _is_longer(address, most):
-        raise too_large(address, most)
-    begin, version, more = 0, None, True
-    while more:
-        more = _is_longer(address, begin + PIECE)
-        found = _found(address, slice(begin, begin + PIECE if more else None))
-        if version not in (None, found.stamp.generation):
-            raise OSError(errno.ESTALE, "it was replaced while it was read", address)
-        version, begin = found.stamp.generation, begin + PIECE
-        yield bytes(found.value)
+    found = _read(address, slice(None))
+    if found.state != "value":
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), address)
+    return bytes(found.value)
 
 
 def write(address: str, content: bytes) -> None:
@@ -110,14 +92,9 @@ def exists(address: str) -> bool:
     folder, _, name = address.rpartition("/")
     if name in names(folder, name):
         return True
-    if is_readable(address):
+    if _read(address, slice(0, 0)).state == "value":
         raise not_listed(folder)
     return False
-
-
-def is_readable(address: str) -> bool:
-    """Whether an object that a list lacks exists nevertheless. Raises OSError if that cannot be determined."""
-    return _read(address, slice(0, 0)).state == "value"
 
 
 def in_parallel(work: Callable[[str], T], items: Iterable[str]) -> list[T]:
@@ -126,8 +103,8 @@ def in_parallel(work: Callable[[str], T], items: Iterable[str]) -> list[T]:
         return list(pool.map(work, items))
 
 
-def check_object(name: str, address: str) -> bool:
-    """Reject the address of an object to write if its bucket cannot be listed. Return whether there is such an object.
+def check_object(name: str, address: str) -> None:
+    """Reject the address of an object to write if its bucket cannot be listed.
 
     Args:
       name: of the flag, such as --output.
@@ -139,7 +116,7 @@ def check_object(name: str, address: str) -> bool:
     if address.count("/") < 3 or address.endswith("/"):
         raise UserError(f"{name}={address} has no object name: use {scheme_of(address)}://BUCKET/NAME")
     try:
-        return exists(address)
+        exists(address)
     except OSError as error:
         raise unusable(name, address, error) from error
 
@@ -152,8 +129,6 @@ def unusable(name: str, address: str, error: OSError) -> UserError:
 def _split(address: str) -> tuple[tuple[str, str], str]:
     """Return (scheme, bucket) and the name of an object."""
     bucket, _, name = address.partition("://")[2].partition("/")
-    if not bucket:
-        raise UserError(f"{address} has no bucket: use {scheme_of(address)}://BUCKET/NAME")
     return (scheme_of(address), bucket), name
 
 
@@ -182,23 +157,6 @@ def _read(address: str, part: slice) -> Any:
     """Return TensorStore's result of reading a part of an object, which may be missing. Raises OSError."""
     bucket, name = _split(address)
     return _tried(address, lambda: _opened(bucket).read(name, byte_range=part).result())
-
-
-def _found(address: str, part: slice) -> Any:
-    """Return TensorStore's result of reading a part of an object. Raises as `read`."""
-    found = _read(address, part)
-    if found.state != "value":
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), address)
-    return found
-
-
-def _is_longer(address: str, size: int) -> bool:
-    """Whether an object is known to have more than `size` bytes. TensorStore returns no sizes, but parts of objects."""
-    try:
-        _found(address, slice(size, size + 1))
-    except OSError:  # there is no such byte; of any other error, the read that follows gives the reason
-        return False
-    return True
 
 
 def _listed(bucket: tuple[str, str], prefix: str) -> list[str]:

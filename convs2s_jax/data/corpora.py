@@ -45,10 +45,6 @@ class ParallelText:
     def __len__(self) -> int:
         return len(self.src)
 
-    def without_lines(self) -> "ParallelText":
-        """Return the split without its lines, to free host memory."""
-        return dataclasses.replace(self, src=(), tgt=(), rows=None)
-
     @property
     def is_held_out(self) -> bool:
         """Whether these are validation lines that were taken from the training text."""

@@ -6,25 +6,22 @@ The next epoch is also prepared in the background.
 import collections
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from convs2s_jax.core.rows import pad_rows
 from convs2s_jax.data.plan import Plan, PlannedBatch
+from convs2s_jax.data.tokens_on_disk import TokenizedText
 
 E = TypeVar("E")
 
 AHEAD = 4
 """Number of batches prepared in advance."""
-
-
-class Sentences(Protocol):
-    """Token ids of sentences without end symbols: a list of arrays, or a TokenizedText."""
-
-    def __getitem__(self, i: int, /) -> np.ndarray: ...
+Sentences = Sequence[np.ndarray] | TokenizedText
+"""Token ids of sentences without end symbols."""
 
 
 def fill(sentences: Sentences, rows: np.ndarray, shape: tuple[int, int]) -> np.ndarray:

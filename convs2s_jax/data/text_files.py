@@ -17,7 +17,6 @@ from convs2s_jax.core.places import scheme_of
 
 LONGEST = 1 << 24
 """Maximum length of a line in bytes. Devices and files of zeros have no newline and would otherwise fill the memory."""
-_CHUNK = 1 << 22
 _GZIP = b"\x1f\x8b"
 
 
@@ -35,26 +34,22 @@ def read_lines(path: str | Path, *, again: bool = False) -> list[str]:
       UserError: the file is missing, a folder, unreadable, damaged gzip or not UTF-8, or a line has more than `LONGEST`
         bytes.
     """
-    name, lines, rest = name_of(path), list[str](), b""
+    name, lines = name_of(path), list[str]()
     try:
         with _opened(str(path), again=again) as file:
-            rest = file.read(_CHUNK).removeprefix(codecs.BOM_UTF8)
-            while rest:
-                end, data = rest.rfind(b"\n") + 1, file.read(_CHUNK)
-                if len(rest) - end > LONGEST:
-                    number = len(lines) + 1 + rest.count(b"\n")
+            line = file.readline(LONGEST + 1).removeprefix(codecs.BOM_UTF8)
+            while line:
+                if len(line) > LONGEST:
                     raise UserError(
-                        f"{name}, line {number} has more than {LONGEST:,} bytes: use a file with one sentence per line"
+                        f"{name}, line {len(lines) + 1} has more than {LONGEST:,} bytes: use a file with one sentence "
+                        "per line"
                     )
-                if not data:
-                    end = len(rest)
-                lines += map(without_end, rest[:end].decode().removesuffix("\n").split("\n") if end else ())
-                rest = rest[end:] + data
+                lines.append(without_end(line.decode()))
+                line = file.readline(LONGEST + 1)
     except UnicodeDecodeError as error:
-        line = len(lines) + error.object.count(b"\n", 0, error.start) + 1
         raise UserError(
-            f"{name}, line {line}: byte 0x{error.object[error.start]:02x} is not UTF-8; convert the file, for example "
-            "with iconv -t utf-8, or decompress it"
+            f"{name}, line {len(lines) + 1}: byte 0x{error.object[error.start]:02x} is not UTF-8; convert the file, "
+            "for example with iconv -t utf-8, or decompress it"
         ) from error
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UserError(

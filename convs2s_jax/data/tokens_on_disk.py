@@ -15,8 +15,7 @@ import tqdm
 
 from convs2s_jax.core.checksums import DamagedError, checksum
 from convs2s_jax.core.errors import Tell, UserError
-from convs2s_jax.core.files import open_regular, replacing
-from convs2s_jax.core.guard import writing_remedy
+from convs2s_jax.core.files import open_regular, replacing, writing
 from convs2s_jax.data.symbols import Vocabulary
 
 # A file is: header, token ids, zeros up to a multiple of 8 bytes, int64 offsets.
@@ -90,12 +89,9 @@ def tokenize(
     except OSError:
         pass  # missing or unreadable
     found = in_memory(_encoded(texts, vocabulary, path.stem), size=vocabulary.size)
-    try:
+    with writing(path, "choose another data.cache_dir", kind=UnwritableError):
         path.parent.mkdir(parents=True, exist_ok=True)
         _write(path, key, found)
-    except OSError as error:
-        remedy = writing_remedy(error, "choose another data.cache_dir")
-        raise UnwritableError(f"{path} cannot be written: {error.strerror}; {remedy}") from error
     return _open(path, key)
 
 

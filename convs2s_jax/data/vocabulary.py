@@ -14,7 +14,6 @@ from convs2s_jax.core import files, local_copies
 from convs2s_jax.core.checksums import DamagedError, checksum, parsed, seal, unseal
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.core.guard import writing_remedy
 from convs2s_jax.data import bpe_codes, pieces, symbols
 from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.corpora import ParallelText
@@ -83,21 +82,17 @@ def save(vocabularies: Vocabularies, folder: Path) -> None:
       UserError: the folder cannot be written.
     """
     sides = {"src": vocabularies.src, "tgt": vocabularies.tgt}
-    try:
-        with files.new_folder(folder) as new:
-            for name, vocabulary in ({"joint": vocabularies.src} if vocabularies.joint else sides).items():
-                vocabulary.save(new / f"{name}{vocabulary.suffix}")
-            sums = {path.name: checksum(path.read_bytes()) for path in sorted(new.iterdir())}
-            (new / _CHECKSUMS).write_text(json.dumps(seal(sums), indent=2) + "\n", encoding="utf-8")
-            if folder.is_dir():
-                old = folder.rename(new.with_name(f"{new.name}-old"))
-                new.rename(folder)
-                shutil.rmtree(old, ignore_errors=True)
-            else:
-                new.rename(folder)
-    except OSError as error:
-        remedy = writing_remedy(error, "choose another folder")
-        raise UserError(f"{folder} cannot be written: {error.strerror}; {remedy}") from error
+    with files.writing(folder, "choose another folder"), files.new_folder(folder) as new:
+        for name, vocabulary in ({"joint": vocabularies.src} if vocabularies.joint else sides).items():
+            vocabulary.save(new / f"{name}{vocabulary.suffix}")
+        sums = {path.name: checksum(path.read_bytes()) for path in sorted(new.iterdir())}
+        (new / _CHECKSUMS).write_text(json.dumps(seal(sums), indent=2) + "\n", encoding="utf-8")
+        if folder.is_dir():
+            old = folder.rename(new.with_name(f"{new.name}-old"))
+            new.rename(folder)
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            new.rename(folder)
 
 
 def load(folder: Path) -> Vocabularies:

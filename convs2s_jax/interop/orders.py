@@ -21,7 +21,7 @@ class FairseqImport:
     Attributes:
       checkpoint: fairseq .pt file.
       dicts: folder that contains dict.SRC.txt and dict.TGT.txt.
-      workdir: new folder, or its address in an object store (gs://BUCKET/NAME, s3://BUCKET/NAME).
+      workdir: new folder.
       source_lang: SRC; by default the checkpoint's own.
       target_lang: TGT; by default the checkpoint's own.
       src_spm: SentencePiece model of the source, for text that is not yet split into pieces.

@@ -15,7 +15,7 @@ class ReportOptions:
     Attributes:
       workdir: folder of a training run, or its address in an object store; several (A,B) share the charts and are
         compared with the first.
-      output: folder for the page index.html, or its address.
+      output: folder for the page index.html.
       split: held-out lines that are translated and scored.
       lines: maximum number of lines to translate; 0 for none, which omits scores, translations and attention.
       batch_size: maximum number of sentences per batch.

@@ -4,17 +4,15 @@ import contextlib
 import importlib.resources
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jinja2
 import numpy as np
 
-from convs2s_jax.core import local_copies
+from convs2s_jax.core import files, local_copies
 from convs2s_jax.core.errors import Tell, UserError
-from convs2s_jax.core.files import replace_file
-from convs2s_jax.core.guard import writing_remedy
 from convs2s_jax.core.packages import versions
-from convs2s_jax.core.places import joined
 from convs2s_jax.reporting import charts, runs, scores, summary, translations
 from convs2s_jax.reporting.options import ReportOptions
 from convs2s_jax.reporting.runs import Run
@@ -32,8 +30,8 @@ ATTENTION, LONGEST = 6, 40
 Section = dict[str, Any]
 
 
-def report(options: ReportOptions, *, when: str, tell: Tell) -> str:
-    """Write the report of some runs, and return the path or address of its page.
+def report(options: ReportOptions, *, when: str, tell: Tell) -> Path:
+    """Write the report of some runs, and return the path of its page.
 
     Args:
       options: which runs and what to show.
@@ -43,24 +41,20 @@ def report(options: ReportOptions, *, when: str, tell: Tell) -> str:
     Raises:
       UserError: a run does not exist, the search options do not fit it, or the output cannot be written.
     """
-    place = joined(options.output, PAGE)
+    path = Path(options.output) / PAGE
     with contextlib.ExitStack() as stack:
         folders = [stack.enter_context(store_copy.opened(workdir, reports=True)) for workdir in options.workdir]
         found = runs.read_all(options.workdir, folders)
         for run in found:
             if translations.translates(run):
                 translations.search_of(run, options)
-        path = stack.enter_context(local_copies.outgoing("--output", place, tell))
-        try:
+        with files.writing(f"--output={options.output}", "choose another folder"):
             path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(path, page(content(found, options, tell), when=when))
-        except OSError as error:
-            remedy = writing_remedy(error, "choose another folder")
-            raise UserError(f"--output={options.output} cannot be written: {error.strerror}; {remedy}") from error
+            files.replace_file(path, page(content(found, options, tell), when=when))
     for run in found:
         for problem in run.problems:
             tell(f"{run.name}: {problem}")
-    return place
+    return path
 
 
 def content(found: Sequence[Run], options: ReportOptions, tell: Tell) -> dict[str, Any]:

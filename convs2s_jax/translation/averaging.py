@@ -25,7 +25,7 @@ def write_average(workdir: str, output: str, steps: Steps, tell: Tell) -> None:
 
     Args:
       workdir: path or address of the run.
-      output: path or address of the workdir to create.
+      output: path of the workdir to create.
       steps: as in `trained.restore`; empty for the best checkpoint alone.
       tell: receives messages for the user.
 
@@ -40,7 +40,7 @@ def write_average(workdir: str, output: str, steps: Steps, tell: Tell) -> None:
     check_outside_runs(output, "--output")
     with (
         store_copy.reading(workdir, tell) as (folder, told),
-        derived_workdir.new("--output", output, tell) as made,
+        derived_workdir.new("--output", output) as made,
     ):
         found = trained.restore(folder, steps, None, told)
         cfg = found.cfg

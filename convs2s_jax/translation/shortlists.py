@@ -15,7 +15,6 @@ from numpy.lib.npyio import NpzFile
 from convs2s_jax.core import files
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import Tell, UserError
-from convs2s_jax.core.guard import writing_remedy
 from convs2s_jax.data import lexicon, parallel_text, vocabulary
 from convs2s_jax.data.tokens_on_disk import TokenizedText
 from convs2s_jax.data.vocabulary import Vocabularies
@@ -116,10 +115,8 @@ def learn(
 
 def check_writable(path: Path) -> None:
     """Raise UserError for a file that `save` cannot write, before anything is learned. Nothing is changed."""
-    try:
+    with files.writing(path, "choose another --output"):
         files.check_replaceable(path)
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}; choose another --output") from error
 
 
 def save(shortlist: Shortlist, vocabularies: Vocabularies, path: Path) -> None:
@@ -127,11 +124,8 @@ def save(shortlist: Shortlist, vocabularies: Vocabularies, path: Path) -> None:
     arrays = {name: getattr(shortlist, name).astype("<i4") for name in _ARRAYS}
     data = io.BytesIO()
     np.savez(data, size=shortlist.size, vocabularies=json.dumps(run_folder.fingerprints(vocabularies)), **arrays)
-    try:
+    with files.writing(path, "choose another --output"):
         files.replace_file(path, data.getvalue())
-    except OSError as error:
-        remedy = writing_remedy(error, "choose another --output")
-        raise UserError(f"{path} cannot be written: {error.strerror}; {remedy}") from error
 
 
 def load(path: Path, vocabularies: Vocabularies) -> Shortlist:

@@ -33,27 +33,6 @@ def test_what_is_written_is_read_listed_and_deleted(bucket):  # noqa: F811
         stores.read("gs://bucket/run/e")
 
 
-@pytest.mark.parametrize("content", [b"", b"1234567", b"12345678", b"123456789"])
-def test_an_object_is_read_in_pieces(bucket, monkeypatch, content):  # noqa: F811
-    monkeypatch.setattr(stores, "PIECE", 4)
-    stores.write("gs://bucket/a", content)
-    found = list(stores.pieces("gs://bucket/a"))
-    assert b"".join(found) == content
-    assert len(found) == max(1, -(-len(content) // 4))
-    with pytest.raises(FileNotFoundError):
-        next(stores.pieces("gs://bucket/b"))
-
-
-def test_pieces_of_two_objects_are_not_joined(bucket, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(stores, "PIECE", 4)
-    stores.write("gs://bucket/a", b"12345678")
-    found = stores.pieces("gs://bucket/a")
-    assert next(found) == b"1234"
-    stores.write("gs://bucket/a", b"abcdefgh")
-    with pytest.raises(OSError, match="it was replaced while it was read"):
-        next(found)
-
-
 def test_a_listing_holds_nothing_that_was_not_asked_for(bucket, monkeypatch):  # noqa: F811
     """gcp-storage-emulator lists other objects where none begins so; claims of other trainers would be deleted."""
     stores.write("gs://bucket/run/checkpoint", b"1")

@@ -15,8 +15,7 @@ import numpy as np
 
 from convs2s_jax.core.config import check, literal
 from convs2s_jax.core.errors import Tell, UserError
-from convs2s_jax.core.files import new_folder
-from convs2s_jax.core.guard import writing_remedy
+from convs2s_jax.core.files import new_folder, writing
 from convs2s_jax.core.packages import check_installed
 from convs2s_jax.data import vocabulary
 from convs2s_jax.interop.fairseq import dictionaries, families, recipe
@@ -47,21 +46,17 @@ def export_checkpoint(order: FairseqExport, tell: Tell) -> None:
         args |= {"source_lang": languages[0], "target_lang": languages[1], "data": str(output.parent)}
         vocabularies = vocabulary.load(run_folder.vocabulary(workdir))
         content, step = _content(order, workdir, cfg, args, vocabularies, told)
-    try:
-        with new_folder(output, parents=False) as folder:
-            _write(folder / output.name, content)
-            dictionaries.write(vocabularies.src, folder, languages[0])
-            dictionaries.write(vocabularies.tgt, folder, languages[1])
-            beside = sorted({path.name for path in folder.iterdir()} - {output.name})
-            for name in beside:  # several checkpoints may share dictionaries
-                there = output.with_name(name)
-                if there.exists() and there.read_bytes() != (folder / name).read_bytes():
-                    raise UserError(f"--output={output} would overwrite {name}; choose a file in a new folder")
-            for name in (*beside, output.name):
-                os.replace(folder / name, output.absolute().with_name(name))
-    except OSError as error:
-        remedy = writing_remedy(error, "choose another file")
-        raise UserError(f"--output={output} cannot be written: {error.strerror}; {remedy}") from error
+    with writing(f"--output={output}", "choose another file"), new_folder(output) as folder:
+        _write(folder / output.name, content)
+        dictionaries.write(vocabularies.src, folder, languages[0])
+        dictionaries.write(vocabularies.tgt, folder, languages[1])
+        beside = sorted({path.name for path in folder.iterdir()} - {output.name})
+        for name in beside:  # several checkpoints may share dictionaries
+            there = output.with_name(name)
+            if there.exists() and there.read_bytes() != (folder / name).read_bytes():
+                raise UserError(f"--output={output} would overwrite {name}; choose a file in a new folder")
+        for name in (*beside, output.name):
+            os.replace(folder / name, output.absolute().with_name(name))
     tell(f"{output}: wrote step {step} of {order.workdir}, with {', '.join(beside)} next to it")
 
 

@@ -40,7 +40,7 @@ def import_checkpoint(order: FairseqImport, overrides: Sequence[tuple[str, str]]
     Raises:
       UserError: a file cannot be used, the model does not match it, or the workdir already exists.
     """
-    with derived_workdir.new("--workdir", order.workdir, tell) as part:
+    with derived_workdir.new("--workdir", order.workdir) as part:
         found = load(Path(order.checkpoint))
         with laid_out(found.where):
             trained = recipe(found.args, found.rate, found.epoch)

@@ -15,7 +15,7 @@ from safetensors.numpy import save
 
 from convs2s_jax.core.config import check, to_dict
 from convs2s_jax.core.errors import Tell
-from convs2s_jax.core.files import new_folder
+from convs2s_jax.core.files import new_folder, writing
 from convs2s_jax.interop.orders import ProgramExport
 from convs2s_jax.interop.programs import runtime
 from convs2s_jax.models import conversion
@@ -51,7 +51,7 @@ def export_programs(order: ProgramExport, changes: Mapping[str, Any], tell: Tell
     check(not output.exists(), f"--output={output} already exists; choose another folder or delete it")
     model = translator.load(order.workdir, steps=order.checkpoint, tell=tell, given_as="--workdir")
     search = plain_search(model, order.workdir, changes, "an export")
-    with new_folder(output) as folder:
+    with writing(f"--output={output}", "choose another folder"), new_folder(output) as folder:
         manifest = _written(folder, model, search, order)
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
         size = sum(path.stat().st_size for path in folder.iterdir())

@@ -165,9 +165,13 @@ def fetch(address: str, folder: Path) -> tuple[list[str], dict[str, bytes | None
     for path in [*(folder / name for name in {*FILES} - {*LOCAL}), *folder.glob(f"{DATABASE}-*")]:
         shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
+    programs = f"{PROGRAMS}/{compiled_programs.processor()}/"
+    cached: Any = jax.config  # its attributes are created when JAX starts
+    uses_programs = cached.jax_compilation_cache_dir == str(folder / programs)
+
     def wanted(name: str) -> bool:
-        if name.startswith(_programs(folder)):
-            return not (folder / name).exists()
+        if name.startswith(programs):
+            return uses_programs and not (folder / name).exists()
         return (name in FILES and name != lock.NAME) or name.startswith("vocab/")
 
     stores.in_parallel(lambda name: local_copies.fetch(address, folder, name), filter(wanted, found))
@@ -198,13 +202,6 @@ class Mirror:
         self._sent = {name: stamp for name, stamp in _changing(folder).items() if name in {*names}}
         self._guard, self._stop = threading.Lock(), threading.Event()
         self._thread: threading.Thread | None = None
-        self._closed = False
-
-    def __enter__(self) -> "Mirror":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def start(self) -> None:
         """Start writing back in the background."""
@@ -221,7 +218,8 @@ class Mirror:
         while (error := self._tried()) is not None:
             if not told:
                 told = True
-                self._tell(f"cannot be written ({error.strerror}); retrying for up to {PATIENCE / 60:.0f} minutes")
+                what = f"cannot be written ({error.strerror}); retrying for up to {PATIENCE / 60:.0f} minutes"
+                tqdm.write(f"--workdir={self._address} {what}", file=sys.stderr)
             if time.monotonic() > end:
                 raise UserError(
                     f"--workdir={self._address} cannot be written: {error.strerror}; the checkpoints written so far "
@@ -231,10 +229,10 @@ class Mirror:
 
     def close(self) -> None:
         """Write back the rest. Does nothing before `start`, or when called again. Errors are those of `settle`."""
-        if self._thread is not None and not self._closed:
-            self._closed = True
+        thread, self._thread = self._thread, None
+        if thread is not None:
             self._stop.set()
-            self._thread.join()
+            thread.join()
             self.settle()
             with contextlib.suppress(OSError):  # these only save time, or are a tracker's
                 self._write({name: stamp for name, stamp in _changing(self._folder).items() if _is_for_end(name)})
@@ -245,8 +243,10 @@ class Mirror:
             if not self._may_write():
                 raise OSError(0, "the lock could not be renewed: is the store reachable?")
             steps = _checkpoints(self._folder)  # listed first: the reports before a checkpoint are written before it
-            now = _changing(self._folder)
-            self._write({name: now[name] for name in sorted(now, key=_rank) if not _is_for_end(name)})
+            now = {name: stamp for name, stamp in _changing(self._folder).items() if not _is_for_end(name)}
+            # first what a checkpoint needs
+            order = sorted(now, key=lambda name: (name != "config.json", not name.startswith("vocab/"), name))
+            self._write({name: now[name] for name in order})
             written = [self._push_checkpoint(step, steps[step]) for step in steps]
             if written and all(written):
                 for step in [step for step in self._known if step not in steps and not step.endswith(DAMAGED)]:
@@ -257,7 +257,9 @@ class Mirror:
         for name, stamp in files.items():
             if self._sent.get(name) != stamp:
                 with contextlib.suppress(FileNotFoundError):  # removed just now
-                    content, address = _content(self._folder / name), joined(self._address, name)
+                    content, address = (self._folder / name).read_bytes(), joined(self._address, name)
+                    if name.endswith((".jsonl", ".log")):  # these grow: only their complete lines
+                        content = content[: content.rfind(b"\n") + 1]
                     stores.write(address, content) if content else stores.delete(address)
                     self._sent[name] = stamp
 
@@ -290,9 +292,6 @@ class Mirror:
         stores.in_parallel(lambda name: stores.delete(joined(address, name)), stores.names(address))
         del self._known[step]
 
-    def _tell(self, what: str) -> None:
-        tqdm.write(f"--workdir={self._address} {what}", file=sys.stderr)
-
     def _tried(self) -> OSError | None:
         try:
             self.push()
@@ -301,30 +300,23 @@ class Mirror:
         return None
 
     def _run(self) -> None:
-        """Write back until the end; a failing store is reported once and retried."""
-        failing = False
+        """Write back until the end. What fails is tried again; `settle` reports it."""
         while not self._stop.wait(PERIOD):
-            error = self._tried()
-            if error is not None and not failing:
-                self._tell(f"cannot be written now ({error.strerror})")
-            if error is None and failing:
-                self._tell("can be written again")
-            failing = error is not None
+            self._tried()
 
 
 @contextlib.contextmanager
 def _held(address: str, folder: Path) -> Iterator[Mirror]:
     """Hold the lock of a workdir in a store, copy the workdir, and write back what has changed at the end."""
-    try:
-        with contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
+        try:
             _make(folder)
             is_fresh = stack.enter_context(lock.claimed(address))
-            found = stack.enter_context(Mirror(address, folder, fetch(address, folder), is_fresh))
-            entered = stack.pop_all()
-    except OSError as error:
-        raise _unusable(address, folder, error) from error
-    with entered:
-        yield found
+            found = Mirror(address, folder, fetch(address, folder), is_fresh)
+        except OSError as error:
+            raise _unusable(address, folder, error) from error
+        with contextlib.closing(found):
+            yield found
 
 
 def _make(folder: Path) -> None:
@@ -354,12 +346,6 @@ def _unusable(address: str, folder: Path, error: OSError) -> UserError:
     return stores.unusable("--workdir", address, error)
 
 
-def _programs(folder: Path) -> str:
-    """Return how the names of compiled programs begin that JAX caches in a copy; a line break if it caches none."""
-    own, settings = f"{PROGRAMS}/{compiled_programs.processor()}/", jax.config  # which gets attributes at start-up
-    return own if getattr(settings, "jax_compilation_cache_dir", None) == str(Path(folder, own)) else "\n"
-
-
 def _changing(folder: Path) -> dict[str, Stamp]:
     """Return the stamps of the files in a copy that are written back, by their paths there."""
     found = {}
@@ -378,17 +364,6 @@ def _changing(folder: Path) -> dict[str, Stamp]:
 def _is_for_end(name: str) -> bool:
     """Whether a file is written back at the end only, since it may be half written before: programs, a database."""
     return name.startswith(f"{PROGRAMS}/") or name == DATABASE
-
-
-def _content(path: Path) -> bytes:
-    """The content of a file: only complete lines of files that grow by lines. Raises OSError if it cannot be read."""
-    data = path.read_bytes()
-    return data[: data.rfind(b"\n") + 1] if path.suffix in (".jsonl", ".log") else data
-
-
-def _rank(name: str) -> tuple[bool, bool, str]:
-    """The order of writing: first what a checkpoint needs."""
-    return name != "config.json", not name.startswith("vocab/"), name
 
 
 def _checkpoints(folder: Path) -> dict[str, bytes]:

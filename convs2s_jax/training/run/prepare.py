@@ -300,7 +300,7 @@ def _training_split(
         ]
         sentences += _unknown_in(train, made)
         if not cfg.data.subword_sampling:
-            train = dataclasses.replace(train, text=lines.without_lines())
+            train = dataclasses.replace(train, text=dataclasses.replace(lines, src=(), tgt=(), rows=None))
         if text.files is not None:
             counts = [count for _, count in lines.files]
             kept = {"src": train.src.key, "tgt": train.tgt.key, "lines": counts, "told": sentences}

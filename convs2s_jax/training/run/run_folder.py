@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from convs2s_jax.core import files
 from convs2s_jax.core.checksums import FIELD, DamagedError, seal, unseal
 from convs2s_jax.core.config import LAST_BEFORE, build, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import read_json, replace_file
-from convs2s_jax.core.guard import writing_remedy
 from convs2s_jax.data.vocabulary import Vocabularies, save
 from convs2s_jax.training.run.config import Config
 
@@ -203,14 +203,9 @@ def write_config(workdir: Path, cfg: Config) -> None:
         replace_file(workdir / "config.json", json.dumps(seal(to_dict(cfg)), indent=2) + "\n")
 
 
-@contextlib.contextmanager
-def writing(workdir: Path) -> Iterator[None]:
+def writing(workdir: Path) -> contextlib.AbstractContextManager[None]:
     """Turn an OSError of the block, which writes into a workdir, into a UserError."""
-    try:
-        yield
-    except OSError as error:
-        remedy = writing_remedy(error, "use another workdir")
-        raise UserError(f"--workdir={workdir} cannot be written: {error.strerror}; {remedy}") from error
+    return files.writing(f"--workdir={workdir}", "use another workdir")
 
 
 def provide(workdir: Path, stack: contextlib.ExitStack) -> bool:

@@ -41,13 +41,11 @@ def check_writable(name: str) -> None:
     """Raise UserError before decoding starts if the output cannot be written. Nothing is changed."""
     path = Path(name)
     if name not in STDOUT and not path.is_fifo():  # opening one waits for a reader
-        try:
+        with files.writing(f"--output={name}", "choose another file"):
             if path.exists():
                 os.close(os.open(path, os.O_WRONLY))
             if (record := record_of(name)) is not None:
                 files.check_replaceable(record)
-        except OSError as error:
-            raise UserError(f"--output={name} cannot be written: {error.strerror}; choose another file") from error
 
 
 def check_not_overwriting(name: str, given: Iterable[str], whose: str) -> None:

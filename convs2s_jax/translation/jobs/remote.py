@@ -5,10 +5,12 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from convs2s_jax.core import local_copies, stores
-from convs2s_jax.core.errors import Tell
+from convs2s_jax.core.errors import Tell, UserError
+from convs2s_jax.core.guard import held_interrupts
 from convs2s_jax.core.places import scheme_of
 from convs2s_jax.training.run import store_copy
 from convs2s_jax.translation.jobs import output
@@ -88,4 +90,25 @@ def _written_back(options: Options, tell: Tell) -> Iterator[tuple[str, Callable[
         with local_copies.address_in_errors(path, address):
             yield str(path), save
     finally:
-        local_copies.upload("--output", address, folder, send, tell)
+        _upload(address, folder, send, tell)
+
+
+def _upload(address: str, folder: Path, send: Callable[[], None], tell: Tell) -> None:
+    """Upload the rest of the output, and then delete the temporary folder that contains it.
+
+    An interrupt (SIGINT, SIGTERM) takes effect after the upload; a second one ends it after the object that is being
+    written. If the upload fails or is ended, the folder stays, and the message states where it is.
+
+    Raises:
+      UserError: the output cannot be written.
+    """
+    rest = f"a part may be in the store; all results are in {folder}"
+    with held_interrupts():
+        try:
+            send()
+        except OSError as error:
+            raise UserError(f"--output={address} cannot be written: {error.strerror}; {rest}") from error
+        except KeyboardInterrupt:
+            tell(f"--output={address} is not complete; {rest}")
+            raise
+        shutil.rmtree(folder, ignore_errors=True)

@@ -5,14 +5,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from convs2s_jax.core import local_copies
+from convs2s_jax.core import files, local_copies
 from convs2s_jax.core.config import check
-from convs2s_jax.core.errors import Tell, UserError
-from convs2s_jax.core.files import new_folder
-from convs2s_jax.core.guard import writing_remedy
-from convs2s_jax.core.places import scheme_of
+from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.vocabulary import Vocabularies
-from convs2s_jax.training.run import run_folder, store_copy
+from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.checkpoints import checkpoint, position_file
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.step import TrainState
@@ -24,38 +21,26 @@ IMPORTED = "imported"
 
 
 @contextlib.contextmanager
-def new(flag: str, place: str, tell: Tell) -> Iterator[Path]:
+def new(flag: str, place: str) -> Iterator[Path]:
     """Yield a folder to fill, which becomes the workdir at the end of the block, unless an error occurs.
 
     Args:
       flag: the flag that specifies the workdir, for messages.
-      place: path or address of the workdir.
-      tell: receives messages for the user.
+      place: path of the workdir.
 
     Raises:
       UserError: it already exists and is not an empty folder, or it cannot be written.
     """
-    if scheme_of(place):
-        # the position is written last, because it marks a checkpoint as complete
-        outgoing = local_copies.outgoing_folder(flag, place, tell, is_new="config.json", last=store_copy.MARK)
-        with outgoing as (folder, _):
-            folder.mkdir()
-            yield folder
-        return
     path = Path(place)
-    try:
+    with files.writing(f"{flag}={place}", "choose another folder"), contextlib.ExitStack() as stack:
         there = path.exists() and not (path.is_dir() and not any(path.iterdir()))
         check(not there, f"{flag}={place} already exists: choose a new folder; nothing was written")
-        with contextlib.ExitStack() as stack:
-            run_folder.provide(path.absolute().parent, stack)
-            part = stack.enter_context(new_folder(path, parents=False))
-            named = local_copies.address_in_errors  # writers do not know the final name
-            with named(part, place), named(f"--workdir={part}", f"{flag}={place}"):
-                yield part
-            part.rename(path.absolute())
-    except OSError as error:
-        remedy = writing_remedy(error, "choose another folder")
-        raise UserError(f"{flag}={place} cannot be written: {error.strerror}; {remedy}") from error
+        run_folder.provide(path.absolute().parent, stack)
+        part = stack.enter_context(files.new_folder(path))
+        named = local_copies.address_in_errors  # writers do not know the final name
+        with named(part, place), named(f"--workdir={part}", f"{flag}={place}"):
+            yield part
+        part.rename(path.absolute())
 
 
 def write(
