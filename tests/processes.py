@@ -60,8 +60,8 @@ def environment(devices: int) -> dict[str, str]:
 
 def scaled(action: str, *own: Sequence[str]) -> list[tuple[int, str]]:
     """Status and output of `convs2s scale` in processes of one device that meet, each with arguments of its own."""
-    code = "from convs2s_jax.commands import scale; scale.console()"
-    common = [sys.executable, "-c", code, action, f"--coordinator_address=127.0.0.1:{free_port()}"]
+    code = "from convs2s_jax.commands import convs2s; convs2s.console()"
+    common = [sys.executable, "-c", code, "scale", action, f"--coordinator_address=127.0.0.1:{free_port()}"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     started = [
         subprocess.Popen(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from convs2s_jax.commands import reference
+from convs2s_jax.commands.convs2s import COMMANDS
 from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import parse, read_config, split_overrides
 from convs2s_jax.core.config import build
@@ -55,7 +55,6 @@ PROGRAM = re.compile(
     rf"(?:convs2s[ ]|(?<!\w)convs2s-(?=train|decode)|python[ ](?=(?:train|decode)\.py))"
     rf"(scale[ ]\w+|\w+)(?:\.py)?((?:(?:[ ]|\\\n[ ]*){FLAG})+)"
 )
-KNOWN = {name: command for name, _, command in reference.commands()}
 
 
 def flags_in(page: Path) -> list[tuple[str, list[str]]]:
@@ -70,9 +69,9 @@ def test_flags_of_each_command_are_known(page):
     for name, given in flags_in(page):
         if name.isupper():
             continue
-        assert name in KNOWN, f"convs2s {name}"
+        assert name in COMMANDS, f"convs2s {name}"
         values = [flag for flag in given if not re.search(r"^--help|=(?:\$.*|[A-Z_]+|\.\.\.)$", flag)]
-        command = KNOWN[name]
+        command = COMMANDS[name].command
         valued = {f"--{field.name}" for group in command.groups for field in group.fields if field.kind is not bool}
         parse(command, [flag for flag in values if flag not in valued])  # prose names flags without a value
 

@@ -16,7 +16,7 @@ from convs2s_jax.core.errors import counted
 ABOUT = """
 Print configurations:
 
-  {program} [--config=NAME [--source | --shardings] [--config.path.to.field=value ...]]
+  {program} [--config=NAME [--source | --shardings=DEVICES] [--config.path.to.field=value ...]]
 
 Without flags, it lists the configurations that come with the package. `convs2s train --help=config` describes every
 field.
@@ -31,27 +31,21 @@ class ConfigOptions:
       config: name, path or address of a configuration to print as JSON with every field, as a run writes it into its
         workdir.
       source: print the configuration's Python file instead, to save and edit.
-      shardings: print how each parameter is sharded under the configuration's mesh, and by which rule. The devices need
-        not be attached.
-      devices: number of devices for --shardings; default: 8.
+      shardings: number of devices, which need not be attached: print how each parameter is sharded over them under the
+        configuration's mesh, and by which rule.
     """
 
     config: str = ""
     source: bool = False
-    shardings: bool = False
-    devices: int | None = None
+    shardings: int | None = None
 
     def __post_init__(self) -> None:
+        check(self.shardings is None or self.shardings >= 1, f"--shardings={self.shardings}: use 1 or more devices")
         for name in ("source", "shardings"):
             check(not getattr(self, name) or self.config != "", f"--{name} without --config: add --config=NAME")
         check(
             not (self.source and self.shardings),
             "--source with --shardings: they print different things; remove one of them",
-        )
-        check(self.devices is None or self.devices >= 1, f"--devices={self.devices}: use 1 or more")
-        check(
-            self.devices is None or self.shardings,
-            f"--devices={self.devices} without --shardings: it applies to --shardings only; remove it",
         )
 
 
@@ -71,7 +65,7 @@ def _shown(options: ConfigOptions, overrides: Overrides) -> str:
     if options.config:
         cfg = read_config(options.config, overrides)
         if options.shardings:
-            return shardings(cfg, options.devices or 8)
+            return shardings(cfg, options.shardings)
         return json.dumps(to_dict(cfg), indent=2) + "\n"
     return "".join(f"{name:30} {_subject(name)}\n" for name in command_line.config_names())
 

@@ -6,10 +6,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from convs2s_jax.core.errors import UserError, did_you_mean
 from convs2s_jax.core.guard import ended_by_signals, guard
+
+if TYPE_CHECKING:
+    from convs2s_jax.core.command_line import Command
+
+HELP = ("-h", "-help", "--help", "help")
 
 
 class Entry(NamedTuple):
@@ -18,7 +23,7 @@ class Entry(NamedTuple):
     Attributes:
       summary: what it does.
       module: name of a module in `convs2s_jax.commands`, which is imported only when it is used.
-      name: of its `Command`, or of a function that takes the arguments.
+      name: of its `Command`.
     """
 
     summary: str
@@ -26,16 +31,17 @@ class Entry(NamedTuple):
     name: str = "COMMAND"
 
     @property
-    def command(self) -> Any:
-        """The command or function."""
-        return getattr(importlib.import_module(f"convs2s_jax.commands.{self.module}"), self.name)
+    def command(self) -> "Command":
+        """The command."""
+        found: Command = getattr(importlib.import_module(f"convs2s_jax.commands.{self.module}"), self.name)
+        return found
 
     def run(self, arguments: Sequence[str]) -> None:
         """Run it. `arguments` are like `sys.argv`."""
         with ended_by_signals():
             command = self.command
             from convs2s_jax.core import command_line
-        command(arguments) if callable(command) else command_line.run(command, arguments)
+        command_line.run(command, arguments)
 
 
 COMMANDS: Mapping[str, Entry] = MappingProxyType(
@@ -50,45 +56,38 @@ COMMANDS: Mapping[str, Entry] = MappingProxyType(
         "average": Entry("average several checkpoints into a new workdir", "models", "AVERAGE"),
         "import": Entry("import a fairseq checkpoint as a workdir", "models", "IMPORT"),
         "export": Entry("export compiled programs for other machines, or a fairseq checkpoint", "models", "EXPORT"),
-        "scale": Entry("plan and check how training scales over devices", "scale", "console"),
+        "scale plan": Entry(
+            "estimate an update on devices that need not be attached: memory, communication, a time bound", "scale_plan"
+        ),
+        "scale check": Entry("run updates on the local devices and compare them with their plan", "scale_check"),
+        "scale doctor": Entry(
+            "report what each process sees: devices, versions, clock, files, bandwidth", "scale_doctor"
+        ),
         "config": Entry("list and print configurations and their fields", "config"),
     }
 )
 
 
 def console() -> None:
-    """The console entry point `convs2s`."""
-    if sys.argv[1:] == ["--version"]:
+    """The console entry point `convs2s`: run the sub-command that the arguments name, or print their list."""
+    program, rest = Path(sys.argv[0]).name, sys.argv[1:]
+    words = 2 if rest[:1] == ["scale"] else 1
+    name = " ".join(rest[:words])
+    if rest == ["--version"]:
         versions = (f"{name} {importlib.metadata.version(name)}" for name in ("convs2s_jax", "jax"))
-        guard(lambda: print(", ".join(versions)), program="convs2s")  # noqa: T201
-        return
-    start(sys.argv, COMMANDS, about="Convolutional sequence to sequence learning", usage="convs2s COMMAND")
+        guard(lambda: print(", ".join(versions)), program=program)  # noqa: T201
+    elif len(rest) < words or rest[words - 1] in HELP:
+        guard(lambda: print(help_text()), program=program)  # noqa: T201
+    else:
+        guard(lambda: _check(name), program=program)
+        COMMANDS[name].run([f"{program} {name}", *rest[words:]])
 
 
-def start(arguments: Sequence[str], entries: Mapping[str, Entry], *, about: str, usage: str) -> None:
-    """Run the sub-command that the first argument names, or print their list.
-
-    Args:
-      arguments: like `sys.argv`.
-      entries: the sub-commands.
-      about: heading of the list.
-      usage: how to run one; the last word is also what messages call it.
-    """
-    program, *rest = arguments
-    program = Path(program).name
-    name, *others = rest or ["--help"]
-    if name in ("-h", "-help", "--help", "help"):
-        guard(lambda: print(help_text(entries, about, usage)), program=program)  # noqa: T201
-        return
-    guard(lambda: _check(name, entries, usage.split()[-1].lower()), program=program)
-    entries[name].run([f"{program} {name}", *others])
-
-
-def help_text(entries: Mapping[str, Entry], about: str, usage: str) -> str:
+def help_text() -> str:
     """Return the list of sub-commands."""
-    lines = [f"{about}: {usage} [--flag=value ...]", ""]
-    lines += [f"  {name:9} {entry.summary}" for name, entry in entries.items()]
-    return "\n".join([*lines, "", f"Run {usage} --help for its flags."])
+    lines = ["Convolutional sequence to sequence learning: convs2s COMMAND [--flag=value ...]", ""]
+    lines += [f"  {name:13} {entry.summary}" for name, entry in COMMANDS.items()]
+    return "\n".join([*lines, "", "Run convs2s COMMAND --help for its flags."])
 
 
 def train() -> None:
@@ -101,6 +100,6 @@ def decode() -> None:
     COMMANDS["decode"].run(sys.argv)
 
 
-def _check(name: str, entries: Mapping[str, Entry], what: str) -> None:
-    if name not in entries:
-        raise UserError(f"unknown {what} '{name}'{did_you_mean(name, entries)}")
+def _check(name: str) -> None:
+    if name not in COMMANDS:
+        raise UserError(f"unknown command '{name}'{did_you_mean(name, COMMANDS)}")

@@ -28,13 +28,14 @@ FAIRSEQ = ".pt"
 
 
 @dataclass(frozen=True, kw_only=True)
-class FromModel:
-    """A model, and what is made from it.
+class AverageOptions:
+    """The flags of `convs2s average`.
 
     Attributes:
       workdir: folder of the run, or its address in an object store (gs://BUCKET/NAME, s3://BUCKET/NAME).
       checkpoint: steps of checkpoints, or last:N for the last N; the kernels of several checkpoints are averaged.
         Default: the best checkpoint on validation.
+      output: folder of the new workdir.
     """
 
     workdir: str = ""
@@ -47,20 +48,7 @@ class FromModel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AverageOptions(FromModel):
-    """The flags of `convs2s average`.
-
-    Attributes:
-      output: folder of the new workdir.
-    """
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_no_comma("--output", self.output)
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttentionOptions(FromModel):
+class AttentionOptions(AverageOptions):
     """The flags of `convs2s attention`.
 
     Attributes:
@@ -228,6 +216,7 @@ def shortlist(values: dict[str, Any], overrides: Overrides) -> None:
 def average(values: dict[str, Any], overrides: Overrides) -> None:
     """Average the checkpoints and write the workdir."""
     options = command_line.options_of(AverageOptions, values)
+    check_no_comma("--output", options.output)
     command_line.refuse_overrides(overrides, "an average")
     with ended_by_signals():
         from convs2s_jax.core import compiled_programs

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from convs2s_jax.commands import convs2s, scale
+from convs2s_jax.commands.convs2s import COMMANDS
+from convs2s_jax.commands.decode import SEARCH
 from convs2s_jax.core.command_line import Command, default_text, usage
 from convs2s_jax.core.config import to_dict
 from convs2s_jax.core.fields import Field, fields_of, summary, type_text
@@ -33,8 +34,8 @@ FLAGS = """# Every command and every flag
 `convs2s-decode` and `python decode.py` are `convs2s decode`. Configuration fields are flags too, as in
 `--config.model.dropout=0.3` ([configuration.md](configuration.md)). This page is generated from the source.
 """
-SEARCH = """**Search flags** of decode, serve, report and export override the run's own options. They are the fields of
-[`search`](configuration.md#search)"""
+SEARCH_FLAGS = """**Search flags** of decode, serve, report and export override the run's own options. They are the
+fields of [`search`](configuration.md#search)"""
 WIDTH = 150
 
 
@@ -42,13 +43,13 @@ def text(*, brief: bool = False) -> str:
     """Return the reference of all fields in Markdown.
 
     Args:
-      brief: only the first sentence of each description, and equal fields of several records once.
+      brief: only the first sentence of each description.
     """
     parts, known = [_wrapped(FIELDS), ""], dict[str, str]()
     for cls, paths in sections().items():
         title = _title(cls, paths)
         entries = {field.name: _entry(field, brief=brief) for field in fields_of(cls) if not _is_fixed(field)}
-        repeated = {name: known[entry] for name, entry in entries.items() if brief and entry in known}
+        repeated = {name: known[entry] for name, entry in entries.items() if entry in known}
         about = _first_sentence(summary(cls)) if brief else summary(cls)
         parts += [f"## {title}", "", _wrapped(about), "", *(entries[name] for name in entries if name not in repeated)]
         for first in dict.fromkeys(repeated.values()):
@@ -62,19 +63,16 @@ def text(*, brief: bool = False) -> str:
 def sections() -> dict[Any, list[str]]:
     """Return every record of the configuration and its paths, in field order."""
     found: dict[Any, list[str]] = {}
-    waiting: list[tuple[Any, str]] = [(Config, "")]
-    while waiting:
-        cls, path = waiting.pop(0)
+
+    def visit(cls: Any, path: str) -> None:
         first = cls not in found
         if path not in found.setdefault(cls, []):
             found[cls].append(path)
-        if first:
-            inner = [
-                (record, f"{path}.{field.name}" if path else field.name)
-                for field in fields_of(cls)
-                for record in _records(field.kind)
-            ]
-            waiting = inner + waiting
+        for field in fields_of(cls) if first else ():
+            for record in _records(field.kind):
+                visit(record, f"{path}.{field.name}" if path else field.name)
+
+    visit(Config, "")
     return found
 
 
@@ -106,12 +104,12 @@ def _entry(field: Field, *, brief: bool) -> str:
     elif not dataclasses.is_dataclass(default):
         # a default shows the type, unless it is one of several values
         choice = kind.startswith("one of") or type(default) not in (int, float, bool, str)
-        kind = f"{kind}; default `{_written(default)}`" if choice or not brief else f"`{_written(default)}`"
+        kind = f"{kind}; `{_written(default)}`" if choice else f"`{_written(default)}`"
     elif len(inner) > 1:
-        kind += f"; default {to_dict(default)['kind']}"
-    if brief:
-        kind = kind.removeprefix("one of the kinds ").removeprefix("one of ").replace("; default", ";")
-        kind = kind.removesuffix("; `None`").removesuffix("; `[]`")
+        kind += f"; {to_dict(default)['kind']}"
+    kind = (
+        kind.removeprefix("one of the kinds ").removeprefix("one of ").removesuffix("; `None`").removesuffix("; `[]`")
+    )
     return _item(f"`{field.name}` ({kind})", _first_sentence(field.text) if brief else field.text)
 
 
@@ -128,28 +126,27 @@ def _written(value: Any) -> str:
     return repr(value) if isinstance(value, str) else str(value)
 
 
-def commands() -> Iterator[tuple[str, str, Command]]:
-    """Yield (name, summary, command) for each command, including the actions of `scale`."""
-    for name, entry in convs2s.COMMANDS.items():
-        actions = {f"scale {action}": inner for action, inner in scale.ACTIONS.items()}
-        for title, inner in (actions if name == "scale" else {name: entry}).items():
-            yield title, inner.summary, inner.command
-
-
 def commands_text() -> str:
     """Return the reference of all commands in Markdown. What several commands have in common is described once."""
-    flags = {name: _flags(command) for name, _, command in commands()}
+    flags = {name: _flags(entry.command) for name, entry in COMMANDS.items()}
     count = Counter(flag for found in flags.values() for flag in found)
     common = {flag[0].partition("=")[0]: flag for flag, number in reversed(count.most_common()) if number > 1}
     shared = [flag for flag in count if flag in common.values()]
-    search = [f"`{usage(field)}`" for field in _search_fields()]
+    search = [f"`{usage(field)}`" for field in SEARCH.fields]
     parts = [FLAGS, "## Flags of several commands", "", *(_item(*flag) for flag in shared), ""]
-    parts += [_wrapped(f"{SEARCH}: {', '.join(search)}."), ""]
-    for name, about, _ in commands():
+    parts += [_wrapped(f"{SEARCH_FLAGS}: {', '.join(search)}."), ""]
+    for name, entry in COMMANDS.items():
         own = [_item(*flag) for flag in flags[name] if flag not in shared]
         more = ", ".join(flag[0].split("`")[1].partition("=")[0] for flag in flags[name] if flag in shared)
         also = f" Also `{more}`." if more else ""
-        parts += [f"## convs2s {name}", "", _wrapped(f"{about[0].upper()}{about[1:]}.{also}"), "", *own, ""]
+        parts += [
+            f"## convs2s {name}",
+            "",
+            _wrapped(f"{entry.summary[0].upper()}{entry.summary[1:]}.{also}"),
+            "",
+            *own,
+            "",
+        ]
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -161,11 +158,6 @@ def _flags(command: Command) -> list[tuple[str, str]]:
         if group.default is None
         for field in group.fields
     ]
-
-
-def _search_fields() -> list[Field]:
-    found = [group for _, _, command in commands() for group in command.groups if group.default is not None]
-    return found[0].fields
 
 
 def _item(head: str, description: str) -> str:

@@ -1,7 +1,6 @@
 """`convs2s scale check`: run updates on the local devices and compare them with their plan."""
 
 import dataclasses
-import functools
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -85,4 +84,3 @@ COMMAND = Command(
     stores=("config",),
     memory=SMALLER_BATCHES,
 )
-console = functools.partial(command_line.run, COMMAND)

@@ -1,6 +1,5 @@
 """`convs2s scale doctor`: report what each process sees, in sentences."""
 
-import functools
 import json
 import os
 from dataclasses import dataclass
@@ -72,4 +71,3 @@ COMMAND = Command(
     leave=leave,
     stores=("config", "workdir"),
 )
-console = functools.partial(command_line.run, COMMAND)

@@ -1,6 +1,5 @@
 """`convs2s scale plan`: compile an update for devices that need not be attached."""
 
-import functools
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -71,4 +70,3 @@ COMMAND = Command(
     main=main,
     stores=("config",),
 )
-console = functools.partial(command_line.run, COMMAND)

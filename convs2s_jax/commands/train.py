@@ -52,7 +52,7 @@ class TrainOptions(PrepareOptions):
 def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Read the configuration, connect to the other processes, and train."""
     options = command_line.options_of(TrainOptions, values)
-    processes = from_environment(command_line.options_of(Processes, values), dict(os.environ))
+    processes = from_environment(command_line.options_of(Processes, values), os.environ)
     cfg = read_config(options.config, overrides)  # a wrong field is refused before all else is imported
     with ended_by_signals():
         import jax

@@ -1,4 +1,4 @@
-"""Charts as Vega-Lite specifications, built with Altair: curves from metrics.jsonl, and scores by source length."""
+"""Charts as Vega-Lite specifications, built with Altair: the curves of metrics.jsonl."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -84,7 +84,6 @@ def bundle() -> str:
     return vl_convert.javascript_bundle(vl_version=alt.SCHEMA_VERSION.rpartition(".")[0])
 
 
-RUN = alt.Color("run:N", sort=None)
 CHOSEN = alt.selection_point(name="chosen", fields=["run"], bind="legend")
 SHOWN = alt.when(CHOSEN).then(alt.value(1)).otherwise(alt.value(0.1))
 """Opacity of a run: a click on one in the legend fades the others."""
@@ -96,32 +95,13 @@ def curve(rows: Sequence[Row], field: str) -> Spec:
     base = alt.Chart(alt.Data(values=list(rows))).encode(
         alt.X("step:Q", axis=alt.Axis(format="~s", tickCount=6)),
         alt.Y("value:Q", title=QUANTITIES[field].unit, scale=scale, axis=axis),
-        color=RUN,
+        color=alt.Color("run:N", sort=None),
         tooltip=[alt.Tooltip("value:Q", format=".6~g"), "step:Q", "run:N", "split:N"],
     )
     lines = base.mark_line().encode(strokeDash=alt.StrokeDash("split:N", sort=SPLITS), strokeOpacity=SHOWN)
     held_out = base.transform_filter("datum.split != 'train'").mark_point(filled=True, size=40).encode(opacity=SHOWN)
     has_more = any(row["split"] != "train" for row in rows)
     layers = [lines, *([held_out] if has_more else []), base.mark_point(size=80, opacity=0)]  # the last for tooltips
-    return _finished(alt.layer(*layers), f"{QUANTITIES[field].title} by step")
-
-
-def by_length(rows: Sequence[Row], metric: str) -> Spec:
-    """Bars of scores by source length. Rows have run, tokens (a range), sentences and the metric."""
-    bars = (
-        alt.Chart(alt.Data(values=list(rows)))
-        .mark_bar()
-        .encode(
-            alt.X("tokens:N", sort=None, title="source tokens", axis=alt.Axis(labelAngle=0)),
-            alt.Y(f"{metric}:Q"),
-            xOffset="run:N",
-            color=RUN,
-            opacity=SHOWN,
-            tooltip=[alt.Tooltip(f"{metric}:Q", format=".2f"), "tokens:N", "sentences:Q", "run:N"],
-        )
-    )
-    return _finished(bars, f"{metric} by source length")
-
-
-def _finished(chart: Any, description: str) -> Spec:
-    return chart.add_params(CHOSEN).properties(width="container", height=210, description=description).to_dict()
+    chart: Any = alt.layer(*layers).add_params(CHOSEN)
+    description = f"{QUANTITIES[field].title} by step"
+    return dict(chart.properties(width="container", height=210, description=description).to_dict())

@@ -71,7 +71,7 @@ def content(found: Sequence[Run], options: ReportOptions, tell: Tell) -> dict[st
             texts[run.name] = translations.translate(run, model, options, tell)
             seen += attentions(run, model, texts[run.name], absent["attention"])
         except UserError as error:
-            reason = run.with_place(str(error))
+            reason = str(error).replace(str(run.workdir), run.place)
             absent["scores"].append(f"{run.name} is omitted: {reason}.")
             tell(f"{run.name}: translations are omitted ({reason})")
     if not options.lines:
@@ -82,7 +82,11 @@ def content(found: Sequence[Run], options: ReportOptions, tell: Tell) -> dict[st
         "title": " and ".join(run.name for run in found) if len(found) < 4 else f"{len(found)} runs",
         "split": options.split,
         "runs": [{"run": run, "facts": summary.facts(run)} for run in found],
-        "curves": curve_section(found),
+        "curves": [
+            {"title": quantity.title, "chart": charts.curve(rows, field)}
+            for field, quantity in charts.QUANTITIES.items()
+            if (rows := charts.points(found, field))
+        ],
         "samples": sample_section(found),
         "labels": label_section(found),
         "scores": score_section(same, tokenize=tokenize) if same else None,
@@ -106,16 +110,6 @@ def comparable(texts: Mapping[str, Translations], absent: list[str]) -> dict[str
         if name not in same
     ]
     return same
-
-
-def curve_section(found: Sequence[Run]) -> list[Section]:
-    """A chart for each quantity that a run has reported."""
-    by_field = {field: charts.points(found, field) for field in charts.QUANTITIES}
-    return [
-        {"title": charts.QUANTITIES[field].title, "chart": charts.curve(rows, field)}
-        for field, rows in by_field.items()
-        if rows
-    ]
 
 
 def sample_section(found: Sequence[Run]) -> list[Section]:
@@ -150,29 +144,17 @@ def label_section(found: Sequence[Run]) -> Section | None:
 
 
 def score_section(found: Mapping[str, Translations], *, tokenize: str) -> Section:
-    """Scores of runs on the same lines, with intervals, tests against the first run, and scores by length."""
+    """Scores of runs on the same lines, with intervals and tests against the first run."""
     first = next(iter(found.values()))
     measured = scores.measure({name: one.texts for name, one in found.items()}, first.references, tokenize=tokenize)
-    bins = scores.length_bins(first.lengths)
-    rows = [
-        {"run": name, "tokens": f"{part.shortest}-{part.longest}", "sentences": len(part.lines), **values}
-        for name, one in found.items()
-        for part, values in zip(
-            bins, scores.by_length(one.texts, first.references, bins, tokenize=tokenize), strict=True
-        )
-    ]
-    return {
-        "measured": measured,
-        "lines": len(first.texts),
-        "total": first.total,
-        "charts": {metric: charts.by_length(rows, metric) for metric in ("BLEU", "chrF2")},
-    }
+    return {"measured": measured, "lines": len(first.texts), "total": first.total}
 
 
 def translation_section(found: Mapping[str, Translations]) -> Section:
     """Every line with the translations of all runs, their scores, and what differs from the reference."""
-    first = next(iter(found.values()))
-    chrf = {name: scores.of_sentences(one.texts, first.references) for name, one in found.items()}
+    from sacrebleu.metrics import CHRF
+
+    first, chrf = next(iter(found.values())), CHRF()  # which is also meaningful for short sentences
     lines = [
         {
             "number": number + 1,
@@ -182,7 +164,7 @@ def translation_section(found: Mapping[str, Translations]) -> Section:
             "runs": {
                 name: {
                     "pieces": scores.differences(one.texts[i], first.references[i]),
-                    "chrf": chrf[name][i],
+                    "chrf": chrf.sentence_score(one.texts[i], [first.references[i]]).score,
                     "score": one.scores[i],
                 }
                 for name, one in found.items()

@@ -58,10 +58,6 @@ class Run:
         """The reports of a split."""
         return [record for record in self.records if record["split"] == split]
 
-    def with_place(self, sentence: str) -> str:
-        """A sentence with the path or address that was given in place of the path of a copy."""
-        return sentence.replace(str(self.workdir), self.place)
-
 
 def read_all(workdirs: Sequence[str], folders: Sequence[Path]) -> list[Run]:
     """Read runs, with names that distinguish them.

@@ -1,11 +1,9 @@
-"""Compare texts: sacreBLEU scores with intervals and paired tests, by length and sentence, and words that differ."""
+"""Compare texts: sacreBLEU scores with intervals and paired tests, scores of sentences, and words that differ."""
 
 import difflib
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from convs2s_jax.translation import alignment
 
@@ -32,14 +30,6 @@ class Measured(NamedTuple):
     signature: str
 
 
-class Bin(NamedTuple):
-    """Line numbers of sentences whose lengths are from `shortest` to `longest`."""
-
-    shortest: int
-    longest: int
-    lines: tuple[int, ...]
-
-
 def measure(
     texts: Mapping[str, Sequence[str]], references: Sequence[str], *, tokenize: str, resamples: int = 1000
 ) -> list[Measured]:
@@ -51,10 +41,12 @@ def measure(
       tokenize: BLEU's tokeniser.
       resamples: number of bootstrap samples.
     """
+    from sacrebleu.metrics import BLEU, CHRF, TER
     from sacrebleu.significance import PairedTest
 
+    metrics: Any = {"BLEU": BLEU(tokenize=tokenize), "chrF2": CHRF(), "chrF2++": CHRF(word_order=2), "TER": TER()}
     names: list[tuple[str, Sequence[str]]] = [(str(i), list(found)) for i, found in enumerate(texts.values())]
-    test: Any = PairedTest(names, _metrics(tokenize), [list(references)], test_type="bs", n_samples=resamples)
+    test: Any = PairedTest(names, metrics, [list(references)], test_type="bs", n_samples=resamples)
     signatures, found = test()
     first = list(next(iter(texts.values())))
     return [
@@ -70,45 +62,6 @@ def measure(
         for metric in signatures
         for run, result in zip(texts, found[metric], strict=True)
     ]
-
-
-def by_length(
-    texts: Sequence[str], references: Sequence[str], bins: Sequence[Bin], *, tokenize: str
-) -> list[dict[str, float]]:
-    """{"BLEU": score, "chrF2": score} for the sentences of each bin."""
-    metrics = {name: metric for name, metric in _metrics(tokenize).items() if name in ("BLEU", "chrF2")}
-    return [
-        {
-            name: metric.corpus_score([texts[i] for i in one.lines], [[references[i] for i in one.lines]]).score
-            for name, metric in metrics.items()
-        }
-        for one in bins
-    ]
-
-
-def length_bins(lengths: Sequence[int], most: int = 6) -> list[Bin]:
-    """At most `most` bins with about the same number of sentences. Sentences of equal length share a bin."""
-    values = np.asarray(lengths, int)
-    if not len(values):
-        return []
-    ends = np.unique(np.quantile(values, np.linspace(0, 1, most + 1)[1:], method="higher"))
-    home = np.searchsorted(ends, values)
-    lines = [np.flatnonzero(home == i) for i in range(len(ends))]
-    return [Bin(int(values[own].min()), int(values[own].max()), tuple(own.tolist())) for own in lines]
-
-
-def of_sentences(texts: Sequence[str], references: Sequence[str]) -> list[float]:
-    """chrF2 of each sentence, which is also meaningful for short ones."""
-    from sacrebleu.metrics import CHRF
-
-    metric = CHRF()
-    return [metric.sentence_score(text, [reference]).score for text, reference in zip(texts, references, strict=True)]
-
-
-def _metrics(tokenize: str) -> dict[str, Any]:
-    from sacrebleu.metrics import BLEU, CHRF, TER
-
-    return {"BLEU": BLEU(tokenize=tokenize), "chrF2": CHRF(), "chrF2++": CHRF(word_order=2), "TER": TER()}
 
 
 class Piece(NamedTuple):

@@ -1,11 +1,10 @@
 """The web application: routes, error messages, static pages, and limits on the size and duration of requests."""
 
 import asyncio
-import contextlib
 import functools
 import importlib.resources
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request
@@ -15,7 +14,6 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.requests import ClientDisconnect
 
 from convs2s_jax.core.errors import did_you_mean, shown
-from convs2s_jax.serving.engine import Engine
 from convs2s_jax.serving.options import ServeOptions
 from convs2s_jax.serving.service import RETRY_AFTER, Problem, Service, TranslationAnswer, TranslationRequest
 
@@ -33,62 +31,27 @@ POLICY = "default-src 'self'; img-src 'self' data:"
 """Content security policy of the web page. Nothing is loaded from other hosts."""
 
 
-def make(
-    engine: Engine,
-    options: ServeOptions,
-    *,
-    progress: Callable[[int, int], None] = lambda *_: None,
-    failed: Callable[[BaseException], None] = lambda _: None,
-) -> FastAPI:
-    """Create the application for an engine.
-
-    Args:
-      engine: the model.
-      options: limits.
-      progress: called from a thread whenever a program is compiled, with the number compiled so far and the total.
-      failed: called with the error if a program cannot be compiled or batches are no longer translated.
-    """
-
-    @contextlib.asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        service = app.state.service = Service(engine, options)
-
-        def ended(task: asyncio.Task[None]) -> None:
-            if not task.cancelled() and (error := task.exception()) is not None:
-                failed(error)
-
-        tasks = [
-            asyncio.create_task(service.batcher.work()),
-            asyncio.create_task(asyncio.to_thread(service.compile, progress)),
-        ]
-        for task in tasks:
-            task.add_done_callback(ended)
-        yield
-        service.closing = True
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
+def make(service: Service) -> FastAPI:
+    """Create the application, which runs the service."""
     app = FastAPI(
         title="convs2s_jax",
         description="Translation by a convolutional sequence-to-sequence model.",
-        lifespan=lifespan,
+        lifespan=lambda _app: service.running(),
         redoc_url=None,
         redirect_slashes=False,
     )
     _add_handlers(app)
-    _add_routes(app)
+    _add_routes(app, service)
     return app
 
 
-def _add_routes(app: FastAPI) -> None:
+def _add_routes(app: FastAPI, service: Service) -> None:
     problems: dict[int | str, Any] = {status: {"model": Problem} for status in (400, 408, 413, 422, 429, 500, 503, 504)}
     body = {"required": True, "content": {"application/json": {"schema": TranslationRequest.model_json_schema()}}}
 
     @app.post(TRANSLATE, response_model=TranslationAnswer, responses=problems, openapi_extra={"requestBody": body})
     async def translate(request: Request) -> Response:
         """Translate lines. Requests that arrive together share a batch, which does not change their translations."""
-        service: Service = request.app.state.service
         begun, status = time.monotonic(), 500
         try:
             asked = _parsed(await _body(request, service.options))
@@ -104,9 +67,9 @@ def _add_routes(app: FastAPI) -> None:
             headers = {"retry-after": str(RETRY_AFTER), "connection": "close"}
             return JSONResponse({"error": sentence}, status, headers)
         finally:
-            service.metrics.requests.labels(str(status)).inc()
+            service.requests.labels(str(status)).inc()
             if status in ATTEMPTED:
-                service.metrics.seconds.observe(time.monotonic() - begun)
+                service.seconds.observe(time.monotonic() - begun)
 
     @app.head("/health", include_in_schema=False)  # some load balancers ask in this way
     @app.get("/health")
@@ -116,17 +79,15 @@ def _add_routes(app: FastAPI) -> None:
 
     @app.head("/ready", include_in_schema=False)
     @app.get("/ready", responses={503: {"model": Problem}})
-    async def ready(request: Request) -> dict[str, str]:
+    async def ready() -> dict[str, str]:
         """Check that all programs are compiled, so that requests are answered without delay."""
-        request.app.state.service.check_ready()
+        service.check_ready()
         return {"status": "ready"}
 
     @app.get("/about")
-    async def about(request: Request) -> dict[str, Any]:
+    async def about() -> dict[str, Any]:
         """Describe the model and the limits, for the web page."""
-        service: Service = request.app.state.service
-        engine, options = service.engine, service.options
-        data = engine.translator.cfg.data
+        engine, data = service.engine, service.engine.translator.cfg.data
         return {
             "source": data.src,
             "target": data.tgt,
@@ -135,12 +96,12 @@ def _add_routes(app: FastAPI) -> None:
             "allow": list(engine.allow),
             "shortlist": engine.translator.shortlist is not None,
             "max_tokens": engine.max_tokens - 1,
-            "max_lines": options.max_lines,
+            "max_lines": service.options.max_lines,
         }
 
     @app.get("/metrics", include_in_schema=False)
-    async def metrics(request: Request) -> Response:
-        return Response(request.app.state.service.metrics.text(), media_type="text/plain; version=0.0.4")
+    async def metrics() -> Response:
+        return Response(service.metrics(), media_type="text/plain; version=0.0.4")
 
     for path, name in {"": INDEX, **{name: name for name in PAGE | SHARED}}.items():
         app.add_route(f"/{path}", functools.partial(_page, name), ["GET"], include_in_schema=False)

@@ -22,10 +22,6 @@ LOOP_TURNS = 4
 """Event loop iterations from bytes on a socket to a waiting line."""
 
 
-class FullError(Exception):
-    """The queue has no room for more lines."""
-
-
 @dataclass(frozen=True, eq=False)
 class Item:
     """A line that waits for its translation.
@@ -80,14 +76,12 @@ class Batcher:
       rows: returns the maximum number of lines per batch for a key.
       wait: maximum time in seconds that a line waits for others while a batch is in progress.
       most_waiting: maximum number of waiting lines.
-      ran: called with the number of lines in each batch.
     """
 
     run: Callable[[Sequence[Item]], Sequence[Any]]
     rows: Callable[[Any], int]
     wait: float
     most_waiting: int
-    ran: Callable[[int], None] = lambda _lines: None
     _waiting: list[Item] = field(default_factory=list)
     _tasks: set["asyncio.Task[None]"] = field(default_factory=set)
     _running: int = 0
@@ -109,11 +103,11 @@ class Batcher:
         """Add the lines (width, line) of a request, and return futures for their results. Cancelled lines are not run.
 
         Raises:
-          FullError: there is no room for all lines; none of them is added.
+          asyncio.QueueFull: there is no room for all lines; none of them is added.
         """
         self._waiting = [item for item in self._waiting if not item.answer.done()]
         if len(self._waiting) + len(lines) > self.most_waiting:
-            raise FullError
+            raise asyncio.QueueFull
         loop, now = asyncio.get_running_loop(), time.monotonic()
         items = [Item(key, width, line, loop.create_future(), now) for width, line in lines]
         self._waiting += items
@@ -213,7 +207,6 @@ class Batcher:
 
     async def _answer(self, batch: Sequence[Item]) -> None:
         results = await asyncio.get_running_loop().run_in_executor(self._pool, self.run, batch)
-        self.ran(len(batch))
         for item, result in zip(batch, results, strict=True):
             if not item.answer.done():
                 item.answer.set_result(result)

@@ -9,7 +9,7 @@ from convs2s_jax.core import local_copies
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import Tell
 from convs2s_jax.search import keys, shortlist
-from convs2s_jax.search.batching import Batching, max_output_length, widths_up_to
+from convs2s_jax.search.batching import Batching, widths_up_to
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.options import same_program
 from convs2s_jax.search.requests import NO_AXES, Sizes
@@ -88,7 +88,7 @@ class Engine:
         Raises:
           UserError: a value is invalid or would require compilation.
         """
-        search = _changed(self.search, tuple(changes.items()))
+        search = changed(self.search, **changes)
         check(
             search.beam_size in self.beam_sizes,
             f"beam_size is {search.beam_size}; this server supports {', '.join(map(str, self.beam_sizes))}",
@@ -97,9 +97,8 @@ class Engine:
             not search.sampling or "sampling" in self.allow,
             "sampling is not enabled on this server; it must be started with --allow=sampling",
         )
-        own = with_beam(self.search, search.beam_size, sampling=search.sampling)
         check(
-            same_program(search, own),
+            same_program(search, changed(self.search, beam_size=search.beam_size, sampling=search.sampling)),
             "coverage_penalty is not enabled on this server; it must be started with --coverage_penalty above 0"
             if self.search.coverage_penalty == 0
             else "coverage_penalty is 0, but this server was started with one; use a value above 0",
@@ -108,10 +107,7 @@ class Engine:
             search.normalize or "length_penalty" not in changes,
             "length_penalty has no effect, since this server does not normalise scores by length; remove it",
         )
-        check(
-            1 <= nbest <= search.beam_size,
-            f"nbest is {nbest}; use 1 to {search.beam_size}, the beam size",
-        )
+        check(1 <= nbest <= search.beam_size, f"nbest is {nbest}; use 1 to {search.beam_size}, the beam size")
         return search
 
     def room_for(
@@ -153,13 +149,13 @@ class Engine:
                 check(
                     count <= limit, f"line {number}: {count} {what} are too many; this server accepts at most {limit}"
                 )
-        return self._sizes(prefix=prefix is not None, constraints=constraints is not None)
+        return self.allowed_sizes
 
-    def _sizes(self, *, prefix: bool, constraints: bool) -> Sizes:
-        """Array sizes for a request. With constraints there is also room for prefixes if the server allows both."""
-        prefix = prefix or (constraints and "prefixes" in self.allow)
-        most = LARGEST_REQUIRED
-        return Sizes(prefix=most.prefix * prefix, phrases=most.phrases * constraints, phrase=most.phrase * constraints)
+    @property
+    def allowed_sizes(self) -> Sizes:
+        """Array sizes for requests with prefixes or constraints, with room for all that the server allows."""
+        prefixes, constraints, most = "prefixes" in self.allow, "constraints" in self.allow, LARGEST_REQUIRED
+        return Sizes(most.prefix * prefixes, most.phrases * constraints, most.phrase * constraints)
 
     def widths_of(self, lines: Sequence[str]) -> list[int]:
         """The width of the source array that each line needs.
@@ -175,11 +171,6 @@ class Engine:
             )
             widths.append(next(width for width in self.widths if width > len(ids)))
         return widths
-
-    def most_weights(self, search: SearchConfig, widths: Sequence[int], *, nbest: int) -> int:
-        """Maximum number of attention weights in the answer for lines of these widths."""
-        models = self.translator.members
-        return nbest * sum(width * (max_output_length(models, search, width) + 1) for width in widths)
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -222,30 +213,22 @@ class Engine:
 
     def shapes(self) -> Iterator[tuple[Key, int, int]]:
         """(key, width, lines) of every program."""
-        for beam_size in self.beam_sizes:
-            search = with_beam(self.search, beam_size)
-            for key in self._keys(search):
-                for width in self.widths:
-                    for rows in self.rows_of(key):
-                        yield key, width, rows
+        for key in self._keys():
+            for width in self.widths:
+                for rows in self.rows_of(key):
+                    yield key, width, rows
 
-    def _keys(self, search: SearchConfig) -> Iterator[Key]:
-        """The keys of a search that need separate programs."""
+    def _keys(self) -> Iterator[Key]:
+        """The keys that need separate programs."""
         attentions = (False, True) if self.translator.attends else (False,)
-        for few in (False, True) if self.translator.shortlist else (False,):
-            for axes in self._axes():
-                for attention in attentions:
-                    yield Key(search, attention=attention, shortlist=few, axes=axes)
+        shortlists = (False, True) if self.translator.shortlist else (False,)
+        kinds = [(False, few, axes) for few in shortlists for axes in dict.fromkeys((NO_AXES, self.allowed_sizes))]
         if "sampling" in self.allow:
-            sampled = with_beam(search, search.beam_size, sampling=True)
-            yield from (Key(sampled, attention=attention) for attention in attentions)
-
-    def _axes(self) -> Iterator[Sizes]:
-        """All array sizes that requests use. The first is for requests without prefixes and constraints."""
-        yield NO_AXES
-        for name in self.allow:
-            if name != "sampling":
-                yield self._sizes(prefix=name == "prefixes", constraints=name == "constraints")
+            kinds.append((True, False, NO_AXES))
+        for beam_size in self.beam_sizes:
+            for sampling, few, axes in kinds:
+                search = changed(self.search, beam_size=beam_size, sampling=sampling)
+                yield from (Key(search, attention=attention, shortlist=few, axes=axes) for attention in attentions)
 
     def compile(self) -> Iterator[None]:
         """Compile the programs of all shapes, yielding after each."""
@@ -254,15 +237,14 @@ class Engine:
             yield
 
 
-def with_beam(search: SearchConfig, size: int, *, sampling: bool = False) -> SearchConfig:
-    """The same search with another beam size or number of samples. Raises UserError if it does not allow that."""
-    return _changed(search, (("beam_size", size), ("sampling", sampling)))
-
-
 @functools.lru_cache(maxsize=1024)
-def _changed(search: SearchConfig, changes: tuple[tuple[str, Any], ...]) -> SearchConfig:
-    """A search with some fields changed. Cached, since validation is slow and most requests use the same options."""
-    return replace(search, **dict(changes))
+def changed(search: SearchConfig, **changes: Any) -> SearchConfig:
+    """A search with some fields changed. Cached, since validation is slow and most requests use the same options.
+
+    Raises:
+      UserError: it does not allow that.
+    """
+    return replace(search, **changes)
 
 
 def load(options: ServeOptions, *, tell: Tell) -> Engine:

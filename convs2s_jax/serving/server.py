@@ -4,17 +4,16 @@ import contextlib
 import errno
 import signal
 import socket
-import time
 from collections.abc import Generator
 from types import FrameType
 from typing import Any
 
 import uvicorn
-from starlette.types import ASGIApp
 
 from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.serving import app, engine
 from convs2s_jax.serving.options import ServeOptions
+from convs2s_jax.serving.service import Service
 
 
 def serve(options: ServeOptions, *, tell: Tell) -> None:
@@ -32,37 +31,26 @@ def serve(options: ServeOptions, *, tell: Tell) -> None:
             failures.append(error)
             server.should_exit = True
 
-        def progress(compiled: int, programs: int) -> None:
-            if compiled == programs:
-                tell(f"ready after {time.monotonic() - begun:.0f} s")
-
-        begun = time.monotonic()
-        made = app.make(model, options, progress=progress, failed=failed)
-        server = _Server(_configured(made, drain=options.drain))
+        service = Service(model, options, tell=tell, failed=failed)
+        # uvicorn's other parser, httptools, drops the body of a request that offers to continue in HTTP/2, as Java's do
+        config = uvicorn.Config(
+            app.make(service),
+            http="h11",
+            ws="none",
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=options.drain,
+        )
+        server = _Server(config)
         with server.handling_signals():
-            tell(f"serving on {address_of(listener)}; compiling {sum(1 for _ in model.shapes())} programs")
+            tell(f"serving on {address_of(listener)}; compiling {service.programs} programs")
             server.run(sockets=[listener])  # with uvloop, which `asyncio.run` would not use
         if not server.started:
             raise UserError("the server could not start; see the message above")
         if failures:
             raise failures[0]
         tell("stopped")
-
-
-def _configured(made: ASGIApp, *, drain: int) -> uvicorn.Config:
-    """Configure HTTP/1.1 without logs of single requests.
-
-    uvicorn's other parser, httptools, drops the body of a request that offers to continue in HTTP/2, as Java's do.
-    """
-    return uvicorn.Config(
-        made,
-        http="h11",
-        ws="none",
-        log_level="error",
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=drain,
-    )
 
 
 def listening_socket(host: str, port: int) -> socket.socket:

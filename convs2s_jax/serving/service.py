@@ -1,9 +1,11 @@
 """What a server answers: its metrics, the JSON schema of requests and answers, and the translation of a request."""
 
 import asyncio
+import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -12,9 +14,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from pydantic import BaseModel, ConfigDict, Field
 
 from convs2s_jax.core.config import check
-from convs2s_jax.core.errors import UserError, shown
+from convs2s_jax.core.errors import Tell, UserError, shown
+from convs2s_jax.search.batching import max_output_length
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.serving.batching import Batcher, FullError
+from convs2s_jax.serving.batching import Batcher, Item
 from convs2s_jax.serving.engine import Engine, Key, LineRequest
 from convs2s_jax.serving.options import ServeOptions
 from convs2s_jax.translation.jobs.formats import record
@@ -32,36 +35,6 @@ LATENCIES = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 """Upper bounds of the buckets of histograms: seconds, and lines."""
 SEARCH_FIELDS = {field.name for field in dataclasses.fields(SearchConfig)}
-
-
-class Metrics:
-    """The metrics of one server.
-
-    Attributes:
-      requests: answered translation requests, by status.
-      lines: translated lines.
-      seconds: time from the start of a request's arrival to its answer, without refusals.
-      batch_lines: lines per batch.
-    """
-
-    def __init__(self, *, ready: Callable[[], bool], waiting: Callable[[], int]) -> None:
-        """Start at zero. `ready` and `waiting` are called whenever the metrics are read."""
-        self._registry = own = CollectorRegistry()
-        self.requests = Counter("convs2s_requests", "translation requests, by status", ["status"], registry=own)
-        self.lines = Counter("convs2s_lines", "translated lines", registry=own)
-        self.seconds = Histogram(
-            "convs2s_request_seconds",
-            "time from the arrival of a request to its answer, without refusals",
-            buckets=LATENCIES,
-            registry=own,
-        )
-        self.batch_lines = Histogram("convs2s_batch_lines", "lines per batch", buckets=BATCH_SIZES, registry=own)
-        Gauge("convs2s_ready", "1 once all programs are compiled", registry=own).set_function(lambda: float(ready()))
-        Gauge("convs2s_waiting_lines", "lines waiting for a batch", registry=own).set_function(lambda: float(waiting()))
-
-    def text(self) -> bytes:
-        """All metrics in the text format of Prometheus."""
-        return generate_latest(self._registry)
 
 
 class TranslationRequest(BaseModel):
@@ -100,19 +73,9 @@ class TranslationRequest(BaseModel):
     min_length: Annotated[int | None, Field(description="minimum number of tokens in a translation")] = None
 
     @property
-    def changes(self) -> dict[str, Any]:
-        """The search fields that the request sets."""
-        return {name: value for name, value in self if name in SEARCH_FIELDS and value is not None}
-
-    @property
     def texts(self) -> Iterator[str]:
         """Its lines, prefixes and constraints."""
         return itertools.chain(self.lines, self.prefix or (), *(self.constraints or ()))
-
-    @property
-    def needs_attention(self) -> bool:
-        """Whether the attention is needed."""
-        return self.alignment or self.attention or self.replace_unk
 
 
 class Hypothesis(BaseModel):
@@ -153,20 +116,18 @@ class Problem(BaseModel):
 
 def answer_of(results: Sequence[Result], request: TranslationRequest) -> bytes:
     """The JSON of a `TranslationAnswer`, built line by line so that other threads can run in between."""
-    lines = [_line_of(result, request).model_dump_json() for result in results]
+    lines = []
+    for result in results:
+        found = result.hypotheses[: request.nbest]
+        hypotheses = record(dataclasses.replace(result, hypotheses=found))["hypotheses"]
+        for one, values in zip(found, hypotheses, strict=True):
+            if not request.alignment:
+                del values["alignment"]
+            if request.attention and one.attention is not None:
+                values["attention"] = np.round(one.attention.astype(np.float64), 4).tolist()
+        line = Line(text=found[0].text, source_tokens=list(result.source_tokens), hypotheses=hypotheses)
+        lines.append(line.model_dump_json())
     return f'{{"translations":[{",".join(lines)}]}}'.encode()
-
-
-def _line_of(result: Result, request: TranslationRequest) -> Line:
-    """The part of the answer for one line."""
-    result = dataclasses.replace(result, hypotheses=result.hypotheses[: request.nbest])
-    hypotheses = []
-    for found, values in zip(result.hypotheses, record(result)["hypotheses"], strict=True):
-        values = values | {"alignment": values["alignment"] if request.alignment else None}
-        if request.attention and found.attention is not None:
-            values["attention"] = np.round(found.attention.astype(np.float64), 4).tolist()
-        hypotheses.append(Hypothesis(**values))
-    return Line(text=hypotheses[0].text, source_tokens=list(result.source_tokens), hypotheses=hypotheses)
 
 
 class Service:
@@ -175,43 +136,88 @@ class Service:
     Attributes:
       engine: the model.
       options: limits.
-      batcher: collects lines into batches.
-      metrics: metrics of this server.
       programs: number of programs to compile before the server is ready.
       compiled: number of programs compiled so far.
-      closing: set when the server shuts down. It then waits for the program that is being compiled, but for no other.
+      requests: metric of answered translation requests, by status.
+      seconds: metric of the time from the start of a request's arrival to its answer, without refusals.
     """
 
-    def __init__(self, engine: Engine, options: ServeOptions) -> None:
-        """Start without compiled programs. Must be called within an event loop."""
-        self.engine, self.options = engine, options
-        self.programs, self.compiled, self.closing = sum(1 for _ in engine.shapes()), 0, False
-        self.batcher = Batcher(
-            run=lambda items: engine.run(items[0].key, max(item.width for item in items), [i.line for i in items]),
+    def __init__(
+        self, engine: Engine, options: ServeOptions, *, tell: Tell, failed: Callable[[BaseException], None]
+    ) -> None:
+        """Start without compiled programs.
+
+        Args:
+          engine: the model.
+          options: limits.
+          tell: called with a sentence for the user once all programs are compiled.
+          failed: called with the error if a program cannot be compiled or batches are no longer translated.
+        """
+        self.engine, self.options, self._tell, self._failed = engine, options, tell, failed
+        self.programs, self.compiled, self._closing = sum(1 for _ in engine.shapes()), 0, False
+        self._batcher = Batcher(
+            run=self._run,
             rows=lambda key: engine.rows_of(key)[-1],
             wait=options.wait_ms / 1000,
             most_waiting=options.max_waiting,
-            ran=lambda lines: self.metrics.batch_lines.observe(lines),
         )
-        self.metrics = Metrics(ready=lambda: self.compiled == self.programs, waiting=lambda: self.batcher.waiting)
+        self._registry = own = CollectorRegistry()
+        self.requests = Counter("convs2s_requests", "translation requests, by status", ["status"], registry=own)
+        self.seconds = Histogram(
+            "convs2s_request_seconds",
+            "time from the arrival of a request to its answer, without refusals",
+            buckets=LATENCIES,
+            registry=own,
+        )
+        self._lines = Counter("convs2s_lines", "translated lines", registry=own)
+        self._batch_lines = Histogram("convs2s_batch_lines", "lines per batch", buckets=BATCH_SIZES, registry=own)
+        ready = Gauge("convs2s_ready", "1 once all programs are compiled", registry=own)
+        ready.set_function(lambda: float(self.compiled == self.programs))
+        waiting = Gauge("convs2s_waiting_lines", "lines waiting for a batch", registry=own)
+        waiting.set_function(lambda: float(self._batcher.waiting))
+
+    def metrics(self) -> bytes:
+        """All metrics in the text format of Prometheus."""
+        return generate_latest(self._registry)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Compile the programs and translate batches inside. At the end, only a program in progress is awaited."""
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self._failed(error)
+
+        works = (self._batcher.work(), asyncio.to_thread(self._compile))
+        tasks = [asyncio.create_task(work) for work in works]
+        for task in tasks:
+            task.add_done_callback(ended)
+        yield
+        self._closing = True
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _compile(self) -> None:
+        """Compile all programs, unless the server shuts down first."""
+        begun = time.monotonic()
+        for _ in self.engine.compile():
+            self.compiled += 1
+            if self._closing:
+                return
+        self._tell(f"ready after {time.monotonic() - begun:.0f} s")
+
+    def _run(self, items: Sequence[Item]) -> list[Result]:
+        """Translate a batch."""
+        results = self.engine.run(items[0].key, max(item.width for item in items), [item.line for item in items])
+        self._batch_lines.observe(len(items))
+        return results
 
     def check_ready(self) -> None:
         """Raise HTTPException while programs are still being compiled."""
         if self.compiled < self.programs:
             sentence = f"{self.compiled} of {self.programs} programs are compiled; try again soon"
             raise HTTPException(503, sentence, {"retry-after": str(RETRY_AFTER)})
-
-    def compile(self, progress: Callable[[int, int], None] = lambda *_: None) -> None:
-        """Compile all programs, unless the server shuts down first. Slow; call it in a thread.
-
-        Args:
-          progress: called after each program with the number compiled so far and the total.
-        """
-        for _ in self.engine.compile():
-            self.compiled += 1
-            progress(self.compiled, self.programs)
-            if self.closing:
-                return
 
     async def translate(self, asked: TranslationRequest) -> bytes:
         """Return the answer to a request, a `TranslationAnswer` as JSON.
@@ -228,7 +234,7 @@ class Service:
                 answer = await self._answer(asked)
         except TimeoutError:
             raise HTTPException(504, f"the request timed out after {self.options.timeout:g} seconds") from None
-        self.metrics.lines.inc(len(asked.lines))
+        self._lines.inc(len(asked.lines))
         return answer
 
     async def _answer(self, asked: TranslationRequest) -> bytes:
@@ -244,9 +250,9 @@ class Service:
         except UserError as error:
             raise HTTPException(422, str(error)) from error
         try:
-            answers = self.batcher.submit(key, requests)
-        except FullError:
-            sentence = f"{self.batcher.waiting} lines are already waiting; try again later"
+            answers = self._batcher.submit(key, requests)
+        except asyncio.QueueFull:
+            sentence = f"{self._batcher.waiting} lines are already waiting; try again later"
             raise HTTPException(429, sentence, {"retry-after": str(RETRY_AFTER)}) from None
         try:
             results = await asyncio.gather(*answers)
@@ -265,26 +271,29 @@ class Service:
         engine, lines = self.engine, asked.lines
         for text in asked.texts:
             check("\n" not in text and "\r" not in text, f"{shown(text)} contains a line break; send lines separately")
+        attention = asked.alignment or asked.attention or asked.replace_unk
         check(
-            engine.translator.attends or not asked.needs_attention,
+            engine.translator.attends or not attention,
             "this model has no attention; remove alignment, attention and replace_unk",
         )
-        search = engine.search_for(asked.changes, nbest=asked.nbest)
+        changes = {name: value for name, value in asked if name in SEARCH_FIELDS and value is not None}
+        search = engine.search_for(changes, nbest=asked.nbest)
         check(asked.seed is None or search.sampling, "seed has no effect without sampling; remove it")
         few = engine.translator.shortlist is not None and not search.sampling
         check(few or not asked.shortlist, "shortlist is true, but this server has none, or not for samples; remove it")
         constraints = asked.constraints and [[one for one in phrases if one.strip()] for phrases in asked.constraints]
         axes = engine.room_for(search, lines, prefix=asked.prefix, constraints=constraints)
-        key = Key(search, asked.replace_unk, asked.needs_attention, few and asked.shortlist is not False, axes)
+        key = Key(search, asked.replace_unk, attention, few and asked.shortlist is not False, axes)
         required = zip(asked.prefix or [""] * len(lines), constraints or [[]] * len(lines), strict=True)
         requests = [
             LineRequest(line, asked.nbest, *more, draw=(asked.seed or 0, number))
             for number, (line, more) in enumerate(zip(lines, required, strict=True))
         ]
         widths = engine.widths_of(lines)
-        count = engine.most_weights(search, widths, nbest=asked.nbest) if asked.attention else 0
+        models = engine.translator.members
+        count = asked.nbest * sum(width * (max_output_length(models, search, width) + 1) for width in widths)
         check(
-            count <= MOST_WEIGHTS,
+            count <= MOST_WEIGHTS or not asked.attention,
             f"attention: translations of these lines may have {count} weights, but this server returns at most "
             f"{MOST_WEIGHTS}; request fewer lines at once or a smaller nbest",
         )

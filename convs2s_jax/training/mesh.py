@@ -49,7 +49,7 @@ class MeshConfig:
         data parallelism, Zhao et al. 2023). The kernels of a layer are gathered to compute it.
       tensor: devices over which the outputs of each layer and the vocabulary are sharded.
       rules: which axes of some parameters `tensor` shards, before the built-in rules; the first matching rule applies.
-        See `convs2s config --config=NAME --shardings`.
+        See `convs2s config --config=NAME --shardings=N`.
     """
 
     data: int = -1

@@ -134,7 +134,7 @@ def check_rules(params: Tree, rules: Sequence[ShardingRule]) -> None:
         check(
             bool(matched),
             f"mesh.rules[{number}].path is '{rule.path}': it matches no parameter that earlier rules leave; convs2s "
-            "config --config=NAME --shardings lists them",
+            "config --config=NAME --shardings=N lists them",
         )
         for name, axes in matched:
             check(
@@ -222,7 +222,7 @@ def table(
 def summary(found: Sequence[TableRow]) -> str:
     """How much of the parameters a device stores, for the log."""
     here, whole = (size_text(sum(getattr(row, name) for row in found)) for name in ("bytes_here", "bytes_whole"))
-    return f"each device stores {here} of {whole} of parameters (convs2s config --shardings lists them)"
+    return f"each device stores {here} of {whole} of parameters (convs2s config --shardings=N lists them)"
 
 
 def size_text(size: int) -> str:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from convs2s_jax.commands import convs2s
+from convs2s_jax.core.command_line import Command
 
 IMPORTING = """
 import time
@@ -42,11 +43,11 @@ def test_python_handles_interrupts_again_when_a_command_starts(monkeypatch):
 
     def load(_):
         found.append(signal.getsignal(signal.SIGINT))
-        return SimpleNamespace(COMMAND=lambda given: found.append((signal.getsignal(signal.SIGINT), given)))
+        return SimpleNamespace(COMMAND=Command("", (), lambda *_: found.append(signal.getsignal(signal.SIGINT))))
 
     monkeypatch.setattr(convs2s, "importlib", SimpleNamespace(import_module=load))
     convs2s.COMMANDS["train"].run(["train.py"])
-    assert found == [signal.SIG_DFL, (signal.default_int_handler, ["train.py"])]
+    assert found == [signal.SIG_DFL, signal.default_int_handler]
 
 
 def test_versions_are_told(monkeypatch, capsys):

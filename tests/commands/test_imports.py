@@ -5,11 +5,10 @@ import sys
 
 import pytest
 
-from convs2s_jax.commands import convs2s, scale
+from convs2s_jax.commands.convs2s import COMMANDS
 from tests import tiny
 
 COMMAND = "from convs2s_jax.commands import convs2s; convs2s.COMMANDS['{name}'].run(['convs2s', *{flags}])"
-NAMES = [*(name for name in convs2s.COMMANDS if name != "scale"), *(f"scale {action}" for action in scale.ACTIONS)]
 HANDLER = """
 import os, signal, sys
 
@@ -51,11 +50,10 @@ def started(code, libraries):
 
 
 def command(name, *flags):
-    first, *action = name.split()
-    return COMMAND.format(name=first, flags=[*action, *flags])
+    return COMMAND.format(name=name, flags=flags)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_help_and_the_refusal_of_an_unknown_flag_wait_for_no_library(name):
     ended, imported = started(f"{command(name, '--help')}; {command(name, '--wokdir=a')}", SLOW)
     assert (ended.returncode, imported) == (2, []), ended.stderr

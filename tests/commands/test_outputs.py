@@ -2,7 +2,7 @@
 
 import pytest
 
-from convs2s_jax.commands import convs2s, reference
+from convs2s_jax.commands.convs2s import COMMANDS
 from tests import tiny
 from tests.processes import called
 
@@ -11,8 +11,8 @@ OUTPUTS = {
     "export": ("export", "--workdir=none", "--output"),
     "export for fairseq": ("export", "--workdir=none", "--output"),
     "report": ("report", "--workdir=none", "--output"),
-    "scale check": ("scale", "check", "--config={config}", "--json"),
-    "scale plan": ("scale", "plan", "--config={config}", "--topology=cpu:1", "--json"),
+    "scale check": ("scale check", "--config={config}", "--json"),
+    "scale plan": ("scale plan", "--config={config}", "--topology=cpu:1", "--json"),
     "shortlist": ("shortlist", "--workdir=none", "--output"),
 }
 
@@ -27,8 +27,8 @@ def content(folder):
 def test_every_command_with_an_output_is_among_them():
     found = {
         name
-        for name, _, command in reference.commands()
-        if {field.name for group in command.groups for field in group.fields} & {"output", "json"}
+        for name, entry in COMMANDS.items()
+        if {field.name for group in entry.command.groups for field in group.fields} & {"output", "json"}
     }
     assert found == {*OUTPUTS, *ELSEWHERE} - {"export for fairseq"}
 
@@ -43,7 +43,7 @@ def test_an_output_is_no_file_of_a_run(name, tmp_path):
     before = content(tmp_path)
     command, *flags, flag = [part.format(config=config) for part in OUTPUTS[name]]
     output = run / "vocab" / ("model.pt" if name == "export for fairseq" else "new")
-    ended = called(convs2s.COMMANDS[command].run, f"convs2s {command}", *flags, f"{flag}={output}")
+    ended = called(COMMANDS[command].run, f"convs2s {command}", *flags, f"{flag}={output}")
     assert ended.returncode == 2
     assert f"{flag}={output} belongs to the run in {run}: choose another path" in ended.stderr
     assert content(tmp_path) == before

@@ -50,7 +50,7 @@ PREPARE, CONFIG = ["prepare", "--config=cldr_en_de", "--workdir=a"], ["config", 
         ([*PREPARE, "--config.data.dir=b"], "data.dir is set, but data.corpus 'cldr'"),
         (["config", "--config.seed=2"], "--config.seed: there is no configuration to change; add --config=NAME"),
         ([*CONFIG, "--source", "--config.seed=2"], "--config.seed with --source: the file is printed unchanged;"),
-        ([*CONFIG, "--devices=4"], "--devices=4 without --shardings: it applies to --shardings only"),
+        ([*CONFIG, "--shardings=0"], "--shardings=0: use 1 or more devices"),
     ],
 )
 def test_mistakes_are_sentences(tmp_path, monkeypatch, flags, sentence):

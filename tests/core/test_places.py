@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from convs2s_jax.commands import decode, reference
+from convs2s_jax.commands import decode
+from convs2s_jax.commands.convs2s import COMMANDS
 from convs2s_jax.core import command_line
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
@@ -12,7 +13,7 @@ from convs2s_jax.core.places import check_place
 from convs2s_jax.data.config import DataConfig
 from tests.processes import called
 
-ALL = {name: command for name, _, command in reference.commands()}
+ALL = {name: entry.command for name, entry in COMMANDS.items()}
 TEXTS = {str: "", str | None: "", tuple[str, ...]: "here,", tuple[str, ...] | None: "here,"}
 """The types of flags that name files, and what stands before the address."""
 FLAGS = [

@@ -1,4 +1,4 @@
-"""Scores of a report: those of sacreBLEU's command, intervals of resampling by loops, bins that lose no sentence."""
+"""Scores of a report: those of sacreBLEU's command, intervals of resampling by loops, and what is marked."""
 
 import itertools
 
@@ -55,18 +55,6 @@ def test_intervals_are_those_of_resampling_by_a_loop(texts):
         drawn.append(100 * sum(edits[i] for i in rows) / sum(lengths[i] for i in rows))
     assert (found.low, found.high) == pytest.approx(tuple(np.percentile(drawn, [2.5, 97.5])), abs=1.0)
     assert found.low < found.score < found.high
-
-
-def test_every_line_is_in_the_bin_of_its_length():
-    lengths = np.random.default_rng(0).integers(1, 30, 200)
-    bins = scores.length_bins(lengths)
-    assert 1 < len(bins) <= 6
-    assert sorted(i for one in bins for i in one.lines) == list(range(200))
-    assert all(one.shortest <= lengths[i] <= one.longest for one in bins for i in one.lines)
-    assert all(a.longest < b.shortest for a, b in itertools.pairwise(bins))
-    assert max(len(one.lines) for one in bins) < 3 * min(len(one.lines) for one in bins)
-    assert scores.length_bins([]) == []
-    assert [len(one.lines) for one in scores.length_bins([5, 5, 5])] == [3]
 
 
 TEXTS = st.lists(st.sampled_from(["the", "a", "house", "3.5", ",", "  ", "ß", "日本語", "don't", "\u2028"]), max_size=8)

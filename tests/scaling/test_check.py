@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from convs2s_jax.commands import scale
+from convs2s_jax.commands.convs2s import COMMANDS, console
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.scaling import plan, tables
 from convs2s_jax.scaling.check import Measured, attached_topology
@@ -22,8 +22,8 @@ H100 = "NVIDIA H100 80GB HBM3"
 def test_eight_devices_are_measured_beside_their_plan(tmp_path, capsys):
     """The bytes are those of the plan, and compiling is no part of a step."""
     path, given = tmp_path / "check.json", tiny.config_file(tmp_path, mesh={"data": 4, "fsdp": 2}, training__clip=0.5)
-    scale.console(
-        ["convs2s scale", "check", f"--config={given}", "--lengths=16", "--tokens=128", "--steps=3", f"--json={path}"]
+    COMMANDS["scale check"].run(
+        ["check", f"--config={given}", "--lengths=16", "--tokens=128", "--steps=3", f"--json={path}"]
     )
     printed, found = capsys.readouterr().out, json.loads(path.read_text())
     assert "mesh data 4, fsdp 2, tensor 1" in printed
@@ -49,26 +49,29 @@ def test_medians_spreads_and_errors_are_those_of_the_values():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["plam"], "unknown action 'plam'; did you mean 'plan'?"),
+        (["plam"], "unknown command 'scale plam'; did you mean 'scale plan'?"),
         (["check", "--config=x", "--steps=1"], "--steps=1: one update has no spread"),
         (["plan", "--config=cldr_en_de"], "--topology is missing"),
         (["plan", "--topology=v5e:4x4"], "--config is missing"),
         (["doctor", "--config.seed=3"], "--config.* without --config"),
     ],
 )
-def test_mistakes_get_a_sentence_and_status_2(arguments, message, capsys):
+def test_mistakes_get_a_sentence_and_status_2(arguments, message, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["convs2s", "scale", *arguments])
     with pytest.raises(SystemExit) as ended:
-        scale.console(["convs2s scale", *arguments])
+        console()
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("action", [["plan", "--topology=cpu:1"], ["check", "--devices=1"]], ids=["plan", "check"])
+@pytest.mark.parametrize(("action", "flag"), [("plan", "--topology=cpu:1"), ("check", "--devices=1")])
 @pytest.mark.parametrize(("name", "why"), [("missing/plan.json", "No such file"), (".", "Is a directory")])
-def test_a_file_that_cannot_be_written_is_refused_before_planning(action, name, why, tmp_path, capsys, monkeypatch):
+def test_a_file_that_cannot_be_written_is_refused_before_planning(
+    action, flag, name, why, tmp_path, capsys, monkeypatch
+):
     monkeypatch.setattr(plan, "make", pytest.fail)
     with pytest.raises(SystemExit) as ended:
-        scale.console(["convs2s scale", *action, "--config=cldr_en_de", f"--json={tmp_path / name}"])
+        COMMANDS[f"scale {action}"].run([action, flag, "--config=cldr_en_de", f"--json={tmp_path / name}"])
     assert ended.value.code == 2
     assert f"--json={tmp_path / name} cannot be written: {why}" in capsys.readouterr().err
 

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from convs2s_jax.commands import scale
+from convs2s_jax.commands.convs2s import COMMANDS
 from convs2s_jax.core import stores
 from convs2s_jax.scaling import doctor
 from tests import processes, tiny
@@ -35,7 +35,7 @@ def sentences(seen, *, wrong):
 
 def doctored(*arguments):
     """The command within this process."""
-    return processes.called(lambda given: scale.console(["convs2s scale", "doctor", *given]), *arguments)
+    return processes.called(lambda given: COMMANDS["scale doctor"].run(["doctor", *given]), *arguments)
 
 
 def test_nothing_is_wrong_with_processes_that_are_alike():

@@ -14,6 +14,7 @@ from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.serving import app
 from convs2s_jax.serving.engine import Engine
 from convs2s_jax.serving.options import ServeOptions
+from convs2s_jax.serving.service import Service
 from convs2s_jax.translation.results import Hypothesis, Result
 
 
@@ -73,7 +74,7 @@ def talk(work, *, options=None, engine=None, compile=True):
     options, engine = options or ServeOptions(workdir=("w",)), engine or reversing()
 
     async def main():
-        made = app.make(engine, options)
+        made = app.make(Service(engine, options, tell=lambda _: None, failed=lambda _: None))
         transport = httpx.ASGITransport(app=made, raise_app_exceptions=False)
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(made.router.lifespan_context(made))

@@ -116,19 +116,17 @@ def test_a_server_that_ends_while_it_compiles_waits_for_one_program_only():
 
     engine = reversing(Counting)
     object.__setattr__(engine, "compiled", [])
-    told = []
+    made = service.Service(engine, ServeOptions(workdir=("w",)), tell=pytest.fail, failed=pytest.fail)
 
     async def main():
-        made = app.make(engine, ServeOptions(workdir=("w",)), progress=lambda *counts: told.append(counts))
-        async with made.router.lifespan_context(made):
+        async with made.running():
             while not engine.compiled:
                 await asyncio.sleep(0.001)
         return len(engine.compiled)
 
     at_the_end = asyncio.run(main())  # it joins the threads of the event loop
     assert len(engine.compiled) <= at_the_end + 1
-    assert told == [(i + 1, len(list(engine.shapes()))) for i in range(len(told))]
-    assert len(told) < 500
+    assert 0 < made.compiled <= len(engine.compiled)
 
 
 def test_a_server_whose_programs_cannot_be_compiled_ends_with_the_error(monkeypatch):

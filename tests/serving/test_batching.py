@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from convs2s_jax.serving import batching
-from convs2s_jax.serving.batching import SMALLEST_SECOND, Batcher, FullError, Item, choose, filled
+from convs2s_jax.serving.batching import SMALLEST_SECOND, Batcher, Item, choose, filled
 
 
 @pytest.fixture(autouse=True)
@@ -189,7 +189,7 @@ def test_a_request_beyond_the_room_is_refused_as_a_whole():
         for _ in running:
             assert await asyncio.to_thread(begun.acquire, timeout=60)  # both threads are busy
         waiting = batcher.submit("k", [(16, "c"), (16, "d")])
-        with pytest.raises(FullError):
+        with pytest.raises(asyncio.QueueFull):
             batcher.submit("k", [(16, "e"), (16, "f")])
         assert batcher.waiting == 2
         waiting += batcher.submit("k", [(16, "g")])

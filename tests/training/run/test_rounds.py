@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from convs2s_jax.training.run.processes import distributed
+from convs2s_jax.training.run.processes import distributed, interrupts
 from convs2s_jax.training.run.processes.interrupts import InterruptedWorkError, Interrupts
 from convs2s_jax.training.run.tasks import classification_task, translation_task
 from tests import tiny
@@ -38,7 +38,7 @@ def test_all_processes_ask_equally_often_and_stop_after_the_round_of_a_signal(mo
     monkeypatch.setattr(distributed, "ROUND", 4)
     monkeypatch.setattr(distributed, "local", lambda _, params: params)
     monkeypatch.setattr(distributed, "own_devices", lambda _: None)
-    monkeypatch.setattr(distributed, "reached_signal", lambda call: call == 3)
+    monkeypatch.setattr(interrupts.multihost_utils, "reached_preemption_sync_point", lambda call: call == 3)
     for name in names:
         monkeypatch.setattr(task, name, lambda *args, **_: made.append(len(args[-1])) or [])
     split = SimpleNamespace(src=list(range(25)))

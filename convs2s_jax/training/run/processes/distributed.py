@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import secrets
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -147,23 +146,19 @@ def own_devices(mesh: Mesh) -> list[jax.Device] | None:
     return None if set(devices) == set(jax.local_devices()) else devices
 
 
-def local_share(count: int) -> range:
-    """Return which of `count` pieces of work this process does: every n-th, where n is the number of processes."""
-    return range(jax.process_index(), count, jax.process_count())
-
-
 def local_rounds(count: int) -> list[range]:
-    """Split `local_share` into pieces of at most `ROUND`, equally many on all processes; a single process gets one.
+    """Split this process's share of `count` lines, every n-th of n processes, into pieces of at most `ROUND`.
 
-    Between two pieces, processes can ask whether a signal arrived.
+    All processes get equally many pieces, and a single process gets one. Between two pieces, processes can ask whether
+    a signal arrived.
     """
-    share, largest = local_share(count), -(-count // jax.process_count())
+    share, largest = range(jax.process_index(), count, jax.process_count()), -(-count // jax.process_count())
     size = ROUND if is_multi_process() else max(count, 1)
     return [share[begin : begin + size] for begin in range(0, largest, size)]
 
 
 def collect(lines: Sequence[str], count: int, *, name: str) -> list[str]:
-    """Gather all `count` lines, in order, from each process's `local_share`. `name` is as in `barrier`."""
+    """Gather all `count` lines, in order, of which each process has every n-th. `name` is as in `barrier`."""
     if not is_multi_process():
         return list(lines)
     barrier(name)
@@ -174,20 +169,6 @@ def collect(lines: Sequence[str], count: int, *, name: str) -> list[str]:
     parts = multihost_utils.process_allgather(padded)
     found = [json.loads(bytes(part[:size])) for part, size in zip(parts, sizes, strict=True)]
     return [found[i % len(found)][i // len(found)] for i in range(count)]
-
-
-def reached_signal(call: int) -> bool:
-    """Whether a signal arrived at any process; all get the same answer at the same call.
-
-    Args:
-      call: number of this call, from 1. No number may be skipped: the service compares it with the one agreed on.
-    """
-    return is_multi_process() and multihost_utils.reached_preemption_sync_point(call)
-
-
-def pass_on() -> None:
-    """Send SIGTERM to this process; JAX's preemption service passes it on to all processes."""
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def leave(status: int) -> NoReturn:

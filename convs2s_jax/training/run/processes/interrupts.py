@@ -14,8 +14,11 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn
+
+from jax.experimental import multihost_utils
 
 from convs2s_jax.core.guard import INTERRUPTED
 from convs2s_jax.training.run.processes import distributed
@@ -57,44 +60,43 @@ class Interrupts:
         self._own_process = own_process
         self._begun, self._sent, self._hung_up = False, False, False
         self._asked = 0
-        self._before: dict[signal.Signals, Any] = {}
-        self._wake: tuple[socket.socket, socket.socket] | None = None
-        self._fd_before = -1
+        self._undo = contextlib.ExitStack()
 
     def __enter__(self) -> "Interrupts":
         if distributed.is_multi_process():
-            self._before = {signal.SIGINT: signal.signal(signal.SIGINT, self._pass_on)}
+            self._handle(signal.SIGINT, self._pass_on)
             return self
-        self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
         if self._own_process:
-            self._wake = socket.socketpair()
-            self._wake[1].setblocking(False)
-            self._fd_before = signal.set_wakeup_fd(self._wake[1].fileno(), warn_on_full_buffer=False)
-            threading.Thread(target=self._watch, args=(self._wake[0],), name="interrupts", daemon=True).start()
+            watched, woken = socket.socketpair()
+            woken.setblocking(False)
+            self._undo.enter_context(woken)
+            self._undo.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(woken.fileno(), warn_on_full_buffer=False))
+            threading.Thread(target=self._watch, args=(watched,), name="interrupts", daemon=True).start()
+        for number in SIGNALS:
+            self._handle(number, self._note)
         return self
+
+    def _handle(self, number: signal.Signals, handler: Callable[[int, FrameType | None], None]) -> None:
+        self._undo.callback(signal.signal, number, signal.signal(number, handler))
 
     def begin(self) -> None:
         """Note that the first update is done: from now on a signal saves. May be called at every update."""
         if not self._begun:
             self._begun = True
             if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
-                self._before[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._hang_up)
+                self._handle(signal.SIGHUP, self._hang_up)
 
     def ask(self) -> None:
         """Ask whether a signal arrived. All processes call this at the same places: they agree on the number of a call.
 
         The places are every update, every batch of a validation loss, and every round of translations.
         """
-        self._asked += 1
-        if distributed.reached_signal(self._asked):
+        self._asked += 1  # JAX compares it with the number agreed on, so none may be skipped
+        if distributed.is_multi_process() and multihost_utils.reached_preemption_sync_point(self._asked):
             self.received = signal.SIGTERM.name
 
     def __exit__(self, *_: Any) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        if self._wake is not None:
-            signal.set_wakeup_fd(self._fd_before)
-            self._wake[1].close()
+        self._undo.close()
 
     def check(self, *_: object) -> None:
         """Raise InterruptedWorkError if a signal arrived; long work calls this from time to time.
@@ -128,7 +130,7 @@ class Interrupts:
         self._hung_up = True
         _write("SIGHUP: saving before exit\n")
         if distributed.is_multi_process():
-            distributed.pass_on()
+            signal.raise_signal(signal.SIGTERM)  # JAX's preemption service passes it on to all processes
         else:
             self.received = signal.SIGHUP.name
 
@@ -137,7 +139,7 @@ class Interrupts:
             raise KeyboardInterrupt
         self._sent = True
         _write("SIGINT: all processes save before exit; send it again to exit this one immediately\n")
-        distributed.pass_on()
+        signal.raise_signal(signal.SIGTERM)
 
     def _watch(self, signals: socket.socket) -> None:
         """Handle signals in a separate thread: handlers wait until the main thread returns to Python."""

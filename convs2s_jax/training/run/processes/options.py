@@ -1,6 +1,9 @@
 """The flags by which the processes of a training find each other. `--help` imports them, so JAX is not needed here."""
 
 import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any
 
 from convs2s_jax.core.config import check
 
@@ -45,35 +48,27 @@ class Processes:
                 f"{self.num_processes - 1}",
             )
         if self.coordinator_address is not None:
-            _, colon, port = self.coordinator_address.rpartition(":")
+            port = re.fullmatch(".*:([0-9]{1,5})", self.coordinator_address)
             check(
-                bool(colon) and _is_number(port, 65535) and int(port) > 0,
+                port is not None and 0 < int(port[1]) <= 65535,
                 f"--coordinator_address={self.coordinator_address}: use host:port, such as 10.0.0.1:1234",
             )
         for name in ("initialization_timeout", "heartbeat_timeout"):
             check(getattr(self, name) >= 1, f"--{name}={getattr(self, name)}: use 1 second or more")
 
 
-def _is_number(text: str, most: int) -> bool:
-    """Whether the text is a whole number from 0 to `most`, in ASCII digits."""
-    return text.isascii() and text.isdigit() and len(text) <= len(str(most)) and int(text) <= most
-
-
-def from_environment(processes: Processes, environment: dict[str, str]) -> Processes:
+def from_environment(processes: Processes, environment: Mapping[str, str]) -> Processes:
     """Fill in what the flags leave out from JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID."""
-    address = processes.coordinator_address or environment.get("JAX_COORDINATOR_ADDRESS") or None
-
-    def number(given: int | None, name: str) -> int | None:
+    found: dict[str, Any] = {}
+    for field in ("coordinator_address", "num_processes", "process_id"):
+        name = f"JAX_{field.upper()}"
         text = environment.get(name, "")
-        check(
-            given is not None or not text or _is_number(text, MOST),
-            f"in the environment, {name} is {text!r}: not a number from 0 to {MOST}",
-        )
-        return int(text) if given is None and text else given
+        if text and getattr(processes, field) is None:
+            found[field] = text if field == "coordinator_address" else _number(text, name)
+    return dataclasses.replace(processes, **found)
 
-    return dataclasses.replace(
-        processes,
-        coordinator_address=address,
-        num_processes=number(processes.num_processes, "JAX_NUM_PROCESSES"),
-        process_id=number(processes.process_id, "JAX_PROCESS_ID"),
-    )
+
+def _number(text: str, name: str) -> int:
+    readable = re.fullmatch("[0-9]{1,10}", text) is not None and int(text) <= MOST
+    check(readable, f"in the environment, {name} is {text!r}: not a number from 0 to {MOST}")
+    return int(text)

@@ -292,29 +292,30 @@ class Profile:
           tell: is called with sentences for the user.
           clock: of the run; starting and ending a trace does not count as "compute".
         """
-        self._first, self._steps = asked or (0, 0)
-        self._folder, self._tell, self._clock, self._active, self._done = folder, tell, clock, False, False
+        self._asked, self._folder, self._tell, self._clock, self._active = asked, folder, tell, clock, False
 
     def done(self, step: int, results: Tree) -> None:
         """Note that `step` updates are done. The last one's results are awaited if the trace begins or ends here."""
-        if self._first and step == self._first - 1:
+        if self._asked is None:
+            return
+        first, steps = self._asked
+        if self._active and step == first + steps - 1:
+            jax.block_until_ready(results)
+            self.close()
+        elif step == first - 1:
             jax.block_until_ready(results)
             with self._clock.during("other"):
                 jax.profiler.start_trace(self._folder)
             self._active = True
-        elif self._active and step == self._first + self._steps - 1:
-            jax.block_until_ready(results)
-            self._stop()
 
     def close(self) -> None:
         """End a trace that is not complete. Report updates that this start did not do."""
         if self._active:
-            self._stop()
-        elif self._first and not self._done:
-            self._tell(f"training.profile begins at step {self._first}, which this start did not do: nothing is traced")
-
-    def _stop(self) -> None:
-        self._active, self._done = False, True
-        with self._clock.during("other"):
-            jax.profiler.stop_trace()
-        self._tell(f"the trace of training.profile is in {self._folder}")
+            with self._clock.during("other"):
+                jax.profiler.stop_trace()
+            self._tell(f"the trace of training.profile is in {self._folder}")
+        elif self._asked:
+            self._tell(
+                f"training.profile begins at step {self._asked[0]}, which this start did not do: nothing is traced"
+            )
+        self._asked, self._active = None, False

@@ -35,9 +35,8 @@ def _without_torch(name: str) -> ModuleType:
         del sys.modules["torch"]
 
 
-tensorboard = _without_torch("tensorboardX.event_file_writer")
-scalar = _without_torch("tensorboardX.summary").scalar
-proto = _without_torch("tensorboardX.proto.event_pb2")
+tensorboardX = _without_torch("tensorboardX")
+proto = tensorboardX.proto.event_pb2
 logging.getLogger("tensorboardX.x2num").setLevel(logging.ERROR)  # otherwise each NaN prints a line next to the progress
 _SECONDS = 60
 """Maximum time that events wait in memory."""
@@ -53,14 +52,17 @@ class Events:
     def __init__(self, folder: Path, *, step: int) -> None:
         """Begin after `step` updates: later events of earlier files are hidden. Raises OSError if it cannot."""
         folder.mkdir(parents=True, exist_ok=True)
-        self._file = tensorboard.EventsWriter(str(folder / "events"), filename_suffix=f".{os.getpid()}")
+        self._file = tensorboardX.event_file_writer.EventsWriter(
+            str(folder / "events"), filename_suffix=f".{os.getpid()}"
+        )
         self._flushed = time.monotonic()
         start = proto.SessionLog(status=proto.SessionLog.START)
         self._file.write_event(proto.Event(step=step + 1, wall_time=time.time(), session_log=start))
 
     def write(self, name: str, value: float | int, *, step: int) -> None:
         """Add a number. Raises OSError if the disk is full."""
-        self._file.write_event(proto.Event(step=step, wall_time=time.time(), summary=scalar(name, value)))
+        summary = tensorboardX.summary.scalar(name, value)
+        self._file.write_event(proto.Event(step=step, wall_time=time.time(), summary=summary))
         if time.monotonic() > self._flushed + _SECONDS:
             self._file.flush()
             self._flushed = time.monotonic()

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from convs2s_jax.core import packages
 from convs2s_jax.core.errors import Tell, first_line
@@ -21,8 +21,6 @@ PROJECT = "convs2s_jax"
 """Project, or experiment, of the runs, unless the environment sets one."""
 DATABASE = "mlflow.db"
 """MLflow's file in the workdir."""
-LONGEST, AT_ONCE = 500, 100
-"""Maximum characters of a parameter's value, and maximum parameters per request, that MLflow accepts."""
 Values = Mapping[str, float | int]
 
 
@@ -40,16 +38,6 @@ class TrackedRun(NamedTuple):
     name: str
     workdir: Path
     fields: Mapping[str, Any]
-
-
-class Tracker(Protocol):
-    """A tracker of one run."""
-
-    def log(self, values: Values, step: int) -> None:
-        """Write numbers by name, such as "train/loss"."""
-
-    def close(self, *, failed: bool) -> None:
-        """Write what waits in memory, and whether the run ended with an error."""
 
 
 class WandB:
@@ -73,11 +61,11 @@ class WandB:
         self._run.define_metric("*", step_metric="step")
 
     def log(self, values: Values, step: int) -> None:
-        """Write numbers."""
+        """Write numbers by name, such as "train/loss"."""
         self._run.log({**values, "step": step})
 
     def close(self, *, failed: bool) -> None:
-        """End this process's part of the run."""
+        """End this process's part of the run; `failed`: with an error."""
         self._run.finish(exit_code=int(failed))
 
 
@@ -101,9 +89,8 @@ class MLflow:
             opened = known[0] if known else client.create_run(experiment, run_name=run.name, tags={"workdir": run.id})
             self._run = str(opened.info.run_id)
             client.update_run(self._run, status="RUNNING")
-            params = [Param(field, str(value)[:LONGEST]) for field, value in run.fields.items()]
-            for first in range(0, 0 if known else len(params), AT_ONCE):
-                client.log_batch(self._run, params=params[first : first + AT_ONCE])
+            if not known:
+                client.log_batch(self._run, params=[Param(field, str(value)) for field, value in run.fields.items()])
 
     def log(self, values: Values, step: int) -> None:
         """Write numbers. Characters of a label that MLflow does not accept become "-"."""
@@ -117,7 +104,7 @@ class MLflow:
         self._client.set_terminated(self._run, "FAILED" if failed else "FINISHED")
 
 
-TRACKERS: Mapping[str, Callable[[TrackedRun], Tracker]] = MappingProxyType({"wandb": WandB, "mlflow": MLflow})
+TRACKERS: Mapping[str, Callable[[TrackedRun], WandB | MLflow]] = MappingProxyType({"wandb": WandB, "mlflow": MLflow})
 """By the name of their package and of the extra that installs it."""
 
 
@@ -133,7 +120,7 @@ class Trackers:
     def __init__(self, names: Sequence[str], run: TrackedRun, tell: Tell) -> None:
         """Open the trackers with these names; `tell` is called with sentences for the user."""
         self._tell = tell
-        self._open: dict[str, Tracker] = {}
+        self._open: dict[str, WandB | MLflow] = {}
         for name in names:
             with self._failing(name):
                 self._open[name] = TRACKERS[name](run)
@@ -144,7 +131,7 @@ class Trackers:
             with self._failing(name):
                 tracker.log(values, step)
 
-    def close(self, *, failed: bool = False) -> None:
+    def close(self, *, failed: bool) -> None:
         """Close all of them; `failed`: the run ended with an error."""
         for name, tracker in list(self._open.items()):
             with self._failing(name):
