@@ -8,31 +8,9 @@ from typing import Any, NamedTuple
 from convs2s_jax.translation import alignment
 
 
-class Measured(NamedTuple):
-    """A score of a run.
-
-    Attributes:
-      run: its name.
-      metric: BLEU, chrF2, chrF2++ or TER (lower is better).
-      score: score over all sentences.
-      low, high: 95 % interval of the score over resampled test sets.
-      p: probability of a difference from the first run at least this large if there were none (paired bootstrap); None
-        for the first run. For equal translations it is 1, not sacreBLEU's 1 / (resamples + 1).
-      signature: how sacreBLEU computed it.
-    """
-
-    run: str
-    metric: str
-    score: float
-    low: float
-    high: float
-    p: float | None
-    signature: str
-
-
 def measure(
     texts: Mapping[str, Sequence[str]], references: Sequence[str], *, tokenize: str, resamples: int = 1000
-) -> list[Measured]:
+) -> list[dict[str, Any]]:
     """Score runs on the same sentences, and compare each with the first run (Koehn 2004).
 
     Args:
@@ -40,6 +18,12 @@ def measure(
       references: one for each translation; at least one.
       tokenize: BLEU's tokeniser.
       resamples: number of bootstrap samples.
+
+    Returns:
+      For each run and metric (BLEU, chrF2, chrF2++ and TER, of which lower is better) the score over all sentences, its
+      95 % interval `low` to `high` over resampled test sets, and sacreBLEU's signature. `p` is the probability of a
+      difference from the first run at least this large if there were none (paired bootstrap); None for the first run.
+      For equal translations it is 1, not sacreBLEU's 1 / (resamples + 1).
     """
     from sacrebleu.metrics import BLEU, CHRF, TER
     from sacrebleu.significance import PairedTest
@@ -50,15 +34,15 @@ def measure(
     signatures, found = test()
     first = list(next(iter(texts.values())))
     return [
-        Measured(
-            run=run,
-            metric=metric,
-            score=float(result.score),
-            low=float(result.mean - result.ci),
-            high=float(result.mean + result.ci),
-            p=None if result.p_value is None else 1.0 if list(texts[run]) == first else float(result.p_value),
-            signature=str(signatures[metric]),
-        )
+        {
+            "run": run,
+            "metric": metric,
+            "score": result.score,
+            "low": result.mean - result.ci,
+            "high": result.mean + result.ci,
+            "p": 1.0 if result.p_value is not None and list(texts[run]) == first else result.p_value,
+            "signature": str(signatures[metric]),
+        }
         for metric in signatures
         for run, result in zip(texts, found[metric], strict=True)
     ]

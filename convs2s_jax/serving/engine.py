@@ -110,34 +110,22 @@ class Engine:
         check(1 <= nbest <= search.beam_size, f"nbest is {nbest}; use 1 to {search.beam_size}, the beam size")
         return search
 
-    def room_for(
-        self,
-        search: SearchConfig,
-        lines: Sequence[str],
-        *,
-        prefix: Sequence[str] | None,
-        constraints: Sequence[Sequence[str]] | None,
-    ) -> Sizes:
+    def room_for(self, request: TextRequest) -> Sizes:
         """The array sizes for the prefixes and constraints of a request.
-
-        Args:
-          search: options of the search, for the length limits.
-          lines: source lines.
-          prefix: for each line, words that its translation must begin with; None if the request has no prefixes.
-          constraints: for each line, phrases that must occur in its translation; None if the request has none.
 
         Raises:
           UserError: the server does not allow them, or no translation can satisfy them.
         """
+        prefix, constraints = request.prefix, request.constraints
         if prefix is None and constraints is None:
             return NO_AXES
-        check(not search.sampling, "sampling cannot be combined with prefix or constraints; remove one of them")
+        check(not request.search.sampling, "sampling cannot be combined with prefix or constraints; remove one of them")
         for field, name, given in (("prefix", "prefixes", prefix), ("constraints", "constraints", constraints)):
             check(
                 given is None or name in self.allow,
                 f"{field} is not enabled on this server; it must be started with --allow={name}",
             )
-        arguments.check_required(self.translator, TextRequest(search, lines, prefix=prefix, constraints=constraints))
+        arguments.check_required(self.translator, request)
         tgt, most = self.translator.vocabularies.tgt, LARGEST_REQUIRED
         phrases = [[len(ids) for ids in encode_phrases(tgt, wanted)] for wanted in constraints or ()]
         for what, counts, limit in (

@@ -21,6 +21,7 @@ from convs2s_jax.serving.batching import Batcher, Item
 from convs2s_jax.serving.engine import Engine, Key, LineRequest
 from convs2s_jax.serving.options import ServeOptions
 from convs2s_jax.translation.jobs.formats import record
+from convs2s_jax.translation.lines import TextRequest
 from convs2s_jax.translation.results import Result
 
 RETRY_AFTER = 1
@@ -282,7 +283,7 @@ class Service:
         few = engine.translator.shortlist is not None and not search.sampling
         check(few or not asked.shortlist, "shortlist is true, but this server has none, or not for samples; remove it")
         constraints = asked.constraints and [[one for one in phrases if one.strip()] for phrases in asked.constraints]
-        axes = engine.room_for(search, lines, prefix=asked.prefix, constraints=constraints)
+        axes = engine.room_for(TextRequest(search, lines, prefix=asked.prefix, constraints=constraints))
         key = Key(search, asked.replace_unk, attention, few and asked.shortlist is not False, axes)
         required = zip(asked.prefix or [""] * len(lines), constraints or [[]] * len(lines), strict=True)
         requests = [

@@ -73,9 +73,9 @@ def test_the_page_shows_what_the_files_and_the_decoder_say(tmp_path):
     numbers = [line["number"] - 1 for line in shown]
     assert (sources, references) == ([corpus.src[i] for i in numbers], [corpus.tgt[i] for i in numbers])
     expected = scoring.score(texts, [references])
-    measured = {(row.run, row.metric): row for row in data["scores"]["measured"]}
-    assert measured["two", "BLEU"].score == pytest.approx(expected["bleu"].value)
-    assert measured["two", "chrF2"].score == pytest.approx(expected["chrf"].value)
+    measured = {(row["run"], row["metric"]): row for row in data["scores"]["measured"]}
+    assert measured["two", "BLEU"]["score"] == pytest.approx(expected["bleu"].value)
+    assert measured["two", "chrF2"]["score"] == pytest.approx(expected["chrf"].value)
     src, tgt = translator.vocabularies.src, translator.vocabularies.tgt
     assert {seen["name"].partition(",")[0] for seen in data["attention"]} == {"convs2s", "two"}
     for seen in data["attention"]:

@@ -30,21 +30,23 @@ def texts():
 def test_scores_are_those_of_sacrebleu(texts):
     references, good, bad = texts
     found = scores.measure({"a": good, "b": bad}, references, tokenize="13a", resamples=50)
-    by = {(one.run, one.metric): one for one in found}
+    by = {(one["run"], one["metric"]): one for one in found}
     for run, lines in (("a", good), ("b", bad)):
-        assert by[run, "BLEU"].score == pytest.approx(sacrebleu.corpus_bleu(lines, [references]).score)
-        assert by[run, "chrF2"].score == pytest.approx(sacrebleu.corpus_chrf(lines, [references]).score)
-        assert by[run, "chrF2++"].score == pytest.approx(sacrebleu.corpus_chrf(lines, [references], word_order=2).score)
-        assert by[run, "TER"].score == pytest.approx(sacrebleu.corpus_ter(lines, [references]).score)
-    assert by["a", "BLEU"].p is None
-    assert by["b", "BLEU"].p < 0.05
-    assert "tok:13a" in by["a", "BLEU"].signature
+        assert by[run, "BLEU"]["score"] == pytest.approx(sacrebleu.corpus_bleu(lines, [references]).score)
+        assert by[run, "chrF2"]["score"] == pytest.approx(sacrebleu.corpus_chrf(lines, [references]).score)
+        assert by[run, "chrF2++"]["score"] == pytest.approx(
+            sacrebleu.corpus_chrf(lines, [references], word_order=2).score
+        )
+        assert by[run, "TER"]["score"] == pytest.approx(sacrebleu.corpus_ter(lines, [references]).score)
+    assert by["a", "BLEU"]["p"] is None
+    assert by["b", "BLEU"]["p"] < 0.05
+    assert "tok:13a" in by["a", "BLEU"]["signature"]
 
 
 def test_intervals_are_those_of_resampling_by_a_loop(texts):
     references, good, _ = texts
     [found] = [
-        one for one in scores.measure({"a": good}, references, tokenize="13a", resamples=400) if one.metric == "TER"
+        one for one in scores.measure({"a": good}, references, tokenize="13a", resamples=400) if one["metric"] == "TER"
     ]
     rng = np.random.default_rng(1)
     edits = [sacrebleu.sentence_ter(text, [line]).num_edits for text, line in zip(good, references, strict=True)]
@@ -53,8 +55,8 @@ def test_intervals_are_those_of_resampling_by_a_loop(texts):
     for _ in range(400):
         rows = rng.integers(0, len(good), len(good))
         drawn.append(100 * sum(edits[i] for i in rows) / sum(lengths[i] for i in rows))
-    assert (found.low, found.high) == pytest.approx(tuple(np.percentile(drawn, [2.5, 97.5])), abs=1.0)
-    assert found.low < found.score < found.high
+    assert (found["low"], found["high"]) == pytest.approx(tuple(np.percentile(drawn, [2.5, 97.5])), abs=1.0)
+    assert found["low"] < found["score"] < found["high"]
 
 
 TEXTS = st.lists(st.sampled_from(["the", "a", "house", "3.5", ",", "  ", "ß", "日本語", "don't", "\u2028"]), max_size=8)

@@ -36,7 +36,7 @@ def test_nothing_is_compiled_once_the_server_is_ready(engine):
     # 1 and 3 lines, with and without attention; searches with and without constraints
     assert len(compiled) == len(engine.widths) * 2 * 2 * 2
     lines = [LineRequest(text) for text in ("5 kilowatts", "at 12:30", "")]
-    axes = engine.room_for(engine.search, ["5"], prefix=None, constraints=[["5"]])
+    axes = engine.room_for(TextRequest(engine.search, ["5"], constraints=[["5"]]))
     with CompileCounter() as counter:
         for attention in (False, True):
             key = Key(engine.search_for({"length_penalty": 0.7}), attention=attention)
@@ -118,7 +118,9 @@ def test_answers_are_those_of_the_decode_command(workdir, required, list_file, t
 )
 def test_what_cannot_be_required_is_refused(required, prefix, constraints, sentence):
     with pytest.raises(UserError, match=sentence):
-        required.room_for(required.search, ["5 kilowatts", "at 12:30"], prefix=prefix, constraints=constraints)
+        required.room_for(
+            TextRequest(required.search, ["5 kilowatts", "at 12:30"], prefix=prefix, constraints=constraints)
+        )
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +162,7 @@ def test_samples_are_compiled_beforehand_and_drawn_freely(drawing):
     assert kinds == {(False, False), (False, True), (True, False)}
     search = drawing.search_for({"sampling": True})
     with pytest.raises(UserError, match="sampling cannot be combined with prefix or constraints"):
-        drawing.room_for(search, ["5"], prefix=["a"], constraints=None)
+        drawing.room_for(TextRequest(search, ["5"], prefix=["a"]))
     with pytest.raises(UserError, match="it must be started with --allow=sampling"):
         dataclasses.replace(drawing, allow=()).search_for({"sampling": True})
 

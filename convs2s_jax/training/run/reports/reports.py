@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any, cast
 
+from jax.tree_util import keystr, tree_leaves_with_path
 from tqdm import tqdm
 
 from convs2s_jax.core.checksums import checksum
@@ -20,7 +21,7 @@ from convs2s_jax.core.errors import UserError, first_line, one_line
 from convs2s_jax.core.guard import located
 from convs2s_jax.training.run.reports import records
 from convs2s_jax.training.run.reports.records import Facts, now
-from convs2s_jax.training.run.reports.trackers import TrackedRun, Trackers, flat
+from convs2s_jax.training.run.reports.trackers import TrackedRun, Trackers
 from convs2s_jax.training.run.run_folder import LOG
 
 
@@ -131,11 +132,12 @@ class Reports:
             self.tell(sentence)
         self._facts = records.write_start(workdir, found or Facts())
         place = address or str(workdir.absolute())
+        fields = tree_leaves_with_path(dict(config), is_leaf=lambda value: not isinstance(value, dict))
         tracked = TrackedRun(
             id=checksum(f"{place} {self._facts.begun}".encode())[:12],
             name=place.rpartition("/")[2],
             workdir=workdir,
-            fields=dict(flat(config)),
+            fields={keystr(path, simple=True, separator="."): value for path, value in fields},
         )
         self._trackers = Trackers(trackers, tracked, self.tell)
 

@@ -144,13 +144,3 @@ class Trackers:
         except Exception as error:
             self._open.pop(name, None)
             self._tell(f"{name} failed and receives no more metrics from this start: {first_line(error)}")
-
-
-def flat(config: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """(path.to.field, value) of each field of nested dictionaries."""
-    for name, value in config.items():
-        place = f"{path}.{name}" if path else name
-        if isinstance(value, Mapping):
-            yield from flat(value, place)
-        else:
-            yield place, value
