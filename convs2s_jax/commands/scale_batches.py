@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ class Batches:
         """Return the arguments of `scaling.plan.make` that describe the batches, with lengths as numbers or pairs."""
         split = [tuple(map(int, each.split("x"))) for each in self.lengths]
         lengths = [each if len(each) == 2 else each[0] for each in split]
-        return {"lengths": lengths, "tokens": self.tokens, "tokens_per_chip": self.tokens_per_chip}
+        return {**asdict(self), "lengths": lengths}
 
 
 def check_json(name: str) -> None:

@@ -63,10 +63,9 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
         distributed.agree("configuration, batch or number of steps", digest_of_record(flags))
         distributed.primary_only("checked", lambda: check_json(options.json))
         devices = checking.attached_topology(options.devices)
-        sizes = plan.sizes_of(cfg, batches.vocabulary, batches.labels)
-        made = plan.make(cfg, devices, sizes=sizes, **batches.given())
+        made = plan.make(cfg, devices, **batches.given())
         check(not made.refused, f"the update does not fit: {made.refused}")
-        found = checking.measure(made, cfg, devices, steps=options.steps, sizes=sizes)
+        found = checking.measure(made, cfg, devices, steps=options.steps)
     if distributed.is_primary():
         print(f"{tables.of_plan(made)}\n\n{tables.of_check(found, options.steps)}")  # noqa: T201
         measured = [

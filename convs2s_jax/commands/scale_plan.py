@@ -29,14 +29,12 @@ class PlanOptions:
       config: name of a configuration that comes with the package, or path or address of a file.
       topology: CHIP:SHAPE for TPUs (v5e:16x16, v5p:4x4x4), CHIP:NUMBER for GPUs (h100:8), or cpu:NUMBER.
       slices: number of TPU slices of this topology.
-      baseline: also plan a single chip with the same tokens, and print the efficiency relative to it.
       json: JSON file for the plan.
     """
 
     config: str = ""
     topology: str = ""
     slices: int = 1
-    baseline: bool = False
     json: str = ""
 
     def __post_init__(self) -> None:
@@ -55,11 +53,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     check_json(options.json)
     topology.only_compile(os.environ)
     devices = topology.named(options.topology, slices=options.slices)
-    sizes = plan.sizes_of(cfg, batches.vocabulary, batches.labels)
-    made = plan.make(cfg, devices, sizes=sizes, tell=tell, **batches.given())
-    if options.baseline and not made.refused:
-        single = topology.named(topology.single_device(options.topology))
-        made = plan.compared(made, plan.one_chip(cfg, made, single, sizes=sizes))
+    made = plan.make(cfg, devices, tell=tell, **batches.given())
     print(tables.of_plan(made))  # noqa: T201
     write_json(options.json, plan.as_json(made))
 

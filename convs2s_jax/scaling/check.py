@@ -86,22 +86,21 @@ def attached_topology(count: int | None = None) -> Topology:
     )
 
 
-def measure(plan: Plan, cfg: Config, topology: Topology, *, steps: int, sizes: Mapping[str, int]) -> list[Measured]:
+def measure(plan: Plan, cfg: Config, topology: Topology, *, steps: int) -> list[Measured]:
     """Run the programs of a plan on its devices and measure them.
 
     Args:
-      plan: as `plan.make` returns it for the same configuration, devices and vocabulary.
+      plan: as `plan.make` returns it for the same configuration and devices.
       cfg: the configuration.
       topology: the attached devices.
       steps: number of updates to measure for each shape, after `WARM_UP` others.
-      sizes: vocabulary sizes, as for the plan.
     """
     mesh = meshes.make(cfg.mesh, topology.devices, parallel=cfg.parallel)
-    state = state_program(program_key(cfg), mesh, **sizes)(jax.random.key(0))
+    state = state_program(program_key(cfg), mesh, **plan.vocabularies)(jax.random.key(0))
     found = [Measured("parameters and optimiser", "B", plan.state_bytes, (_bytes_here(state),))]
     for shape, bound in zip(plan.shapes, plan.steps, strict=True):
         gradients = [each for each in plan.programs if each.shape == shape]
-        batch = random_batch(mesh, shape, sizes)
+        batch = random_batch(mesh, shape, plan.vocabularies)
         given, name = _bytes_here((state.params, batch)), f"arguments of gradients {shape}"
         found.append(Measured(name, "B", gradients[0].memory.arguments, (given,)))
         state, taken = _timed(gradients, plan.programs[-1], state, batch, steps + WARM_UP)

@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import Tell
@@ -34,6 +33,7 @@ class Plan:
       mesh: size of each axis.
       parallel: how the update is parallelised.
       dtype: dtype of products.
+      vocabularies: entries of the vocabularies by side, the special symbols included.
       parameters: number of parameters.
       state_bytes: bytes of parameters and optimiser on one chip.
       resident: peak bytes of a chip's memory: those of a program, plus the part of the state that is not its argument.
@@ -44,9 +44,6 @@ class Plan:
       tokens: how many of these an update on full batches has, for each shape.
       steps: the bound of an update, for each shape.
       refused: which program does not fit, with the compiler's message; "" if all compiled.
-      efficiency: tokens/s of a chip as a fraction of those of a single chip, for each shape; () if not planned.
-      too_large_alone: why a single chip cannot hold the rows of one row shard of the mesh; "" if it can, or was not
-        planned. If its programs compiled nevertheless, there is an efficiency.
     """
 
     topology: str
@@ -55,6 +52,7 @@ class Plan:
     mesh: Mapping[str, int]
     parallel: str
     dtype: str
+    vocabularies: Mapping[str, int]
     parameters: int
     state_bytes: int
     resident: int = 0
@@ -65,8 +63,6 @@ class Plan:
     tokens: tuple[int, ...] = ()
     steps: tuple[roofline.Step, ...] = ()
     refused: str = ""
-    efficiency: tuple[float, ...] = ()
-    too_large_alone: str = ""
 
     @property
     def devices(self) -> int:
@@ -81,21 +77,6 @@ class Plan:
         return self.resident <= self.chip.memory if self.chip.memory else None
 
 
-def sizes_of(cfg: Config, vocabulary: int | None, labels: int | None) -> dict[str, int]:
-    """Return the vocabulary sizes of a plan.
-
-    Raises:
-      UserError: `labels` is missing for a classifier, or set for another model.
-    """
-    check(
-        labels is not None or not cfg.classifies,
-        "--labels is missing: the number of a classifier's labels is known only from its training text; use --labels=2 "
-        "for two",
-    )
-    check(labels is None or cfg.classifies, f"--labels={labels}: the model is not a classifier; remove it")
-    return vocabulary_sizes(cfg, vocabulary, labels)
-
-
 def make(
     cfg: Config,
     topology: Topology,
@@ -103,7 +84,8 @@ def make(
     lengths: Sequence[int | tuple[int, int]],
     tokens: int | None = None,
     tokens_per_chip: int | None = None,
-    sizes: Mapping[str, int] | None = None,
+    vocabulary: int | None = None,
+    labels: int | None = None,
     tell: Tell = lambda _: None,
 ) -> Plan:
     """Compile an update for the devices and add up its cost.
@@ -114,27 +96,31 @@ def make(
       lengths: source and target lengths of the batches, one number for both or two. Equal shapes are planned once.
       tokens: token budget of a batch on all chips together; None for the configuration's.
       tokens_per_chip: token budget of each row shard, in place of `tokens`.
-      sizes: vocabulary sizes (`vocabulary_sizes`); None for those that the configuration requests.
+      vocabulary: size of both vocabularies, in place of those of the configuration.
+      labels: number of a classifier's labels.
       tell: receives a line before the first program is compiled.
 
     Raises:
-      UserError: the mesh or a length does not fit, or the table of chips lacks a rate.
+      UserError: the mesh or a length does not fit, the table of chips lacks a rate, or `labels` is missing for a
+        classifier, or set for another model.
     """
+    check(
+        labels is not None or not cfg.classifies,
+        "--labels is missing: the number of a classifier's labels is known only from its training text; use --labels=2 "
+        "for two",
+    )
+    check(labels is None or cfg.classifies, f"--labels={labels}: the model is not a classifier; remove it")
     mesh = meshes.make(cfg.mesh, topology.devices, parallel=cfg.parallel)
     check_rules(cfg)
     if tokens_per_chip:
         tokens = tokens_per_chip * meshes.row_shards(mesh)
-    shapes = [programs.shape_of(cfg, each, tokens or cfg.data.batch.tokens) for each in lengths]
+    shapes = dict.fromkeys(programs.shape_of(cfg, each, tokens or cfg.data.batch.tokens) for each in lengths)
     tell(f"planning {topology.name}: for a large model or hundreds of devices, compiling takes minutes ...")
-    return _of_shapes(cfg, topology, mesh, list(dict.fromkeys(shapes)), sizes or vocabulary_sizes(cfg))
-
-
-def _of_shapes(cfg: Config, topology: Topology, mesh: Mesh, shapes: Sequence[Shape], sizes: Mapping[str, int]) -> Plan:
-    """Plan updates on batches of these shapes, whose rows are padded as in training: a multiple of the row shards."""
     chip = topology.chip or rates.measured(tuple(mesh.devices.flat), cfg.model.dtype)
     order = dict(zip(topology.devices, topology.places(), strict=True))
     places = [order[device] for device in mesh.devices.flat]
     roofline.check_network(chip, places)
+    sizes = vocabulary_sizes(cfg, vocabulary, labels)
     state = placed_state(program_key(cfg), mesh, **sizes)
     plan = Plan(
         topology=topology.name,
@@ -143,8 +129,10 @@ def _of_shapes(cfg: Config, topology: Topology, mesh: Mesh, shapes: Sequence[Sha
         mesh=dict(mesh.shape),
         parallel=cfg.parallel,
         dtype=cfg.model.dtype,
+        vocabularies=sizes,
         parameters=sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state.params)),
         state_bytes=bytes_on_a_device(state),
+        # rows are padded as in training: to a multiple of the row shards
         shapes=tuple(shape._replace(rows=round_up(shape.rows, meshes.row_shards(mesh))) for shape in shapes),
         rows=tuple(shape.rows for shape in shapes),
         counts="texts" if cfg.classifies else "target tokens",
@@ -154,48 +142,18 @@ def _of_shapes(cfg: Config, topology: Topology, mesh: Mesh, shapes: Sequence[Sha
     except TooLargeError as error:
         return dataclasses.replace(plan, refused=str(error))
     beside = plan.state_bytes - bytes_on_a_device(state.params)  # what is no argument of gradient programs
-    tokens, steps = list[int](), list[roofline.Step]()
+    counts, steps = list[int](), list[roofline.Step]()
     for shape, rows in zip(plan.shapes, plan.rows, strict=True):
-        tokens.append(cfg.data.batch.accumulate * rows * (1 if cfg.classifies else shape.tgt))
+        counts.append(cfg.data.batch.accumulate * rows * (1 if cfg.classifies else shape.tgt))
         used = [each for each in compiled if each.shape in (shape, None)]
-        steps.append(roofline.step(used, chip, places, dtype=plan.dtype, tokens=tokens[-1]))
+        steps.append(roofline.step(used, chip, places, dtype=plan.dtype, tokens=counts[-1]))
     return dataclasses.replace(
         plan,
         programs=compiled,
         resident=max(each.memory.peak + (beside if each.shape else 0) for each in compiled),
-        tokens=tuple(tokens),
+        tokens=tuple(counts),
         steps=tuple(steps),
     )
-
-
-def one_chip(cfg: Config, plan: Plan, alone: Topology, *, sizes: Mapping[str, int]) -> Plan:
-    """Plan a single chip with the rows of one row shard of the mesh, for comparison.
-
-    Args:
-      cfg: the configuration of `plan`; its mesh is not used.
-      plan: the plan of many chips.
-      alone: a topology of one chip of the same kind.
-      sizes: as for `plan`.
-    """
-    parts = math.prod(plan.mesh[axis] for axis in meshes.ROWS)
-    shapes = [shape._replace(rows=shape.rows // parts) for shape in plan.shapes]
-    changed = dataclasses.replace(cfg, mesh=meshes.MeshConfig())
-    return _of_shapes(changed, alone, meshes.make(changed.mesh, alone.devices), shapes, sizes)
-
-
-def compared(plan: Plan, base: Plan) -> Plan:
-    """Return the plan with its efficiency relative to a single chip, and whether a single chip can hold its shard.
-
-    Args:
-      plan: a plan of many chips, not refused.
-      base: the plan of a single chip for the same lengths (`one_chip`).
-    """
-    reason = base.refused
-    if not reason and base.fits is False:
-        reason = f"{base.resident / 1e9:.3g} GB, and it has {base.chip.memory / 1e9:.3g} GB"
-    pairs = zip(plan.steps, base.steps, strict=True) if base.steps else ()
-    each = tuple(step.tokens_per_second / plan.devices / alone.tokens_per_second for step, alone in pairs)
-    return dataclasses.replace(plan, efficiency=each, too_large_alone=reason)
 
 
 def bytes_on_a_device(tree: Tree) -> int:

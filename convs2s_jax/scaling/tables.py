@@ -102,12 +102,7 @@ def _steps(plan: Plan) -> list[str]:
         ]
         for shape, step in zip(plan.shapes, plan.steps, strict=True)
     ]
-    lines = table(["bound of an update", *times[:-1], "step", f"{plan.counts}/s", "MFU at most"], rows)
-    if plan.efficiency or plan.too_large_alone:
-        compared = ", ".join(f"{100 * share:.1f} %" for share in plan.efficiency) or "unknown"
-        too_large = f"; one chip cannot hold it ({plan.too_large_alone})" if plan.too_large_alone else ""
-        lines.append(f"efficiency against one chip: {compared}{too_large}")
-    return lines
+    return table(["bound of an update", *times[:-1], "step", f"{plan.counts}/s", "MFU at most"], rows)
 
 
 def _notes(plan: Plan) -> list[str]:

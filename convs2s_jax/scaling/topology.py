@@ -92,13 +92,6 @@ def named(name: str, *, slices: int = 1) -> Topology:
     return _gpu(name, chip, count)
 
 
-def single_device(name: str) -> str:
-    """Return the name of one device of a topology, such as "v5e:1x1" for "v5e:16x16"."""
-    kind, _, _ = name.partition(":")
-    chip = CHIPS.get(kind)
-    return f"{kind}:{'x'.join(['1'] * chip.axes) if chip and chip.axes else 1}"
-
-
 def reserve(count: int) -> None:
     """Give this process `count` virtual CPU devices, unless its devices are in use or the user has set a number.
 
@@ -169,7 +162,7 @@ def _tpu(name: str, chip: Chip, shape: str, slices: int) -> Topology:
         f"--topology={name}: libtpu is not installed, and planning a TPU needs its compiler: pip install '.[plan]'",
     )
     options: dict[str, Any] = {} if slices == 1 else {"num_slices": slices}
-    if name == single_device(name):
+    if shape == "x".join(["1"] * chip.axes):
         options["chips_per_host_bounds"] = (1, 1, 1)
     if chip.name == "v4":
         options["chip_config_name"] = "megacore"  # a chip is one device

@@ -90,12 +90,10 @@ def test_a_plan_is_json_and_a_table(made):
 def test_rows_that_pad_a_batch_are_no_tokens(made, monkeypatch):
     """5 rows of 16 tokens fit the budget; training pads them to 8, a multiple of the 8 row shards."""
     monkeypatch.setattr(programs, "compile_all", lambda *_: made.programs)
-    found = plan.make(CFG, gpus(8), lengths=[16], tokens=5 * 16, sizes=SIZES)
+    found = plan.make(CFG, gpus(8), lengths=[16], tokens=5 * 16)
     assert (found.shapes, found.rows, found.tokens) == (((16, 16, 8),), (5,), (3 * 5 * 16,))
     assert found.steps[0].tokens_per_second == 3 * 5 * 16 / found.steps[0].seconds
     assert "batches: 8 x (16, 16) with 3 rows of padding\n" in tables.of_plan(found)
-    monkeypatch.setattr(plan, "_of_shapes", lambda _cfg, _topology, _mesh, shapes, _sizes: shapes)
-    assert plan.one_chip(CFG, found, gpus(1), sizes=SIZES) == [(16, 16, 1)]
 
 
 def test_a_compiler_that_refuses_is_a_plan_that_does_not_fit(monkeypatch):
@@ -157,7 +155,8 @@ def test_flags_that_fit_nothing_are_refused(lengths, tokens, each, vocabulary, m
 @pytest.mark.drill
 @pytest.mark.parametrize("kind", ["language", "classifier"])
 def test_other_tasks_have_plans(kind):
-    found = plan.make(build(Config, of_kind(kind)), gpus(1), lengths=[16], sizes={"source": 40, "target": 40})
+    labels = 36 if kind == "classifier" else None
+    found = plan.make(build(Config, of_kind(kind)), gpus(1), lengths=[16], vocabulary=40, labels=labels)
     assert found.programs[1].flops.model > 0
     assert found.steps[0].seconds > 0
     assert isinstance(found.programs[1].flops, flops.Flops)
@@ -183,11 +182,11 @@ def test_vocabularies_have_the_sizes_that_a_run_of_the_configuration_has():
         "target": 70,
     }
     assert vocabulary_sizes(build(Config, classifier)) == {"source": 99, "target": 4 + 2}
-    assert plan.sizes_of(build(Config, classifier), 50, 18) == {"source": 50, "target": 4 + 18}
+    assert vocabulary_sizes(build(Config, classifier), 50, 18) == {"source": 50, "target": 4 + 18}
     with pytest.raises(UserError, match="--labels is missing: the number of a classifier's labels is known only from"):
-        plan.sizes_of(build(Config, classifier), None, None)
+        plan.make(build(Config, classifier), gpus(1), lengths=[16])
     with pytest.raises(UserError, match="--labels=3: the model is not a classifier; remove it"):
-        plan.sizes_of(tiny.config(), None, 3)
+        plan.make(tiny.config(), gpus(1), lengths=[16], labels=3)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
@@ -201,29 +200,6 @@ def test_tpus_are_planned_by_their_own_compiler():
     assert axes >= {"fsdp", "data between slices"}
     assert not any("tensor" in axis for axis in axes)
     assert found.steps[0].links > 0
-
-
-@pytest.mark.drill
-def test_efficiency_is_against_one_chip_with_the_same_rows(made):
-    """One chip has a row shard's tokens, exchanges nothing and needs no longer than one of eight."""
-    base = plan.one_chip(CFG, made, gpus(1), sizes=SIZES)
-    assert (base.devices, base.shapes) == (1, ((16, 16, 2),))
-    compared = plan.compared(made, base)
-    each = made.steps[0].tokens_per_second / 8
-    assert compared.efficiency == (each / base.steps[0].tokens_per_second,)
-    assert 0 < compared.efficiency[0] < 1
-    assert compared.too_large_alone == ""
-    assert f"efficiency against one chip: {100 * compared.efficiency[0]:.1f} %" in tables.of_plan(compared).split("\n")
-
-
-def test_one_chip_that_cannot_hold_its_part_is_named(made):
-    refused = plan.compared(made, dataclasses.replace(made, steps=(), refused="gradients: 20 GiB of 15.75"))
-    line = "efficiency against one chip: unknown; one chip cannot hold it (gradients: 20 GiB of 15.75)"
-    assert line in tables.of_plan(refused).split("\n")
-    assert plan.as_json(refused)["too_large_alone"] == "gradients: 20 GiB of 15.75"
-    larger = dataclasses.replace(made, resident=200_000_000_000, chip=dataclasses.replace(made.chip, memory=60e9))
-    line = "efficiency against one chip: 12.5 %; one chip cannot hold it (200 GB, and it has 60 GB)"
-    assert line in tables.of_plan(plan.compared(made, larger)).split("\n")
 
 
 @pytest.mark.skipif(importlib.util.find_spec(topology.GPU_COMPILER) is None, reason="no compiler for GPUs")
