@@ -307,7 +307,7 @@ PHRASES: Phrases = MappingProxyType({kind.__name__: kind for kind in (
 """All kinds by name. The corpus samples them uniformly."""
 
 
-class Splits:
+class Splits(Mapping[str, Pairs]):
     """The splits by name. Each is generated on first access, so that translating test need not wait for train.
 
     A stream of pairs is divided by a hash of their text, independent of the seed and the sizes. So valid and test stay
@@ -341,6 +341,12 @@ class Splits:
                 for lines, text in zip(self._made[name], pair, strict=True):
                     lines.append(text)
         return self._made[split]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sizes)
+
+    def __len__(self) -> int:
+        return len(self._sizes)
 
 
 def generate(src_locale: str, tgt_locale: str, cfg: CldrConfig, *, phrases: Phrases = PHRASES) -> Splits:
