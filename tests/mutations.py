@@ -4,10 +4,7 @@
 """
 
 import shlex
-from pathlib import Path
 from typing import NamedTuple
-
-PACKAGE = Path(__file__).parents[1] / "convs2s_jax"
 
 
 class Mutation(NamedTuple):

@@ -60,9 +60,7 @@ COMMANDS: Mapping[str, Entry] = MappingProxyType(
             "estimate an update on devices that need not be attached: memory, communication, a time bound", "scale_plan"
         ),
         "scale check": Entry("run updates on the local devices and compare them with their plan", "scale_check"),
-        "scale doctor": Entry(
-            "report what each process sees: devices, versions, clock, files, bandwidth", "scale_doctor"
-        ),
+        "scale doctor": Entry("report what each process sees: devices, versions, clock, bandwidth", "scale_doctor"),
         "config": Entry("list and print configurations and their fields", "config"),
     }
 )

@@ -94,7 +94,7 @@ def test_nothing_is_imported_that_is_not_needed(code, libraries):
         ("train", ["--config=cldr_en_de", "--workdir=a"]),
         ("scale plan", ["--config=cldr_en_de", "--topology=cpu:1"]),
         ("scale check", ["--config=cldr_en_de"]),
-        ("scale doctor", ["--config=cldr_en_de"]),
+        ("scale doctor", []),
         ("decode", ["--workdir=a", "--input=b"]),
         ("attention", ["--workdir=a", "--input=b", "--output=c"]),
         ("average", ["--workdir=a", "--checkpoint=1,2", "--output=b"]),

@@ -125,7 +125,6 @@ def test_a_line_that_no_program_holds_is_named(convs2s):
     [
         ("src.model", lambda _: b"other", "src.model is damaged; copy the folder again"),
         ("manifest.json", lambda _: b"{", "manifest.json cannot be read"),
-        ("manifest.json", lambda _: b'{"format": 1}', "has format 1, but this program reads format 2"),
         ("translate-1x16.bin", lambda _: b"other", "translate-1x16.bin is damaged; copy the folder again"),
     ],
 )

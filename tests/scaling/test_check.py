@@ -53,7 +53,7 @@ def test_medians_spreads_and_errors_are_those_of_the_values():
         (["check", "--config=x", "--steps=1"], "--steps=1: one update has no spread"),
         (["plan", "--config=cldr_en_de"], "--topology is missing"),
         (["plan", "--topology=v5e:4x4"], "--config is missing"),
-        (["doctor", "--config.seed=3"], "--config.* without --config"),
+        (["doctor", "--config.seed=3"], "--config.*: the doctor reads no configuration"),
     ],
 )
 def test_mistakes_get_a_sentence_and_status_2(arguments, message, capsys, monkeypatch):

@@ -113,7 +113,6 @@ def _written(folder: Path, model: Translator, search: SearchConfig, order: Progr
     (folder / RUNTIME).write_bytes(Path(runtime.__file__).read_bytes())
     (folder / "requirements.txt").write_text("".join(f"{name}\n" for name in NEEDS), encoding="utf-8")
     return {
-        "format": runtime.FORMAT,
         "made_by": {name: importlib.metadata.version(name) for name in ("convs2s_jax", "jax")},
         "platforms": list(order.platforms),
         "languages": {"source": model.cfg.data.src, "target": model.cfg.data.tgt},

@@ -26,7 +26,6 @@ import numpy as np
 from jax import export
 from safetensors.numpy import load_file
 
-FORMAT = 2
 BOS, PAD, EOS, UNK = range(4)
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 SPACE = "\u2581"
@@ -137,16 +136,11 @@ class Model:
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
-    """Read the manifest. Raises ExportError if it is not one of this format."""
+    """Read the manifest. Raises ExportError if it cannot be read."""
     try:
         manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ExportError(f"{folder}/manifest.json cannot be read ({error}); export the model again") from None
-    if manifest["format"] != FORMAT:
-        raise ExportError(
-            f"{folder} has format {manifest['format']}, but this program reads format {FORMAT}; use the translate.py "
-            "in that folder"
-        )
     return manifest
 
 
