@@ -57,10 +57,12 @@ COMMANDS: Mapping[str, Entry] = MappingProxyType(
         "import": Entry("import a fairseq checkpoint as a workdir", "models", "IMPORT"),
         "export": Entry("export compiled programs for other machines, or a fairseq checkpoint", "models", "EXPORT"),
         "scale plan": Entry(
-            "estimate an update on devices that need not be attached: memory, communication, a time bound", "scale_plan"
+            "estimate an update on devices that need not be attached: memory, communication, a time bound",
+            "scale",
+            "PLAN",
         ),
-        "scale check": Entry("run updates on the local devices and compare them with their plan", "scale_check"),
-        "scale doctor": Entry("report what each process sees: devices, versions, clock, bandwidth", "scale_doctor"),
+        "scale check": Entry("run updates on the local devices and compare them with their plan", "scale", "CHECK"),
+        "scale doctor": Entry("report what each process sees: devices, versions, clock, bandwidth", "scale", "DOCTOR"),
         "config": Entry("list and print configurations and their fields", "config"),
     }
 )

@@ -7,7 +7,7 @@ import json
 import jax
 import pytest
 
-from convs2s_jax.commands.scale_batches import Batches
+from convs2s_jax.commands.scale import Batches
 from convs2s_jax.core.config import build, override
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.shapes import Shape

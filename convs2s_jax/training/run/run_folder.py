@@ -208,11 +208,8 @@ def writing(workdir: Path) -> contextlib.AbstractContextManager[None]:
     return files.writing(f"--workdir={workdir}", "use another workdir")
 
 
-def provide(workdir: Path, stack: contextlib.ExitStack) -> bool:
+def provide(workdir: Path, stack: contextlib.ExitStack) -> None:
     """Create a workdir and its missing parents; those that are empty when the stack closes are removed.
-
-    Returns:
-      Whether it already existed.
 
     Raises:
       OSError: it cannot be created.
@@ -221,7 +218,6 @@ def provide(workdir: Path, stack: contextlib.ExitStack) -> bool:
     for folder in reversed(missing):
         folder.mkdir(exist_ok=True)
         stack.callback(_remove_if_empty, folder)
-    return not missing
 
 
 def _remove_if_empty(folder: Path) -> None:
