@@ -46,8 +46,7 @@ class Collective(NamedTuple):
         `BETWEEN` the network between slices.
       members: positions in the mesh of the devices of the first group. For permutations, those of all pairs: a sender,
         its receiver, the next sender and so on.
-      operations: number of lines of the program.
-      times: how often they run; more than `operations` in loops.
+      times: how often they run.
       size: bytes of the full arrays, over all times.
       wire: bytes that one device sends, over all times.
       asynchronous: whether it overlaps with other operations.
@@ -56,7 +55,6 @@ class Collective(NamedTuple):
     kind: str
     axis: str
     members: tuple[int, ...]
-    operations: int
     times: int
     size: int
     wire: float
@@ -92,8 +90,8 @@ def _sum(same: Sequence[Collective]) -> Collective:
     kind, axis, members, *_, asynchronous = same[-1]
     if kind == PERMUTATION:
         members = tuple(itertools.chain(*dict.fromkeys(pair for one in same for pair in pairs_of(one.members))))
-    operations, times, size, wire = (sum(values) for values in zip(*(one[3:7] for one in same), strict=True))
-    return Collective(kind, axis, members, operations, times, size, wire, asynchronous)
+    times, size, wire = (sum(values) for values in zip(*(one[3:6] for one in same), strict=True))
+    return Collective(kind, axis, members, times, size, wire, asynchronous)
 
 
 def _kind(operation: Operation, computation: str) -> str | None:
@@ -145,7 +143,7 @@ def _one(
     axis = axis.removeprefix(PART) + BETWEEN if operation.kind == "send" else axis
     members = tuple(itertools.chain(*groups) if pairs else groups[0])
     asynchronous = how.asynchronous or _asynchronous(operation)
-    return Collective(kind, axis, members, 1, how.times, size, size * share, asynchronous)
+    return Collective(kind, axis, members, how.times, size, size * share, asynchronous)
 
 
 def pairs_of(members: Sequence[int]) -> list[tuple[int, int]]:

@@ -9,7 +9,7 @@ import contextlib
 import importlib.util
 import os
 import re
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +25,6 @@ from convs2s_jax.training.mesh import slice_numbers
 CPU = "cpu"
 GPU_COMPILER = "jax_cuda13_plugin"
 """The package that contains XLA's compiler for NVIDIA GPUs, for the CUDA of `chips.gpu_description`."""
-REFUSALS = (RuntimeError, ValueError, NotImplementedError)
-"""Exceptions that JAX and the compilers raise for an unknown topology."""
 MOST_VIRTUAL = 2048
 """Maximum number of virtual devices. XLA runs nothing on more CPU devices, and to create 16,384 takes two minutes."""
 
@@ -134,22 +132,10 @@ def only_compile(environment: MutableMapping[str, str]) -> None:
 
 
 def _gpu(name: str, chip: Chip, count: int) -> Topology:
-    check(
-        importlib.util.find_spec(GPU_COMPILER) is not None,
-        f"--topology={name}: XLA's compiler for GPUs is not installed: pip install '.[plan-gpu]'",
-    )
     machines = max(1, count // chip.together)
     shape = f"{machines}x1x{count // machines}"  # groups that links connect, machines of each, GPUs of each
-    try:
-        found = topologies.get_topology_desc(
-            platform="cuda", topology_name=name, topology=shape, target_config=chips.gpu_description(chip)
-        )
-    except REFUSALS as error:
-        raise UserError(
-            f"--topology={name}: XLA's GPU compiler rejects it ({first_line(error)}); reinstall it with pip "
-            "install '.[plan-gpu]'"
-        ) from error
-    return Topology(name=name, chip=chip, devices=tuple(found.devices))
+    options = {"platform": "cuda", "topology": shape, "target_config": chips.gpu_description(chip)}
+    return Topology(name=name, chip=chip, devices=_described(name, GPU_COMPILER, "plan-gpu", chip, options))
 
 
 def _tpu(name: str, chip: Chip, shape: str, slices: int) -> Topology:
@@ -157,20 +143,24 @@ def _tpu(name: str, chip: Chip, shape: str, slices: int) -> Topology:
         bool(re.fullmatch("[0-9]{1,9}(x[0-9]{1,9})*", shape)) and shape.count("x") == chip.axes - 1,
         f"--topology={name}: a {chip.name} slice has {chip.axes} axes, as in {chip.name}:{'x'.join(['4'] * chip.axes)}",
     )
-    check(
-        importlib.util.find_spec("libtpu") is not None,
-        f"--topology={name}: libtpu is not installed, and planning a TPU needs its compiler: pip install '.[plan]'",
-    )
-    options: dict[str, Any] = {} if slices == 1 else {"num_slices": slices}
+    options: dict[str, Any] = {"platform": "tpu"} if slices == 1 else {"platform": "tpu", "num_slices": slices}
     if shape == "x".join(["1"] * chip.axes):
         options["chips_per_host_bounds"] = (1, 1, 1)
     if chip.name == "v4":
         options["chip_config_name"] = "megacore"  # a chip is one device
+    return Topology(name=name, chip=chip, devices=_described(name, "libtpu", "plan", chip, options), slices=slices)
+
+
+def _described(name: str, compiler: str, extra: str, chip: Chip, options: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the devices as their compiler describes them. UserError if it is not installed or refuses the topology."""
+    check(
+        importlib.util.find_spec(compiler) is not None,
+        f"--topology={name}: {compiler} is not installed, and planning needs this compiler: pip install '.[{extra}]'",
+    )
     try:
-        found = topologies.get_topology_desc(platform="tpu", topology_name=name, **options)
-    except REFUSALS as error:
-        remedy = f"use a shape from {chip.source}"
-        if "lockfile" in str(error):
-            remedy = "wait while another process uses libtpu, or set ALLOW_MULTIPLE_LIBTPU_LOAD=1"
-        raise UserError(f"--topology={name}: libtpu refuses it ({first_line(error)}); {remedy}") from error
-    return Topology(name=name, chip=chip, devices=tuple(found.devices), slices=slices)
+        return tuple(topologies.get_topology_desc(topology_name=name, **options).devices)
+    except (RuntimeError, ValueError, NotImplementedError) as error:
+        raise UserError(
+            f"--topology={name}: {compiler} refuses it ({first_line(error)}); use a size from {chip.source}, and the "
+            f"version of pip install '.[{extra}]'"
+        ) from error

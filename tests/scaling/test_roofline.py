@@ -26,7 +26,7 @@ LINE = [(0, ()), (0, ())]
 
 
 def exchange(wire, *, asynchronous=False, kind="all-reduce", members=(0, 1), size=8):
-    return Collective(kind, "data", members, 1, 1, size, wire, asynchronous)
+    return Collective(kind, "data", members, 1, size, wire, asynchronous)
 
 
 def work(model, executed, memory, collectives=(), *, times=1, products=0):

@@ -41,15 +41,14 @@ def test_what_is_no_topology_gets_a_sentence(name, slices, message):
 @pytest.mark.parametrize(
     ("name", "said", "message"),
     [
-        ("v5e:4x4", "ABORTED: Internal error when accessing libtpu multi-process lockfile.", "wait while another pro"),
-        ("v5e:4x4", "no such shape\nand more", r"libtpu refuses it \(no such shape\); use a shape from https"),
+        ("v5e:4x4", "no such shape\nand more", r"libtpu refuses it \(no such shape\); use a size from https"),
         (
             "h100:8",
             "no such field\nand more",
-            r"XLA's GPU compiler rejects it \(no such field\); reinstall it with pip",
+            r"plugin refuses it \(no such field\); .* the version of pip install '\.\[plan-gpu\]'",
         ),
         ("v5e:4x4", None, r"libtpu is not installed.*pip install '\.\[plan\]'"),
-        ("h100:8", None, r"XLA's compiler for GPUs is not installed: pip install '\.\[plan-gpu\]'"),
+        ("h100:8", None, r"plugin is not installed.*pip install '\.\[plan-gpu\]'"),
     ],
 )
 def test_what_a_compiler_refuses_is_told_in_a_sentence(name, said, message, monkeypatch):
