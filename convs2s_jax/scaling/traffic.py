@@ -92,8 +92,8 @@ def _copied(operation: Operation) -> int:
     results = operation.results
     if operation.kind == "copy-start":  # (target, source, context)
         target, source = results[:2]
-    else:  # (operands, target, context)
-        source, target = results[operation.kind == "dynamic-update-slice-start"], results[-2]
+    else:  # (operands, target, context); an update is the second operand
+        source, target = results[1 if "update" in operation.kind else 0], results[-2]
     size = min(source.bytes, target.bytes)
     return sum(size for buffer in (source, target) if buffer.space == 0)
 

@@ -43,7 +43,10 @@ class Model:
     def __init__(self, folder: str | Path = Path(__file__).parent) -> None:
         """Read manifest, vocabularies and parameters. Raises ExportError if one is missing or damaged."""
         self.folder = Path(folder).absolute()  # programs are read later, perhaps from another current folder
-        self.manifest = _manifest(self.folder)
+        try:
+            self.manifest: dict[str, Any] = json.loads((self.folder / "manifest.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ExportError(f"{self.folder}/manifest.json cannot be read ({error}); export the model again") from None
         for name in self.manifest["files"]:
             self._content(name)
         self._src, self._tgt = (_VOCABULARIES[v["kind"]](self.folder / v["file"]) for v in self.manifest["vocabulary"])
@@ -133,15 +136,6 @@ class Model:
         if hashlib.sha256(content).hexdigest() != self.manifest["files"][name]:
             raise ExportError(f"{self.folder / name} is damaged; copy the folder again")
         return content
-
-
-def _manifest(folder: Path) -> dict[str, Any]:
-    """Read the manifest. Raises ExportError if it cannot be read."""
-    try:
-        manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ExportError(f"{folder}/manifest.json cannot be read ({error}); export the model again") from None
-    return manifest
 
 
 class Words:
