@@ -226,7 +226,8 @@ def _score_test(session: Session, place: Workdir, state: TrainState) -> None:
         tell=reports.tell,
     )
     at = Position.of(saved)
-    if distributed.from_primary(reports.has(split="test", step=at.step)):
+    # the reports of other processes answer None
+    if distributed.from_primary(bool(reports.has(split="test", step=at.step))):
         reports.tell(
             f"step {at.step} was already scored on the test set; for other metrics, run convs2s decode --split=test"
         )
