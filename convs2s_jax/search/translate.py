@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import Mesh
 
 from convs2s_jax.core.rows import Tokens, pad_rows
 from convs2s_jax.core.tokens import BOS
@@ -23,7 +22,6 @@ from convs2s_jax.search.batching import (
     Batching,
     Bucket,
     batches,
-    grouped,
     max_output_length,
     put,
     replicator,
@@ -159,41 +157,6 @@ def translate(
     for i, (found, weights) in spread(call.plan, run, devices, progress):
         results[i] = Translation(_candidates(found, weights, len(call.read[i]) + 1, nbest), call.cuts[i])
     return results
-
-
-def lowerings(
-    params: Params,
-    cfg: ModelConfig,
-    search: SearchConfig,
-    sources: Sequence[Tokens],
-    *,
-    key: Key | np.ndarray | None = None,
-    devices: Sequence[jax.Device] | None = None,
-) -> dict[tuple[int, ...], Callable[[], jax.stages.Lowered]]:
-    """Return functions that trace the programs of `translate` for these arguments, to compile them before they run.
-
-    `params` are shapes, dtypes and shardings of one model that is not precomputed; other arguments are those of
-    `translate`. Returns a function for each program: the search by number of devices, rows and columns of a device's
-    batch, and () for the program that precomputes parameters, if `translate` calls it.
-    """
-    call = _checked(params, cfg, search, sources, key=key)
-    found: dict[tuple[int, ...], Callable[[], jax.stages.Lowered]] = {}
-    fast = params
-    if call.plan and _can_precompute(params, cfg):
-        found[()] = partial(_precompute.lower, params, cfg)
-        fast = jax.eval_shape(partial(_precompute, cfg=cfg), params)
-    mesh, groups = grouped(call.plan, devices)
-    options = replicator(jax.device_put(call.options))(mesh)
-    where = jax.tree.leaves(params)[0].sharding if mesh is None else NamedSharding(mesh, P())
-    placed = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), fast)
-
-    def lower(group: Sequence[Bucket]) -> jax.stages.Lowered:
-        inputs = call.inputs(group, mesh)  # with the same keywords as in `translate`, a part of the cache's key
-        return generate.lower((placed,), call.cfgs, options, strategy=None, attention=False, mesh=mesh, **inputs)
-
-    for group in groups:
-        found.setdefault((len(group), *group[0].shape), partial(lower, group))
-    return found
 
 
 def score(

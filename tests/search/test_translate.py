@@ -18,8 +18,7 @@ from convs2s_jax.models.convs2s import ConvDecoderConfig, ConvEncoderConfig, Con
 from convs2s_jax.search.batching import Batching, batches, width_of
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.generate import force
-from convs2s_jax.search.translate import lowerings, score, translate
-from convs2s_jax.training.run.compilations import CompileCounter
+from convs2s_jax.search.translate import score, translate
 
 VOCABULARY = 23
 MODEL = ModelConfig(
@@ -45,21 +44,6 @@ def sources():
 @pytest.fixture(scope="module")
 def translations(params, sources):
     return translate(params, MODEL, SEARCH, sources, batching=Batching(size=4))
-
-
-def test_programs_compiled_before_a_call_are_those_that_it_runs(params, sources):
-    """Also if the parameters existed only as shapes when they were compiled."""
-    model = dataclasses.replace(MODEL, dropout=0.3)  # not yet compiled
-    placed = jax.device_put(params, jax.local_devices()[0])
-    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), placed)
-    programs = lowerings(shapes, model, SEARCH, sources)
-    assert list(programs) == [(), (1, 16, 32)]
-    for lower in programs.values():
-        lower().compile()
-    jax.lax.add(0, 0)  # compiles one addition in each process
-    with CompileCounter() as compiled:
-        translate(placed, model, SEARCH, sources)
-    assert compiled.count == 0
 
 
 @pytest.mark.parametrize("attention", [False, True])

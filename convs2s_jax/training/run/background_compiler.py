@@ -1,16 +1,14 @@
-"""The programs of a run: its update and its loss, compiled before they are needed (`training.compile_ahead`).
+"""The programs of a run: its update and its loss. Threads compile gradients before they are needed.
 
-Threads compile the gradients of an epoch's batches, then the loss of the validation set's, then the searches of
-validations and of the test. The optimiser's part is not compiled ahead: the first update needs it right after its
-gradient, whose compilation takes most of the time.
+They compile those of an epoch's batches (`training.compile_ahead`). The optimiser's part is not compiled ahead: the
+first update needs it right after its gradient, whose compilation takes most of the time.
 """
 
-import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import jax
 import numpy as np
@@ -19,12 +17,9 @@ from jax.stages import Lowered
 
 from convs2s_jax.core.rows import round_up
 from convs2s_jax.data.shapes import Shape
-from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.types import Key, Tree
 from convs2s_jax.training import flops
 from convs2s_jax.training.mesh import row_shards
-from convs2s_jax.training.run.inputs import Split, planned
-from convs2s_jax.training.run.prepare import Run
 from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.programs import (
     ProgramKey,
@@ -33,17 +28,11 @@ from convs2s_jax.training.run.programs import (
     begin_program,
     compile_run,
     evaluator,
-    merged_kernels,
     placed,
     placed_state,
     state_program,
 )
-from convs2s_jax.training.run.tasks.task_table import task_of
 from convs2s_jax.training.step import Batch, LossSums, StepSums, TrainState, update
-
-Kind = Literal["gradients", "loss", "prediction"]
-Check = Callable[[], object]
-"""Called at least once a second while something is awaited; raises an error to stop waiting."""
 
 
 class Programs:
@@ -59,25 +48,24 @@ class Programs:
       step: the compiled update. With `parallel="pmap"` it cannot be compiled without its arguments, and is not.
     """
 
-    def __init__(self, run: Run, key: ProgramKey, mesh: Mesh) -> None:
+    def __init__(self, key: ProgramKey, mesh: Mesh, sizes: Mapping[str, int], threads: int | None) -> None:
         """Compile nothing yet.
 
         Args:
-          run: configuration, data and vocabularies.
           key: what the programs depend on.
           mesh: the devices.
+          sizes: entries of the vocabularies, "source" and "target".
+          threads: that compile gradients; None for `default_threads`.
         """
-        given = run.cfg.training.compile_ahead
-        threads = default_threads(mesh) if given is None else given
+        threads = default_threads(mesh) if threads is None else threads
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="compiler") if threads else None
-        self._requested: dict[tuple[Kind, tuple[int, ...]], Future[Any]] = {}
-        self._predictions: dict[int, list[Future[Any]]] = {}
-        self._flops: dict[tuple[int, ...], float] = {}
+        self._requested: dict[tuple[int, int, int], Future[None]] = {}
+        self._flops: dict[tuple[int, int, int], float] = {}
         self._tracing, self._ended = threading.Lock(), False
-        self._run, self._key, self.mesh = run, key, mesh
+        self._key, self.mesh, self._sizes = key, mesh, sizes
         self.step = compile_run(key, mesh)
-        self.layout = placed_state(key, mesh, **run.sizes)
-        self._evaluate: Any = evaluator(key.model, mesh, key.rules, key.parallel)
+        self.layout = placed_state(key, mesh, **sizes)
+        self._evaluate = evaluator(key.model, mesh, key.rules, key.parallel)
 
     def __enter__(self) -> Self:
         return self
@@ -91,21 +79,19 @@ class Programs:
     def new_state(self, begin: Key | Tree) -> TrainState:
         """The state before the first update, from a random key or from the parameters of another run."""
         program = state_program if isinstance(begin, jax.Array) else begin_program
-        return program(self._key, self.mesh, **self._run.sizes)(begin)
+        return program(self._key, self.mesh, **self._sizes)(begin)
 
     def update(
         self, state: TrainState, batches: Sequence[Batch], rate: float, key: Key
     ) -> tuple[TrainState, StepSums[LossSums]]:
-        """Do one update (`step.update`)."""
+        """Do one update (`step.update`), once its gradients that a thread is compiling are ready."""
         for batch in batches:
-            self._await("gradients", batch, lambda: None)
+            self._await(batch)
         return update(self.step, state, batches, np.float32(rate), key)
 
-    def evaluate(self, params: Tree, batch: Batch, check: Check = lambda: None) -> LossSums:
+    def evaluate(self, params: Tree, batch: Batch) -> LossSums:
         """The loss of a batch, without dropout and smoothing, of merged kernels."""
-        self._await("loss", batch, check)
-        sums: LossSums = self._evaluate(params, batch)
-        return sums
+        return self._evaluate(params, batch)
 
     def flops(self, batch: Batch) -> float:
         """Operations of the products in the gradient of a batch, over all devices.
@@ -113,74 +99,35 @@ class Programs:
         They are counted in its traced program (`training.flops`), with the forms of convolutions that it computes.
         Recomputation (`model.execution.remat`) is not counted.
         """
-        shape = batch.src.shape + batch.tgt.shape
+        shape = _shape(batch)
         if shape not in self._flops:
             found = flops.count(self.step.first, self.layout.params, batch, abstract_key())
             self._flops[shape] = float(found.model)
         return self._flops[shape]
 
     def request_updates(self, shapes: Iterable[Shape]) -> None:
-        """Request the gradients of training batches of these shapes, in order, then the loss of validations."""
-        if self._pool is None:
+        """Request the gradients of training batches of these shapes, in order."""
+        if self._pool is None or not hasattr(self.step.first, "lower"):
             return
         for shape in shapes:
-            self._request("gradients", self._rows(shape), self._compile_gradient)
-        if (valid := self._run.valid) is not None:
-            for shape in planned(self._run.cfg.model, valid, self._run.held_out_shapes).first_uses():
-                self._request("loss", self._rows(shape), self._compile_loss)
+            batch = abstract_batch(
+                self.mesh, rows=round_up(shape.rows, row_shards(self.mesh)), src=shape.src, tgt=shape.tgt
+            )
+            if _shape(batch) not in self._requested:
+                self._requested[_shape(batch)] = self._pool.submit(self._compile_gradient, batch)
 
-    def request_predictions(self, split: Split | None) -> None:
-        """Request the programs that predict outputs of the validation set or the test set, unless none is needed."""
-        cfg = self._run.cfg
-        if self._pool is None or split is None or not cfg.training.validate_bleu or id(split) in self._predictions:
-            return
-        found: dict[tuple[int, ...], Callable[[], Lowered]] = {}
-        with contextlib.suppress(Exception):  # the prediction encounters it again
-            merged = jax.eval_shape(weight_norm.merge, self.layout.params)
-            found = task_of(cfg.model).programs(merged, cfg.model, cfg, self.mesh, split)
-        futures = [self._request("prediction", shape, self._compile, lower) for shape, lower in found.items()]
-        self._predictions[id(split)] = futures
-
-    def await_predictions(self, split: Split, check: Check) -> bool:
-        """Wait until the programs that predict outputs of a split are compiled. Return whether there are threads."""
-        self.request_predictions(split)
-        _wait(self._predictions.get(id(split), []), check)
-        return self._pool is not None
-
-    def _await(self, kind: Kind, batch: Batch, check: Check) -> None:
+    def _await(self, batch: Batch) -> None:
         """Wait if a thread is compiling the program of this batch. If none has begun, none will: the caller does it."""
-        future = self._requested.get((kind, batch.src.shape + batch.tgt.shape))
+        future = self._requested.get(_shape(batch))
         if future is not None and not future.cancel():
-            _wait([future], check)
+            wait([future])
 
-    def _request(self, kind: Kind, shape: tuple[int, ...], work: Callable[..., Any], *given: Any) -> "Future[Any]":
-        assert self._pool is not None
-        if (kind, shape) not in self._requested:
-            self._requested[kind, shape] = self._pool.submit(work, *(given or (shape,)))
-        return self._requested[kind, shape]
-
-    def _rows(self, shape: Shape) -> tuple[int, ...]:
-        """Rows and length of the sources, rows and length of the targets."""
-        rows = round_up(shape.rows, row_shards(self.mesh))
-        return rows, shape.src, rows, shape.tgt
-
-    def _compile_loss(self, shape: tuple[int, ...]) -> None:
-        merge: Any = merged_kernels
-        where = self._compile(merge.lower, self.layout.params).output_shardings
-        self._compile(
-            self._evaluate.lower, placed(jax.eval_shape(merge, self.layout.params), where), self._batch(shape)
-        )
-
-    def _compile_gradient(self, shape: tuple[int, ...]) -> None:
+    def _compile_gradient(self, batch: Batch) -> None:
         step: Any = self.step
-        given = self.layout.params, self._batch(shape), abstract_key()
-        if hasattr(step.first, "lower"):
-            where = self._compile(step.first.lower, *given).output_shardings
-            if self._run.cfg.data.batch.accumulate > 1:
-                self._compile(step.add.lower, placed(jax.eval_shape(step.first, *given), where), *given)
-
-    def _batch(self, shape: tuple[int, ...]) -> Batch:
-        return abstract_batch(self.mesh, rows=shape[0], src=shape[1], tgt=shape[3])
+        given = self.layout.params, batch, abstract_key()
+        where = self._compile(step.first.lower, *given).output_shardings
+        if self._key.accumulates:
+            self._compile(step.add.lower, placed(jax.eval_shape(step.first, *given), where), *given)
 
     def _compile(self, lower: Callable[..., Lowered], *args: Any) -> Any:
         with self._tracing:
@@ -190,10 +137,10 @@ class Programs:
         return lowered.compile()
 
 
-def _wait(futures: list["Future[Any]"], check: Check) -> None:
-    check()
-    while wait(futures, timeout=1.0).not_done:
-        check()
+def _shape(batch: Batch) -> tuple[int, int, int]:
+    """Rows, and length of the sources and the targets."""
+    rows, src = batch.src.shape
+    return rows, src, batch.tgt.shape[1]
 
 
 def default_threads(mesh: Mesh) -> int:

@@ -52,9 +52,9 @@ class TrainingConfig:
       keep: number of latest checkpoints to keep, in addition to the best.
       peak_flops: peak floating-point operations per second of one device, for `mfu` in the reports; None uses the known
         value for the kind of device, if there is one.
-      compile_ahead: number of threads that compile the programs of batch shapes, validations and searches before they
-        are needed. None means half of the host's cores, between 2 and 8, on accelerators (0 for several GPU processes),
-        and 0 on CPUs, where updates use all cores.
+      compile_ahead: number of threads that compile the gradients of batch shapes before they are needed. None means
+        half of the host's cores, between 2 and 8, on accelerators (0 for several GPU processes), and 0 on CPUs, where
+        updates use all cores.
       profile: STEP:STEPS traces STEPS updates, starting with update STEP (the first is 1), with JAX's profiler into the
         folder profile of the workdir; "" for no trace.
       trackers: experiment trackers that also receive the metrics of each report: wandb, mlflow (docs/training.md).

@@ -105,7 +105,6 @@ def _inputs(session: Session, position: Position) -> Iterator[_Input]:
             if run.cfg.data.subword_sampling:
                 distributed.agree(f"segmentation in epoch {epoch}", fingerprint(split.src, split.tgt))
         session.programs.request_updates(planned.first_uses(start))
-        session.programs.request_predictions(run.valid)
         pending: list[Batch] = []
         prepared = loader.load(planned, lambda one: batch_on(mesh, split, planned, one), start=start)  # noqa: B023
         for used in range(start + 1, len(planned.batches) + 1):
@@ -145,8 +144,6 @@ def _updates(session: Session, state: TrainState, position: Position) -> tuple[T
             keep = session.saves.due() or keep
         if (due or ended) and not over:
             position = _validate(session, state, position, scheduled=due)
-            if not ended and not session.interrupts.received:
-                session.programs.request_predictions(run.test)
         elif keep:
             session.saves.save(state, position)
         if session.interrupts.received or _ended(cfg, position):

@@ -96,7 +96,7 @@ def open_run(
     compiled = stack.enter_context(CompileCounter())
     devices = _devices(mesh, cfg.parallel)
     run = _prepared(cfg, place, devices, tell)
-    programs = stack.enter_context(Programs(run, key, mesh))
+    programs = stack.enter_context(Programs(key, mesh, run.sizes, cfg.training.compile_ahead))
     begun = _begin(run, place.folder, programs, tell)
     # all checks have passed
     written = distributed.primary_only("begun", lambda: _write(run, begun, devices, place, told))

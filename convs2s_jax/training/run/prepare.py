@@ -253,7 +253,7 @@ def _learned(cfg: Config, workdir: Path, text: TrainingText, tell: Tell, *, lear
         except UserError:
             tell(f"{folder} is damaged and will be rewritten")
     tell(f"learning the vocabularies from the training text: {folder}")
-    made = task_of(cfg.model).build_vocabularies(cfg.data, text.lines(), cfg.seed)
+    made: Vocabularies = task_of(cfg.model).build_vocabularies(cfg.data, text.lines(), cfg.seed)
     vocabulary.save(made, folder)
     return made
 

@@ -84,7 +84,8 @@ def loss_of(model: AnyModel, *, smoothing: float = 0.0) -> Loss[Batch, LossSums]
     task = task_of(model)
 
     def loss(params: Tree, batch: Batch, key: Key | None) -> LossSums:
-        return task.batch_loss(params, model, batch, smoothing=smoothing, key=key)
+        sums: LossSums = task.batch_loss(params, model, batch, smoothing=smoothing, key=key)
+        return sums
 
     return loss
 

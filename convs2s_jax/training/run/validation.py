@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
+from jax.sharding import Mesh
 
 from convs2s_jax.core.files import replace_file
 from convs2s_jax.data import loader
@@ -60,16 +61,12 @@ def measure(
     Raises:
       InterruptedWorkError: a signal arrived meanwhile.
     """
-    cfg, task, merged = run.cfg, task_of(run.cfg.model), merged_kernels(params)
+    merged = merged_kernels(params)
     loss = evaluate(run, programs, merged, split, interrupts)
-    if not cfg.training.validate_bleu:
+    if not run.cfg.training.validate_bleu:
         return Measured(loss, {}, [])
-    if programs.await_predictions(split, interrupts.check):
-        distributed.barrier(f"{name} compiled")
-    outputs = task.predict(
-        merged, cfg.model, cfg, programs.mesh, split, run.vocabularies, name=name, interrupts=interrupts
-    )
-    return Measured(loss, task.scores(cfg, split, outputs, details=details), outputs)
+    outputs = predict(run, programs.mesh, merged, split, name=name, interrupts=interrupts)
+    return Measured(loss, task_of(run.cfg.model).scores(run.cfg, split, outputs, details=details), outputs)
 
 
 def evaluate(run: Run, programs: Programs, params: Tree, split: Split, interrupts: Interrupts) -> float:
@@ -80,11 +77,29 @@ def evaluate(run: Run, programs: Programs, params: Tree, split: Split, interrupt
     everything = planned(run.cfg.model, split, run.held_out_shapes)
     sums: list[LossSums] = []
     for batch in loader.load(everything, lambda one: batch_on(programs.mesh, split, everything, one)):
-        sums.append(programs.evaluate(params, batch, interrupts.check))
+        sums.append(programs.evaluate(params, batch))
         jax.block_until_ready(sums[-1 - BEHIND :][:1])  # the device gets no more work than a signal should wait for
         interrupts.check_together()
     fetched = jax.device_get(sums)
     return sum(float(s.nll) for s in fetched) / sum(int(s.tokens) for s in fetched)
+
+
+def predict(run: Run, mesh: Mesh, params: Tree, split: Split, *, name: str, interrupts: Interrupts) -> list[str]:
+    """Return the model's output for each line of a split. Each process computes its share, and all get all.
+
+    Signals are noticed after each batch, and with several processes after each of `distributed.local_rounds`. Other
+    arguments are those of `measure`, but for the merged kernels.
+    """
+    whole, devices = distributed.local(mesh, params), distributed.own_devices(mesh)
+    model, search, target = run.cfg.model, run.cfg.search, run.vocabularies.tgt
+    lines: list[str] = []
+    for rows in distributed.local_rounds(len(split.src)):
+        sources = [split.src[i] for i in rows]
+        lines += task_of(model).predict(
+            whole, model, search, sources, rows, target, devices=devices, progress=interrupts.check
+        )
+        interrupts.check_together()
+    return distributed.collect(lines, len(split.src), name=name)
 
 
 def write_samples(folder: Path, step: int, split: Split, hypotheses: list[str]) -> None:

@@ -4,18 +4,15 @@ import contextlib
 import threading
 from types import SimpleNamespace
 
-import jax
 import numpy as np
 import pytest
 
 from convs2s_jax.data.shapes import Shape
 from convs2s_jax.training.mesh import MeshConfig, make
-from convs2s_jax.training.run import background_compiler, validation
+from convs2s_jax.training.run import background_compiler
 from convs2s_jax.training.run.background_compiler import Programs
 from convs2s_jax.training.run.compilations import CompileCounter, forget
 from convs2s_jax.training.run.loop import train
-from convs2s_jax.training.run.processes.interrupts import InterruptedWorkError
-from convs2s_jax.training.run.tasks import translation_task
 from tests import tiny
 from tests.helpers import drills_but
 
@@ -45,11 +42,8 @@ def programs(monkeypatch):
         known = {"compile_run": step, "placed_state": SimpleNamespace(params={}), "evaluator": None}
         for name, value in known.items():
             monkeypatch.setattr(background_compiler, name, lambda *_, value=value, **__: value)
-        training = SimpleNamespace(compile_ahead=threads, validate_bleu=True)
-        data = SimpleNamespace(batch=SimpleNamespace(accumulate=1))
-        cfg = SimpleNamespace(training=training, data=data, model=SimpleNamespace(kind="encoder_decoder"))
-        key = SimpleNamespace(model=None, rules=(), parallel="jit")
-        return Programs(SimpleNamespace(cfg=cfg, valid=None, sizes={}), key, make(MeshConfig(data=1)))
+        key = SimpleNamespace(model=None, rules=(), parallel="jit", accumulates=False)
+        return Programs(key, make(MeshConfig(data=1)), {}, threads)
 
     return made
 
@@ -65,24 +59,16 @@ SHAPES = [Shape(n, n, 3) for n in (4, 5, 6, 7)]
 def test_programs_are_compiled_in_order_and_once_and_those_that_have_not_begun_are_left_to_the_caller(
     programs,
 ):
-    work, checks = Compiling(), []
+    work = Compiling()
     with programs(work.lower, threads=1) as made:
         made.request_updates(SHAPES)
         made.request_updates(SHAPES)
         assert work.begun.wait(60)
-        made._await("gradients", batch(6), pytest.fail)  # has not begun
-
-        def interrupted():
-            checks.append(work.lowered[:])
-            if len(checks) == 2:
-                raise InterruptedWorkError
-
-        with pytest.raises(InterruptedWorkError):
-            made._await("gradients", batch(4), interrupted)
+        made._await(batch(6))  # has not begun
+        assert work.lowered == [4]
         work.go.set()
-        made._await("gradients", batch(4), lambda: None)
-        made._requested["gradients", (3, 7, 3, 7)].exception(60)
-    assert checks == [[4], [4]]
+        made._await(batch(4))
+        made._requested[3, 7, 7].exception(60)
     assert work.lowered == [4, 5, 7]
 
 
@@ -110,34 +96,21 @@ NAMED = {"mesh__data": 2, "mesh__fsdp": 2, "parallel": "shard_map"}
     ),
 )
 @pytest.mark.usefixtures("own_programs")
-def test_updates_and_validations_call_what_was_compiled_ahead_and_parameters_are_the_same(tmp_path, monkeypatch, more):
-    """Nothing compiles where it is called.
-
-    All shapes are finished before the first state is made, and the searches when the validation waits for them.
-    """
+def test_updates_call_what_was_compiled_ahead_and_parameters_are_the_same(tmp_path, monkeypatch, more):
+    """Nothing compiles where it is called: all shapes are finished before the first state is made."""
     options = {"data__batch__shapes": 2, "data__batch__tokens": 400, **more}
     options |= {"training__max_steps": 8, "training__validate_every": 7, "training__report_every": 1}
-    options |= {"search__beam_size": 1}
-    compiled = {"update": [], "evaluate": [], "translate": []}
+    compiled, update = [], background_compiler.update  # number of programs that each update compiles
 
-    def counted(module, name):
-        """Lists how many programs each call of a function compiles."""
-        function = getattr(module, name)
+    def counted(*args, **kwargs):
+        with CompileCounter() as counter:
+            found = update(*args, **kwargs)
+        compiled.append(counter.count)
+        return found
 
-        def call(*args, **kwargs):
-            with CompileCounter() as counter:
-                found = function(*args, **kwargs)
-            compiled[name].append(counter.count)
-            return found
-
-        monkeypatch.setattr(module, name, call)
-
-    counted(background_compiler, "update")
-    counted(validation, "evaluate")
-    counted(translation_task, "translate")
+    monkeypatch.setattr(background_compiler, "update", counted)
     train(tiny.config(**options), tmp_path / "plain")
     forget()
-    jax.clear_caches()  # other tests in this process may have compiled these searches
     request = Programs.request_updates
 
     def all_at_once(programs, shapes):
@@ -146,15 +119,11 @@ def test_updates_and_validations_call_what_was_compiled_ahead_and_parameters_are
             future.exception()
 
     monkeypatch.setattr(Programs, "request_updates", all_at_once)
-    train(tiny.config(**options, training__compile_ahead=1, training__validate_bleu=True), tmp_path / "ahead")
-    plain, ahead = compiled["update"][:8], compiled["update"][8:]
+    train(tiny.config(**options, training__compile_ahead=1), tmp_path / "ahead")
+    plain, ahead = compiled[:8], compiled[8:]
     assert max(plain[1:]) > 0  # a shape that comes later
     if more != WITH_PMAP:  # whose gradients cannot be compiled ahead
         assert max(ahead[1:]) == 0
-    plain, ahead = compiled["evaluate"][:3], compiled["evaluate"][3:]  # at step 7, at the end, and of the test set
-    assert plain[0] > 0
-    assert ahead[:2] == [0, 0]
-    assert compiled["translate"] == [0, 0, 0]
     assert tiny.digests(tmp_path / "plain", 8)["params"] == tiny.digests(tmp_path / "ahead", 8)["params"]
 
 

@@ -4,9 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from convs2s_jax.training.run import validation
 from convs2s_jax.training.run.processes import distributed, interrupts
 from convs2s_jax.training.run.processes.interrupts import InterruptedWorkError, Interrupts
-from convs2s_jax.training.run.tasks import classification_task, translation_task
+from convs2s_jax.training.run.tasks import translation_task
 from tests import tiny
 
 
@@ -30,20 +31,19 @@ def test_rounds_are_the_share_in_pieces_and_equally_many_everywhere(monkeypatch,
     assert count > 1 or len(rounds[0]) <= 1  # one process notices a signal by itself, and its batches stay as they were
 
 
-@pytest.mark.parametrize("task", [translation_task, classification_task])
-def test_all_processes_ask_equally_often_and_stop_after_the_round_of_a_signal(monkeypatch, task):
+def test_all_processes_ask_equally_often_and_stop_after_the_round_of_a_signal(monkeypatch):
     """25 lines of two processes: 13 and 12, in rounds of 4. All learn of a signal when they ask for the third time."""
-    made, names = [], {"translate", "classify"} & set(vars(task))
+    made = []
     monkeypatch.setattr(distributed.jax, "process_count", lambda: 2)
     monkeypatch.setattr(distributed, "ROUND", 4)
     monkeypatch.setattr(distributed, "local", lambda _, params: params)
     monkeypatch.setattr(distributed, "own_devices", lambda _: None)
     monkeypatch.setattr(interrupts.multihost_utils, "reached_preemption_sync_point", lambda call: call == 3)
-    for name in names:
-        monkeypatch.setattr(task, name, lambda *args, **_: made.append(len(args[-1])) or [])
+    monkeypatch.setattr(translation_task, "translate", lambda *args, **_: made.append(len(args[-1])) or [])
     split = SimpleNamespace(src=list(range(25)))
+    run = SimpleNamespace(cfg=tiny.config(), vocabularies=SimpleNamespace(tgt=None))
     for process in (0, 1):
         monkeypatch.setattr(distributed.jax, "process_index", lambda process=process: process)
         with pytest.raises(InterruptedWorkError):
-            task.predict(None, None, tiny.config(), None, split, None, name="valid 1", interrupts=Interrupts())
+            validation.predict(run, None, None, split, name="valid 1", interrupts=Interrupts())
     assert made == [4, 4, 4] * 2

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
-from jax.sharding import Mesh, SingleDeviceSharding
+from jax.sharding import Mesh
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, first_line
@@ -125,13 +125,6 @@ def from_primary(flag: bool) -> bool:
 def local(mesh: Mesh, tree: Tree) -> Tree:
     """Gather arrays that are sharded over the whole mesh onto one device of this process: [...] -> [...]."""
     return jax.tree.map(lambda x: x.addressable_data(0), _whole_on(mesh)(tree))
-
-
-def local_shapes(mesh: Mesh, tree: Tree) -> Tree:
-    """The shapes of what `local` returns, with the device as their sharding."""
-    device = next(device for device in mesh.devices.flat if device.process_index == jax.process_index())
-    place = SingleDeviceSharding(device)
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), tree)
 
 
 @shared

@@ -4,30 +4,28 @@ A label is a target of one token: `Batch.tgt` is [B, 2], the label's id and the 
 of labels begin after the special symbols; the softmax layer covers the labels only.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
-from jax.stages import Lowered
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import PAD, SPECIAL, UNK
 from convs2s_jax.data import vocabulary
 from convs2s_jax.data.config import DataConfig
 from convs2s_jax.data.corpora import ParallelText
-from convs2s_jax.data.symbols import Labels
+from convs2s_jax.data.symbols import Labels, Vocabulary
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics.labels import accuracy, f1, macro_f1
 from convs2s_jax.models import classifier
 from convs2s_jax.models.classifier import ClassifierConfig, ClassifierParams
 from convs2s_jax.nn.types import Key
 from convs2s_jax.search.classify import classify
+from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.training.loss import cross_entropy
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.inputs import Split
-from convs2s_jax.training.run.processes import distributed
-from convs2s_jax.training.run.processes.interrupts import Interrupts
 from convs2s_jax.training.step import Batch, LossSums
 
 
@@ -83,30 +81,17 @@ def check_targets(split: Split, vocabularies: Vocabularies) -> None:
 def predict(
     params: ClassifierParams,
     model: ClassifierConfig,
-    _cfg: Config,
-    mesh: Mesh,
-    split: Split,
-    vocabularies: Vocabularies,
+    _search: SearchConfig,
+    sources: Sequence[np.ndarray],
+    _rows: Sequence[int],
+    target: Vocabulary,
     *,
-    name: str,
-    interrupts: Interrupts,
+    devices: Sequence[jax.Device] | None,
+    progress: Callable[[int], None],
 ) -> list[str]:
-    """Return the most probable label of every line; arguments as in `translation_task.predict`."""
-    whole, devices = distributed.local(mesh, params), distributed.own_devices(mesh)
-    lines: list[str] = []
-    for part in distributed.local_rounds(len(split.src)):
-        sources = [split.src[i] for i in part]
-        found = classify(whole, model, sources, devices=devices, progress=interrupts.check)
-        lines += [vocabularies.tgt.token(int(np.argmax(p)) + len(SPECIAL)) for p in found]
-        interrupts.check_together()
-    return distributed.collect(lines, len(split.src), name=name)
-
-
-def programs(
-    _params: ClassifierParams, _model: ClassifierConfig, _cfg: Config, _mesh: Mesh, _split: Split
-) -> dict[tuple[int, ...], Callable[[], Lowered]]:
-    """Return an empty dictionary: the predictions of a classifier are not compiled ahead."""
-    return {}
+    """Return the most probable label of every source; arguments as in `translation_task.predict`."""
+    found = classify(params, model, sources, devices=devices, progress=progress)
+    return [target.token(int(np.argmax(p)) + len(SPECIAL)) for p in found]
 
 
 def scores(_cfg: Config, split: Split, outputs: list[str], *, details: bool = False) -> dict[str, float]:
