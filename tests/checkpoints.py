@@ -35,7 +35,7 @@ def position(step):
 
 def save(folder, losses, *, keep=9):
     """Save a checkpoint for each (step, loss) under one manager; returns the steps that stay."""
-    with checkpoint.manager(folder, keep=keep) as checkpoints:
+    with checkpoint.Checkpoints(folder, keep=keep) as checkpoints:
         for step, loss in losses.items():
             scores = None if loss is None else {"loss": loss}
             checkpoint.save(checkpoints, state(step), position(step), scores=scores)
@@ -49,8 +49,14 @@ def restore(folder, abstract=ABSTRACT):
     found = restoring.restore(folder, abstract, check=ACCEPT, tell=told.append)
     for place in found.damaged if found else ():
         checkpoint.put_aside(place, f"{place.name}{run_folder.DAMAGED}")
-    with checkpoint.manager(folder, keep=9) as checkpoints:
+    with checkpoint.Checkpoints(folder, keep=9) as checkpoints:
         return found and (found.state, found.position), list(checkpoints.all_steps()), told
+
+
+def restore_params(folder, abstract, **options):
+    """(parameters, position) of a checkpoint, as decoding reads them."""
+    found, where = restoring.restore_items(folder, {"params": abstract}, **options)
+    return found["params"], where
 
 
 def assert_bitwise(one, other):
@@ -72,7 +78,7 @@ def without_updates(run, workdir, *, data):
     shutil.rmtree(workdir / "checkpoints")
     cfg, vocabularies = run_folder.load_config(workdir), vocabulary.load(workdir / "vocab")
     state = first_state(jax.random.key(1), cfg.model, cfg.training, source=150, target=150)
-    with checkpoint.manager(workdir / "checkpoints", keep=1) as checkpoints:
+    with checkpoint.Checkpoints(workdir / "checkpoints", keep=1) as checkpoints:
         position = {"epoch": 1, "data": data, "vocabularies": run_folder.fingerprints(vocabularies)}
         checkpoint.save(checkpoints, state, position)
         checkpoint.wait(checkpoints)

@@ -85,9 +85,9 @@ def restore(workdir: Path, steps: Steps, dtype: Dtype | None, tell: Tell, *, giv
 
     abstract = jax.eval_shape(fresh, jax.eval_shape(jax.random.key, 0))  # shapes only, nothing is compiled
     one = partial(
-        restoring.restore_params,
+        restoring.restore_items,
         folder,
-        abstract,
+        {"params": abstract},
         metric=cfg.training.best_metric,
         check=partial(run_folder.check_trained, workdir, vocabularies, given_as=given_as),
         tell=tell,
@@ -96,7 +96,10 @@ def restore(workdir: Path, steps: Steps, dtype: Dtype | None, tell: Tell, *, giv
     if len(asked) > 1 and any("last" in str(item) for item in steps):
         tell(f"{workdir}: averaging the checkpoints of steps {', '.join(map(str, asked))}")
     found = [one(step=step) for step in asked or (None,)]
-    trees = [weight_norm.unsplit(tree) if derived_workdir.AVERAGED in position else tree for tree, position in found]
+    trees = [
+        weight_norm.unsplit(items["params"]) if derived_workdir.AVERAGED in position else items["params"]
+        for items, position in found
+    ]
     params = jax.jit(average)(trees)
     positions = [position for _, position in found]
     content = [to_dict(cfg.model), vocabularies.src.fingerprint, vocabularies.tgt.fingerprint]

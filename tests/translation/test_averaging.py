@@ -66,7 +66,7 @@ def test_no_training_goes_on_there_and_another_begins_with_it(mean, trained):
             train(dataclasses.replace(cfg, seed=seed), mean)
     assert sorted(path for path in mean.rglob("*") if path.name != "lock") == files
     tuned = dataclasses.replace(cfg, training=dataclasses.replace(cfg.training, finetune_from=str(mean)))
-    known = finetuning.vocabularies(tuned, pytest.fail)
+    known = finetuning.vocabularies(tuned)
     sizes = {"source": known.src.size, "target": known.tgt.size}
     state = jax.eval_shape(lambda key: fresh_state(key, cfg.model, cfg.training, **sizes), jax.random.key(0))
     told = []

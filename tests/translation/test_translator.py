@@ -114,15 +114,15 @@ def test_integers_score_nearly_the_same(trained, other, sources):
 def test_an_average_has_the_mean_of_the_merged_kernels(trained):
     """By hand: w = g v / |v| of each step's checkpoint, then the mean."""
     steps = {}
-    real = restoring.restore_params
+    real = restoring.restore_items
 
     def spy(*arguments, **named):
-        tree, position = real(*arguments, **named)
-        steps[position["step"]] = tree
-        return tree, position
+        items, position = real(*arguments, **named)
+        steps[position["step"]] = items["params"]
+        return items, position
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(restoring, "restore_params", spy)
+        patch.setattr(restoring, "restore_items", spy)
         averaged = load(trained, steps=[1, 3], tell=print)
     assert averaged.steps == ((1, 3),)
 

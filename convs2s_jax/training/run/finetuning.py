@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from convs2s_jax.core.config import check, to_dict
+from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import Tell
 from convs2s_jax.data import vocabulary
 from convs2s_jax.data.vocabulary import Vocabularies
@@ -19,20 +19,16 @@ FREE = ("dropout", "dtype", "matmul_precision", "max_length")
 """Suffixes of model fields that do not change the meaning of the parameters; neither does `execution`."""
 
 
-def vocabularies(cfg: Config, tell: Tell) -> Vocabularies:
-    """Load the vocabularies of the run in `training.finetune_from`.
-
-    Args:
-      cfg: of the new run.
-      tell: called with sentences for the user.
+def vocabularies(cfg: Config) -> Vocabularies:
+    """Load the vocabularies of the run in `training.finetune_from`; `cfg` is of the new run.
 
     Raises:
       UserError: the run does not exist, its model differs from that of `cfg`, its sides are reversed and each has its
         own vocabulary, or its vocabularies are damaged.
     """
-    with store_copy.reading(cfg.training.finetune_from, tell, flag=FIELD) as (workdir, _):
+    with store_copy.opened(cfg.training.finetune_from, flag=FIELD) as workdir:
         other = run_folder.load_config(workdir, given_as=FIELD)
-        odd = run_folder.differences(to_dict(other.model), to_dict(cfg.model), free=_is_free, path="model")
+        odd = run_folder.differences(other.model, cfg.model, free=_is_free, path="model")
         check(not odd, f"{FIELD}={workdir} contains another model: {odd}. Use the model of that run")
         found = vocabulary.load(run_folder.vocabulary(workdir))
         there, here = other.data, cfg.data
@@ -61,14 +57,14 @@ def parameters(cfg: Config, known: Vocabularies, abstract: Tree, tell: Tell) -> 
         trained = partial(run_folder.check_trained, workdir, known, given_as=FIELD)
         folder = run_folder.checkpoints(workdir)
         metric = run_folder.load_config(workdir, given_as=FIELD).training.best_metric
-        params, position = restoring.restore_params(
-            folder, abstract, step=None, metric=metric, check=trained, tell=told
+        found, position = restoring.restore_items(
+            folder, {"params": abstract}, step=None, metric=metric, check=trained, tell=told
         )
         digest = digest_of_record({"params": position["digests"]["params"]})
         distributed.agree(f"checkpoint of {FIELD}", digest, remedy=STILL_TRAINING)
         origin = f"step {position['step']} of {cfg.training.finetune_from}"
         told(f"fine-tuning: parameters of {origin}")
-    return params, origin
+    return found["params"], origin
 
 
 def _is_free(name: str) -> bool:

@@ -61,7 +61,7 @@ def train(cfg: Config, workdir: Path | str, interrupts: Interrupts | None = None
         session.saves.save(state, position)
         session.saves.wait()
         if why and not interrupts.received:
-            _score_test(session, place, state)
+            _score_test(session, place)
         session.reports.end(position.where, why or interrupts.received, time=session.clock.account())
 
 
@@ -208,15 +208,15 @@ def _validate(session: Session, state: TrainState, position: Position, *, schedu
     return validated
 
 
-def _score_test(session: Session, place: Workdir, state: TrainState) -> None:
+def _score_test(session: Session, place: Workdir) -> None:
     """Score the best parameters on the test set, if the corpus has one and they were not scored before."""
     run, reports = session.run, session.reports
     if run.test is None:
         return
     place.refresh()
-    params, saved = restoring.restore_params(
+    found, saved = restoring.restore_items(
         run_folder.checkpoints(place.folder),
-        jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state.params),
+        {"params": session.programs.layout.params},
         step=None,
         metric=run.cfg.training.best_metric,
         check=partial(run.check_unchanged, place.folder),
@@ -231,5 +231,7 @@ def _score_test(session: Session, place: Workdir, state: TrainState) -> None:
         return
     name, interrupts = f"test {at.step}", session.interrupts
     with suppress(InterruptedWorkError), session.clock.during("validation"):
-        found = measure(run, session.programs, params, run.test, name=name, interrupts=interrupts, details=True)
-        reports.metrics(step=at.step, epoch=at.last_epoch, split="test", loss=found.loss, **found.scores)
+        scored = measure(
+            run, session.programs, found["params"], run.test, name=name, interrupts=interrupts, details=True
+        )
+        reports.metrics(step=at.step, epoch=at.last_epoch, split="test", loss=scored.loss, **scored.scores)

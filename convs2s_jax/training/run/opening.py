@@ -25,7 +25,7 @@ from convs2s_jax.training.run.checkpoints import checkpoint, derived_workdir, po
 from convs2s_jax.training.run.checkpoints.checkpoint import Checkpoints
 from convs2s_jax.training.run.checkpoints.digest import digest_of_record
 from convs2s_jax.training.run.compilations import CompileCounter
-from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.config import Config, TrainingConfig
 from convs2s_jax.training.run.lock import locked
 from convs2s_jax.training.run.mirror import Workdir
 from convs2s_jax.training.run.prepare import Run, prepare
@@ -101,7 +101,8 @@ def open_run(
     # all checks have passed
     written = distributed.primary_only("begun", lambda: _write(run, begun, devices, place, told))
     reports = stack.enter_context(written or silence())
-    saves = Saves(_checkpoints(cfg, place, reports, stack), place, mesh, cfg.training, data=run.record, clock=clock)
+    checkpoints = _checkpoints(cfg.training, place, reports, stack)
+    saves = Saves(checkpoints, place, mesh, cfg.training, data=run.record, clock=clock)
     traced = cfg.training.traced if distributed.is_primary() else None
     profile = Profile(traced, place.folder / PROFILE, tell=reports.tell, clock=clock)
     stack.callback(profile.close)
@@ -202,7 +203,7 @@ def _write(run: Run, begun: _Begun, devices: str, place: Workdir, told: list[str
     """
     workdir = place.folder
     position = begun.position
-    run_folder.write_inputs(workdir, run_folder.with_origin(workdir, run.cfg), run.vocabularies)
+    run_folder.write_inputs(workdir, run.cfg, run.vocabularies)
     if run_folder.has_checkpoint(workdir):
         shutil.rmtree(run_folder.learned_vocabularies(workdir), ignore_errors=True)
     for damaged in begun.damaged:
@@ -228,11 +229,15 @@ def _write(run: Run, begun: _Begun, devices: str, place: Workdir, told: list[str
     )
 
 
-def _checkpoints(cfg: Config, place: Workdir, reports: Reports, stack: ExitStack) -> Checkpoints:
-    """Open the manager of the run's checkpoints, and begin to write the workdir back into its store."""
+def _checkpoints(cfg: TrainingConfig, place: Workdir, reports: Reports, stack: ExitStack) -> Checkpoints | None:
+    """Open the manager of the run's checkpoints, and begin to write the workdir back into its store.
+
+    Without a shared folder only process 0 writes checkpoints, and the others have no manager.
+    """
+    if not (place.shared or distributed.is_primary()):
+        return None
     folder = run_folder.checkpoints(place.folder)
-    keep, metric = cfg.training.keep, cfg.training.best_metric
-    checkpoints = checkpoint.manager(folder, keep=keep, metric=metric, shared=place.shared)
+    checkpoints = Checkpoints(folder, keep=cfg.keep, metric=cfg.best_metric, shared=place.shared)
     stack.enter_context(checkpoints)
     if checkpoints.known.damage:
         reports.tell(

@@ -196,7 +196,7 @@ def _check_validation(cfg: Config, valid: ParallelText, tell: Tell) -> None:
 
 
 def _vocabularies(cfg: Config, workdir: Path, text: TrainingText, tell: Tell, *, learn: bool) -> Vocabularies:
-    """Load, copy or learn the vocabularies of a run; see `prepare`. Before its first checkpoint they are in its cache.
+    """Load or learn the vocabularies of a run; see `prepare`. Learned ones are in its cache at first.
 
     Raises:
       UserError: the workdir's vocabulary is missing although checkpoints need it, or none can be learned.
@@ -206,14 +206,10 @@ def _vocabularies(cfg: Config, workdir: Path, text: TrainingText, tell: Tell, *,
         if not folder.is_dir():
             raise UserError(f"{folder} is missing, but checkpoints here need it: restore it, or use another workdir")
         made = vocabulary.load(folder)
-    elif cfg.training.finetune_from or cfg.data.vocabulary.dir:
-        given = run_folder.learned_vocabularies(workdir) / "given"
-        if learn:
-            place = cfg.data.vocabulary.dir
-            made = vocabulary.load_from(place) if place else finetuning.vocabularies(cfg, tell)
-            vocabulary.save(made, given)
-        else:
-            made = vocabulary.load(given)
+    elif cfg.data.vocabulary.dir:
+        made = vocabulary.load_from(cfg.data.vocabulary.dir)
+    elif cfg.training.finetune_from:
+        made = finetuning.vocabularies(cfg)
     else:
         made = _learned(cfg, workdir, text, tell, learn=learn)
     if isinstance(cfg.model, ModelConfig) and cfg.model.share_embeddings and not made.joint:

@@ -4,16 +4,16 @@ config.json  vocab/  checkpoints/<step>/  metrics.jsonl  train.log  tensorboard/
 """
 
 import contextlib
-import dataclasses
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from convs2s_jax.core import files
 from convs2s_jax.core.checksums import FIELD, DamagedError, seal, unseal
-from convs2s_jax.core.config import LAST_BEFORE, build, to_dict
+from convs2s_jax.core.config import LAST_BEFORE, build, check, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import read_json, replace_file
 from convs2s_jax.data.vocabulary import Vocabularies, save
@@ -26,9 +26,6 @@ FREE = (
 """Fields that may change when a run is continued: limits, reports, execution of layers, precision of products, devices,
 and the paths of the data (the content is compared); but those of training that are `FIXED` may not."""
 FIXED = ("training.optimizer", "training.schedule", "training.clip", "training.sum_dtype", "training.label_smoothing")
-
-ORIGIN = ("data.vocabulary.dir", "training.finetune_from")
-"""Fields that are only read when a run starts. It may continue without them; another value requires another run."""
 
 LOG = "train.log"
 """File in a workdir with the messages of its training."""
@@ -69,14 +66,10 @@ def learned_vocabularies(workdir: Path) -> Path:
 def finished(folder: Path) -> dict[int, Path]:
     """The finished checkpoints in a folder of checkpoints, by step."""
     try:
-        names = {entry.name for entry in folder.iterdir()}
+        steps = {int(place.name): place for place in folder.iterdir() if re.fullmatch("[0-9]+", place.name)}
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    return {int(name): folder / name for name in sorted(filter(_is_step, names), key=int)}
-
-
-def _is_step(name: str) -> bool:
-    return name.isascii() and name.isdigit()
+    return dict(sorted(steps.items()))
 
 
 def has_checkpoint(workdir: Path) -> bool:
@@ -121,8 +114,10 @@ def fingerprints(vocabularies: Vocabularies) -> list[str]:
 
 def check_vocabularies(workdir: Path, vocabularies: Vocabularies, position: Mapping[str, Any]) -> None:
     """Raise UserError if a checkpoint at `position` was trained with other vocabularies."""
-    if position["vocabularies"] != fingerprints(vocabularies):
-        raise UserError(f"{vocabulary(workdir)} is the vocabulary of another model: restore the original one")
+    check(
+        position["vocabularies"] == fingerprints(vocabularies),
+        f"{vocabulary(workdir)} is the vocabulary of another model: restore the original one",
+    )
 
 
 def check_trained(
@@ -153,32 +148,12 @@ def check_config(workdir: Path, cfg: Config) -> None:
     if not has_checkpoint(workdir):
         return
     path = workdir / "config.json"
-    if not os.path.lexists(path):
-        raise UserError(f"{path} is missing, but checkpoints here need it: restore it, or use another workdir")
-    there, here = to_dict(load_config(workdir)), to_dict(cfg)
-    if odd := differences(there, here, free=_free):
-        raise UserError(
-            f"--workdir={workdir} contains a run with another configuration: {odd}. Use another workdir, or the "
-            "settings of that run"
-        )
-    for name, before, now in _differences(there, here, ""):
-        if name in ORIGIN and now != "":
-            raise UserError(
-                f"{name}={now}: the run in --workdir={workdir} was started {f'with {before}' if before else 'without'}"
-                ", and only a new run reads this field; leave it out, or use another workdir"
-            )
-
-
-def with_origin(workdir: Path, cfg: Config) -> Config:
-    """The configuration with the `ORIGIN` fields that a run in the workdir was started with, even if left out now."""
-    if not has_checkpoint(workdir):
-        return cfg
-    there = load_config(workdir)
-    words = dataclasses.replace(cfg.data.vocabulary, dir=there.data.vocabulary.dir)
-    return dataclasses.replace(
-        cfg,
-        data=dataclasses.replace(cfg.data, vocabulary=words),
-        training=dataclasses.replace(cfg.training, finetune_from=there.training.finetune_from),
+    check(os.path.lexists(path), f"{path} is missing, but checkpoints here need it: restore it, or use another workdir")
+    odd = differences(load_config(workdir), cfg, free=_free)
+    check(
+        not odd,
+        f"--workdir={workdir} contains a run with another configuration: {odd}. Use another workdir, or the settings "
+        "of that run",
     )
 
 
@@ -229,7 +204,7 @@ def _free(name: str) -> bool:
     def under(fields: Iterable[str]) -> bool:
         return any(name == field or name.startswith(f"{field}.") for field in fields)
 
-    return under((*FREE, *ORIGIN)) and not under(FIXED)
+    return under(FREE) and not under(FIXED)
 
 
 def differences(there: Any, here: Any, *, free: Callable[[str], bool], path: str = "") -> str:
@@ -238,11 +213,12 @@ def differences(there: Any, here: Any, *, free: Callable[[str], bool], path: str
     Of records of different kinds, only the kinds are listed.
 
     Args:
-      there, here: two configurations, as `to_dict` returns them.
+      there, here: two records of a configuration.
       free: whether the field with this path may differ.
       path: path of both within the configuration of a run.
     """
-    odd = [f"{name} is {a!r} there and {b!r} here" for name, a, b in _differences(there, here, path) if not free(name)]
+    found = _differences(to_dict(there), to_dict(here), path)
+    odd = [f"{name} is {a!r} there and {b!r} here" for name, a, b in found if not free(name)]
     return "; ".join(odd[:5]) + (f"; and {len(odd) - 5} more" if len(odd) > 5 else "")
 
 

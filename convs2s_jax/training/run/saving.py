@@ -77,7 +77,7 @@ class Saves:
 
     def __init__(
         self,
-        checkpoints: Checkpoints,
+        checkpoints: Checkpoints | None,
         place: Workdir,
         mesh: Mesh,
         cfg: TrainingConfig,
@@ -88,7 +88,7 @@ class Saves:
         """Start the time of `training.save_every_minutes`.
 
         Args:
-          checkpoints: the manager of the run's checkpoints.
+          checkpoints: the manager of the run's checkpoints; None on a process that writes none.
           place: the workdir.
           mesh: the devices.
           cfg: how checkpoints are compared, and when they are due.
@@ -109,7 +109,8 @@ class Saves:
             record = {**dataclasses.asdict(position), **self._data}
             self._place.settle()
             whole = self._place.to_save(self._mesh, state)
-            checkpoint.save(self._checkpoints, whole, record, scores=scores, scheduled=scheduled)
+            if self._checkpoints is not None:
+                checkpoint.save(self._checkpoints, whole, record, scores=scores, scheduled=scheduled)
             self._last = time.monotonic()
 
     def due(self) -> bool:
@@ -122,12 +123,14 @@ class Saves:
 
     def check(self) -> None:
         """Raise UserError if the last checkpoint could not be written; one in progress is not waited for."""
-        checkpoint.check(self._checkpoints)
+        if self._checkpoints is not None:
+            checkpoint.check(self._checkpoints)
 
     def wait(self) -> None:
         """Wait until everything is on disk. Raises UserError if it could not be written."""
-        with self._clock.during("checkpoint"):
-            checkpoint.wait(self._checkpoints)
+        if self._checkpoints is not None:
+            with self._clock.during("checkpoint"):
+                checkpoint.wait(self._checkpoints)
 
     def advice(self) -> str:
         """Return advice for a loss that is not finite; waits for a checkpoint that is being written.
@@ -136,13 +139,11 @@ class Saves:
         checkpoint of this one.
         """
         with contextlib.suppress(Exception):
-            checkpoint.wait(self._checkpoints)
-        folder = self._place.folder  # for an object store, its local copy
-        steps = run_folder.finished(run_folder.checkpoints(folder))
+            self.wait()
+        workdir = self._place.folder  # for an object store, its local copy
+        folder, lower = run_folder.checkpoints(workdir), "Use a lower learning rate or clip in another workdir"
+        steps = run_folder.finished(folder)
         if not steps:
-            return "Use a lower learning rate or clip in another workdir"
-        best = selection.best_of(self._checkpoints.known.validations, steps, self._metric) or max(steps)
-        return (
-            f"Use a lower learning rate or clip in another workdir; --config.training.finetune_from={folder} starts it "
-            f"from the parameters of step {best}"
-        )
+            return lower
+        best = selection.best_of(checkpoint.known_scores(folder).validations, steps, self._metric) or max(steps)
+        return f"{lower}; --config.training.finetune_from={workdir} starts it from the parameters of step {best}"

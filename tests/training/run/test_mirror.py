@@ -13,7 +13,7 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run import mirror, store_copy
 from convs2s_jax.training.run.checkpoints import checkpoint, restoring
 from convs2s_jax.training.run.mirror import Mirror
-from tests.checkpoints import ABSTRACT, ACCEPT, assert_bitwise, position, state
+from tests.checkpoints import ABSTRACT, ACCEPT, assert_bitwise, position, restore_params, state
 from tests.stores import bucket, requests  # noqa: F401  (fixtures)
 
 RUN = "gs://bucket/run"
@@ -141,7 +141,7 @@ def test_a_checkpoint_that_is_cut_off_does_not_count(bucket, copy, tmp_path, mon
     assert int(restored(other).state.step) == 20
     if kept:
         assert fetched[1]["30"] is None
-    with checkpoint.manager(other / "checkpoints", keep=9) as checkpoints:  # the run does step 30 again
+    with checkpoint.Checkpoints(other / "checkpoints", keep=9) as checkpoints:  # the run does step 30 again
         checkpoint.save(checkpoints, state(30), position(30), scores={"loss": 2.0})
         checkpoint.wait(checkpoints)
     Mirror(RUN, other, fetched, lambda: True).push()
@@ -212,7 +212,7 @@ def test_a_reader_goes_on_where_training_deletes_what_it_reads(bucket, copy, mon
 
     def late(item):
         if (copy / "checkpoints" / "20").exists():
-            with checkpoint.manager(copy / "checkpoints", keep=9) as checkpoints:
+            with checkpoint.Checkpoints(copy / "checkpoints", keep=9) as checkpoints:
                 checkpoint.save(checkpoints, state(40), position(40), scores={"loss": 0.1})
                 checkpoint.wait(checkpoints)
             for step in ("10", "20", "30"):
@@ -223,7 +223,7 @@ def test_a_reader_goes_on_where_training_deletes_what_it_reads(bucket, copy, mon
     monkeypatch.setattr(store_copy, "fetch_item", late)
     with store_copy.opened(RUN) as folder:
         asked = {"step": None, "metric": "loss", "check": ACCEPT, "tell": told.append}
-        params, found = restoring.restore_params(folder / "checkpoints", ABSTRACT.params, **asked)
+        params, found = restore_params(folder / "checkpoints", ABSTRACT.params, **asked)
     assert found["step"] == 40
     assert_bitwise(params, state(40).params)
     assert told == []

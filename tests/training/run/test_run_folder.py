@@ -81,25 +81,6 @@ def test_bounds_reports_and_places_may_change_and_are_stored(tmp_path):
     assert run_folder.load_config(tmp_path) == changed
 
 
-@pytest.mark.parametrize(("field", "name"), [(name.replace(".", "__"), name) for name in run_folder.ORIGIN])
-def test_what_a_run_began_with_is_kept_and_nothing_else_begins_it(tmp_path, field, name):
-    claim(tmp_path, config())
-    sentence = (
-        f"^{name}=x: the run in --workdir={tmp_path} was started without, and only a new run reads this field; leave"
-    )
-    with pytest.raises(UserError, match=sentence):
-        claim(tmp_path, config(**{field: "x"}))
-    other = tmp_path / "other"
-    claim(other, config(**{field: "x"}))
-    assert run_folder.with_origin(other, config()) == config()  # it has no checkpoint
-    (other / "checkpoints" / "1").mkdir(parents=True)
-    for value in ("x", "''"):
-        claim(other, run_folder.with_origin(other, config(**{field: value, "training__keep": "7"})))
-        assert run_folder.load_config(other) == config(**{field: "x", "training__keep": "7"})
-    with pytest.raises(UserError, match=f"^{name}=y: the run in --workdir={other} was started with x, and only a "):
-        run_folder.check_config(other, config(**{field: "y"}))
-
-
 @pytest.mark.parametrize("name", [*run_folder.FREE, *run_folder.FIXED])
 def test_every_listed_field_exists(name):
     record = config()

@@ -6,12 +6,12 @@ import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run import run_folder, selection
-from convs2s_jax.training.run.checkpoints import checkpoint, position_file, restoring
+from convs2s_jax.training.run.checkpoints import checkpoint, position_file
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.selection import Best, Validation
 from convs2s_jax.translation.translator import load
 from tests import tiny
-from tests.checkpoints import ABSTRACT, ACCEPT, position, state
+from tests.checkpoints import ABSTRACT, ACCEPT, position, restore_params, state
 
 
 def seen(metric, values):
@@ -43,27 +43,25 @@ def test_patience_ends_training_with_a_reason():
 def test_the_checkpoint_with_the_highest_score_stays_and_is_read(tmp_path):
     scores = {10: (3.0, 20.0), 20: (2.0, 31.0), 30: (1.0, 31.0), 40: (0.5, 30.0), 50: None}
     folder = tmp_path / "checkpoints"
-    with checkpoint.manager(folder, keep=1, metric="bleu") as checkpoints:
+    with checkpoint.Checkpoints(folder, keep=1, metric="bleu") as checkpoints:
         for step, found in scores.items():
             measured = None if found is None else {"loss": found[0], "bleu": found[1]}
             checkpoint.save(checkpoints, state(step), position(step), scores=measured)
         checkpoint.wait(checkpoints)
         assert checkpoints.all_steps() == [20, 50]  # of equal ones the first, as patience counts
     for metric, best in (("bleu", 20), ("loss", 20), ("chrf", 20)):  # nobody measured the last: by the loss
-        _, read = restoring.restore_params(
-            folder, ABSTRACT.params, step=None, metric=metric, check=ACCEPT, tell=pytest.fail
-        )
+        _, read = restore_params(folder, ABSTRACT.params, step=None, metric=metric, check=ACCEPT, tell=pytest.fail)
         assert read["step"] == best
 
 
 def test_a_validation_that_was_not_scheduled_counts_while_the_run_ends_there(tmp_path):
     def kept(*saves):
         for step, loss, scheduled in saves:
-            with checkpoint.manager(tmp_path / "checkpoints", keep=1) as checkpoints:
+            with checkpoint.Checkpoints(tmp_path / "checkpoints", keep=1) as checkpoints:
                 scores = None if loss is None else {"loss": loss}
                 checkpoint.save(checkpoints, state(step), position(step), scores=scores, scheduled=scheduled)
                 checkpoint.wait(checkpoints)
-        with checkpoint.manager(tmp_path / "checkpoints", keep=1) as checkpoints:
+        with checkpoint.Checkpoints(tmp_path / "checkpoints", keep=1) as checkpoints:
             steps = checkpoints.all_steps()
             return steps, selection.best_of(checkpoints.known.validations, steps, "loss")
 

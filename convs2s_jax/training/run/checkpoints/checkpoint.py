@@ -52,15 +52,15 @@ class Checkpoints(ocp.CheckpointManager):
 
     Attributes:
       known: the scores of the checkpoints.
-      shared: whether each process writes its shards; otherwise the primary one writes everything.
+      shared: whether each process writes its shards; otherwise only the primary one has a manager, and writes all.
       writing: step of the last save, which may still be in progress.
       failed: why this one of several processes could not write its part of the last save; None if it could.
     """
 
     failed: Exception | None = None
 
-    def __init__(self, folder: Path, *, keep: int, metric: str, shared: bool) -> None:
-        """Read the scores of the checkpoints in `folder`."""
+    def __init__(self, folder: Path, *, keep: int, metric: str = LOSS, shared: bool = True) -> None:
+        """Open or create a folder, in which the last `keep` checkpoints and the one that is best by `metric` stay."""
         self.known = known_scores(folder)
         self.shared = shared
         self.writing = 0
@@ -104,17 +104,6 @@ class Checkpoints(ocp.CheckpointManager):
         """
         del step
         return False
-
-
-class NullCheckpoints(Checkpoints):
-    """Replaces the manager on a process that writes nothing: the primary process has all checkpoints."""
-
-    def __init__(self) -> None:
-        """Create a manager without checkpoints."""
-        self.known = KnownScores({}, set())
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 @dataclasses.dataclass
@@ -163,16 +152,6 @@ def known_scores(folder: Path) -> KnownScores:
         return KnownScores({}, set(places), first_line(error))
 
 
-def manager(folder: Path, *, keep: int, metric: str = LOSS, shared: bool = True) -> Checkpoints:
-    """Return the manager of a folder: it keeps the last `keep` checkpoints and the one that is best by `metric`.
-
-    The folder is created. If processes have no `shared` folder, only the primary one writes checkpoints.
-    """
-    if not (shared or distributed.is_primary()):
-        return NullCheckpoints()
-    return Checkpoints(folder, keep=keep, metric=metric, shared=shared)
-
-
 def save(
     checkpoints: Checkpoints,
     state: TrainState,
@@ -184,7 +163,7 @@ def save(
     """Start saving in the background; training can continue immediately. An existing checkpoint stays as it is.
 
     Args:
-      checkpoints: as `manager` returns it.
+      checkpoints: the manager of the folder.
       state: its `step` names the checkpoint.
       position: the progress of training, as JSON.
       scores: of the validation, for choosing the best; None if there was none. Values that are not finite are dropped.
@@ -193,8 +172,6 @@ def save(
     Raises:
       UserError: this or the previous checkpoint could not be written, for example because the disk is full.
     """
-    if isinstance(checkpoints, NullCheckpoints):
-        return
     wait(checkpoints)
     step = int(state.step)
     checkpoints.writing = step
@@ -254,8 +231,6 @@ def wait(checkpoints: Checkpoints) -> None:
 
     A process that has failed does not wait for the others, which notice its end.
     """
-    if isinstance(checkpoints, NullCheckpoints):
-        return
     with _writing(checkpoints, checkpoints.writing):
         while checkpoints.is_saving_in_progress() and checkpoints.failed is None:
             time.sleep(LOOK)
@@ -266,7 +241,7 @@ def wait(checkpoints: Checkpoints) -> None:
 
 def check(checkpoints: Checkpoints) -> None:
     """Raise UserError if the last save could not be written; one in progress is not waited for."""
-    if not isinstance(checkpoints, NullCheckpoints) and (checkpoints.failed or not checkpoints.is_saving_in_progress()):
+    if checkpoints.failed or not checkpoints.is_saving_in_progress():
         wait(checkpoints)
 
 

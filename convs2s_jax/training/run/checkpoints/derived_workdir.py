@@ -11,6 +11,7 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.checkpoints import checkpoint, position_file
+from convs2s_jax.training.run.checkpoints.checkpoint import Checkpoints
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.step import TrainState
 
@@ -57,7 +58,7 @@ def write(
     """
     run_folder.write_inputs(folder, cfg, vocabularies)
     record = {**position, "vocabularies": run_folder.fingerprints(vocabularies)}
-    with checkpoint.manager(run_folder.checkpoints(folder), keep=1) as checkpoints:
+    with Checkpoints(run_folder.checkpoints(folder), keep=1) as checkpoints:
         checkpoint.save(checkpoints, state, record)
         checkpoint.wait(checkpoints)
 

@@ -43,15 +43,14 @@ class RemovedError(Exception):
 
 def is_removed(place: Path) -> bool:
     """Whether a checkpoint that could not be read is gone, or loses files within `SETTLED` seconds."""
-    count = _count(place)
-    if count:
+
+    def count() -> int:
+        return sum(1 + len(names) for _, _, names in os.walk(place))
+
+    before = count()
+    if before:
         time.sleep(SETTLED)
-    return count == 0 or _count(place) != count
-
-
-def _count(place: Path) -> int:
-    """Number of folders and files in a checkpoint."""
-    return sum(1 + len(names) for _, _, names in os.walk(place))
+    return before == 0 or count() != before
 
 
 class Restored(NamedTuple):
@@ -100,24 +99,6 @@ def restore(
     return None
 
 
-def restore_params(
-    folder: Path,
-    abstract: Tree,
-    *,
-    step: int | None,
-    metric: str,
-    check: Callable[[dict[str, Any]], None],
-    tell: Tell,
-) -> tuple[Tree, dict[str, Any]]:
-    """Read parameters for decoding, and their position. `abstract` has their shapes; the rest is as in `restore_items`.
-
-    Raises:
-      UserError: as `restore_items`.
-    """
-    found, position = restore_items(folder, {"params": abstract}, step=step, metric=metric, check=check, tell=tell)
-    return found["params"], position
-
-
 def restore_items(
     folder: Path,
     items: Mapping[str, Tree],
@@ -132,7 +113,7 @@ def restore_items(
     Args:
       folder: folder of the checkpoints.
       items: shapes and dtypes of what to read: "params", and "optimizer" for the state of the optimiser. Arrays that
-        were saved in 32 bits are converted if this process computes in 64.
+        were saved in other dtypes are converted (JAX_ENABLE_X64).
       step: which checkpoint to read; None for the best, or the newest intact one if the best is damaged.
       metric: the score that selects the best (`training.best_metric`).
       check: is called with the position before any array is read; raises UserError if it does not belong to this model.
@@ -164,8 +145,7 @@ def restore_items(
             found = _first_intact(folder, asked, items, metric, check, tell_once)
             if found is None:
                 raise UserError(f"{folder}: none of the checkpoints {list(asked)} could be read")
-            arrays, position = found
-            return jax.tree.map(_in_dtype_of, arrays, dict(items)), position
+            return found
     raise UserError(
         f"{folder}: training replaces the checkpoints faster than they can be read; decode from a copy of the workdir, "
         "or train with a larger training.keep"
@@ -236,23 +216,16 @@ def _whole(
     place: Path, step: int, abstract: TrainState, check: Callable[[dict[str, Any]], None]
 ) -> tuple[TrainState, dict[str, Any]]:
     """A training state and its position."""
-    items = {"params": abstract.params, "optimizer": abstract.optimizer}
-    found, position = _items(place, items, check)
-    for (path, wanted), array in zip(jax.tree.leaves_with_path(items), jax.tree.leaves(found), strict=True):
-        if array.dtype != wanted.dtype:
-            raise UserError(
-                f"{place}: {path_of(path)} was saved in {array.dtype}, but this process computes in {wanted.dtype}; "
-                "continue the run with the JAX_ENABLE_X64 that it began with"
-            )
+    found, position = _items(place, {"params": abstract.params, "optimizer": abstract.optimizer}, check)
     # from NumPy, so that nothing is compiled: other arrays would need a program for their conversion
     number = jax.make_array_from_callback((), _placed(abstract.step).sharding, lambda _: np.asarray(step, np.int32))
-    return TrainState(params=found["params"], optimizer=found["optimizer"], step=number), position
+    return TrainState(**found, step=number), position
 
 
 def _items(
     place: Path, items: Mapping[str, Tree], check: Callable[[dict[str, Any]], None]
 ) -> tuple[dict[str, Tree], dict[str, Any]]:
-    """Items of a checkpoint in the dtypes in which they were saved, and its position."""
+    """Items of a checkpoint, and its position."""
     position = _everywhere(lambda: position_file.read(place))
     check(position)
     return {item: _arrays(place, item, abstract, position) for item, abstract in items.items()}, position
@@ -274,8 +247,11 @@ def _arrays(place: Path, item: str, abstract: Tree, position: dict[str, Any]) ->
     if wrong:
         raise ValueError(f"{item}/{wrong[0]} is not what was saved")
     arrays = {path_of(path): leaf for path, leaf in jax.tree.leaves_with_path(restored)}
-    ours = (arrays[name] for name in names)
-    return jax.tree.unflatten(structure, [jax.device_put(x) if isinstance(x, np.ndarray) else x for x in ours])
+    ours = [jax.device_put(x) if isinstance(x, np.ndarray) else x for x in map(arrays.__getitem__, names)]
+    converted = [
+        x if x.dtype == leaf.dtype else x.astype(leaf.dtype) for x, (_, leaf) in zip(ours, leaves, strict=True)
+    ]
+    return jax.tree.unflatten(structure, converted)
 
 
 def _read_arrays(folder: Path, placed: dict[str, jax.ShapeDtypeStruct]) -> Tree:
@@ -296,11 +272,6 @@ def _read_arrays(folder: Path, placed: dict[str, jax.ShapeDtypeStruct]) -> Tree:
     folder = folder.absolute()  # Orbax requires an absolute path
     item = jax.tree_util.tree_map_with_path(described, handler.metadata(folder).tree)
     return handler.restore(folder, args=ocp.args.StandardRestore(item))
-
-
-def _in_dtype_of(array: jax.Array, like: Any) -> jax.Array:
-    """Convert what was saved with another JAX_ENABLE_X64."""
-    return array if array.dtype == like.dtype else array.astype(like.dtype)
 
 
 def _placed(leaf: Any) -> jax.ShapeDtypeStruct:

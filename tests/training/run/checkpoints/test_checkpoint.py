@@ -26,7 +26,7 @@ from convs2s_jax.training.run.checkpoints import checkpoint, digest, restoring
 from convs2s_jax.training.run.selection import best_of
 from convs2s_jax.training.step import TrainState
 from tests import tiny
-from tests.checkpoints import ABSTRACT, ACCEPT, assert_bitwise, position, restore, save, state
+from tests.checkpoints import ABSTRACT, ACCEPT, assert_bitwise, position, restore, restore_params, save, state
 
 
 def test_last_and_best_are_kept_also_by_a_later_run(tmp_path):
@@ -49,7 +49,7 @@ def test_a_step_saved_before_its_validation_gets_its_scores_and_stays_as_it_is(f
     before = content()
     save(folder, {40: 0.5})
     assert content() == before
-    with checkpoint.manager(folder, keep=3) as checkpoints:
+    with checkpoint.Checkpoints(folder, keep=3) as checkpoints:
         assert best_of(checkpoints.known.validations, checkpoints.all_steps(), "loss") == 40
 
 
@@ -57,9 +57,7 @@ def test_checkpoints_whose_scores_are_damaged_are_kept_and_the_newest_is_used(fo
     path = folder.with_name(run_folder.SCORES)
     path.write_text(path.read_text().replace("2.0", "0.5"))
     told = []
-    params, where = restoring.restore_params(
-        folder, ABSTRACT.params, step=None, metric="loss", check=ACCEPT, tell=told.append
-    )
+    params, where = restore_params(folder, ABSTRACT.params, step=None, metric="loss", check=ACCEPT, tell=told.append)
     assert_bitwise(params, state(where["step"]).params)
     assert where["step"] == 30
     assert told == [
@@ -89,7 +87,7 @@ def test_arrays_laid_out_over_eight_devices_have_the_same_digest_and_come_back_s
     assert digest.digest(spread) == digest.digest(one)
 
     folder = tmp_path / "checkpoints"
-    with checkpoint.manager(folder, keep=1) as checkpoints:
+    with checkpoint.Checkpoints(folder, keep=1) as checkpoints:
         checkpoint.save(checkpoints, TrainState(params=one, optimizer=one, step=jnp.int32(1)), {})
         checkpoint.wait(checkpoints)
         target = {"w": jax.ShapeDtypeStruct((16, 24), jnp.float32, sharding=layout)}
@@ -108,7 +106,7 @@ FULL_DISK = """
     from tests.checkpoints import position, state
 
     def train():
-        with checkpoint.manager(Path(sys.argv_folder), keep=1) as checkpoints:
+        with checkpoint.Checkpoints(Path(sys.argv_folder), keep=1) as checkpoints:
             # a write beyond the limit fails, as on a full disk
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
@@ -138,7 +136,7 @@ def test_a_save_that_cannot_be_written_is_one_sentence_and_leaves_the_last_one_w
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, OSError])
 def test_an_error_waits_for_a_save_in_progress(folder, kind):
-    with contextlib.suppress(kind), checkpoint.manager(folder, keep=9) as checkpoints:
+    with contextlib.suppress(kind), checkpoint.Checkpoints(folder, keep=9) as checkpoints:
         checkpoint.save(checkpoints, state(40), position(40), scores={"loss": 2.0})
         raise kind
     assert max(run_folder.finished(folder)) == 40
@@ -157,7 +155,7 @@ def test_a_save_that_failed_is_known_at_the_next_report_by_its_own_step(folder, 
             checkpoint.check(checkpoints)
             time.sleep(0.01)
 
-    with contextlib.suppress(OSError), checkpoint.manager(folder, keep=9) as checkpoints:
+    with contextlib.suppress(OSError), checkpoint.Checkpoints(folder, keep=9) as checkpoints:
         monkeypatch.setattr(ocp.StandardCheckpointHandler, "finalize", fail)
         checkpoint.save(checkpoints, state(40), position(40))
         checkpoint.check(checkpoints)  # it does not wait
