@@ -83,11 +83,11 @@ def shardings(cfg: Any, devices: int) -> str:
     from convs2s_jax.scaling.tables import table
     from convs2s_jax.training import mesh as meshes
     from convs2s_jax.training import sharding
-    from convs2s_jax.training.run.programs import abstract_state, check_rules
+    from convs2s_jax.training.run.programs import abstract_state, check_rules, vocabulary_sizes
 
     mesh = meshes.abstract(cfg.mesh, devices)
     check_rules(cfg)
-    state = abstract_state(cfg)
+    state = abstract_state(cfg.model, cfg.training, **vocabulary_sizes(cfg))
     found, all_rows = (sharding.table(tree, mesh, cfg.parallel, cfg.mesh.rules) for tree in (state.params, state))
     head = ["parameter", "number", "shape", "sharded along", "per device", "rule"]
     cells = [

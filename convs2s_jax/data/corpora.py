@@ -220,12 +220,6 @@ def _checksum(path: str) -> str:
     return found.hexdigest()
 
 
-def with_counts(cfg: DataConfig, split: str, counts: Sequence[int]) -> tuple[tuple[str, int], ...]:
-    """Return `ParallelText.files` of a split with these line counts, one per file. ValueError for another number."""
-    files = KINDS[cfg.corpus_kind].files(cfg, split) if counts else ()
-    return tuple((pair[-1], int(count)) for pair, count in zip(files, counts, strict=True))
-
-
 # one stream of phrases for all splits, which are read one after another
 _generate = functools.lru_cache(maxsize=1)(cldr.generate)
 _generate_kinds = functools.lru_cache(maxsize=1)(cldr.generate_kinds)

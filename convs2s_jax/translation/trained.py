@@ -32,7 +32,7 @@ from convs2s_jax.training.run.inputs import (
     fingerprint,
     fingerprint_of_text,
 )
-from convs2s_jax.training.run.tasks.task_table import task_of
+from convs2s_jax.training.run.programs import abstract_state
 
 Dtype = Literal["float32", "bfloat16"]
 Steps = Sequence[int | str]
@@ -77,13 +77,8 @@ def restore(workdir: Path, steps: Steps, dtype: Dtype | None, tell: Tell, *, giv
     if dtype is not None:
         cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, dtype=dtype))
     vocabularies = vocabulary.load(run_folder.vocabulary(workdir))
-    task = task_of(cfg.model)
-
-    def fresh(key: jax.Array) -> Tree:
-        params = task.init(key, cfg.model, source=vocabularies.src.size, target=vocabularies.tgt.size)
-        return task.split(params, cfg.model)
-
-    abstract = jax.eval_shape(fresh, jax.eval_shape(jax.random.key, 0))  # shapes only, nothing is compiled
+    sizes = {"source": vocabularies.src.size, "target": vocabularies.tgt.size}
+    abstract = abstract_state(cfg.model, cfg.training, **sizes).params
     one = partial(
         restoring.restore_items,
         folder,

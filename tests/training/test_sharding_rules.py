@@ -13,7 +13,7 @@ from convs2s_jax.training import sharding
 from convs2s_jax.training.mesh import MeshConfig, ShardingRule, abstract
 from convs2s_jax.training.parallel import compile_steps
 from convs2s_jax.training.run.loop import train
-from convs2s_jax.training.run.programs import abstract_state, vocabulary_sizes
+from convs2s_jax.training.run.programs import vocabulary_sizes
 from convs2s_jax.training.step import init_state
 from tests import tiny
 from tests.meshes import assert_equal_each, mesh_of
@@ -135,8 +135,8 @@ def test_the_table_says_what_a_device_holds():
         model__encoder__layers=[[16, 3]] * 3 + [[32, 3]],
     )
     mesh = mesh_of((2, 2, 2))
-    table = sharding.table(abstract_state(cfg).params, abstract(cfg.mesh, 8), cfg.parallel, cfg.mesh.rules)
     state = first_state(jax.random.key(0), cfg.model, cfg.training, **vocabulary_sizes(cfg))
+    table = sharding.table(state.params, abstract(cfg.mesh, 8), cfg.parallel, cfg.mesh.rules)
     params = jax.device_put(state.params, sharding.shardings(state.params, mesh, rules=cfg.mesh.rules))
     leaves = {path_of(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
     assert sum(row.number for row in table) == len(leaves)
@@ -145,5 +145,5 @@ def test_the_table_says_what_a_device_holds():
     found = {(row.name, row.shape): row for row in table}
     assert found["encoder/blocks/*/conv/w/v", (3, 16, 32)][1:4] == (3, (3, 16, 32), "-, fsdp, tensor")
     assert found["encoder/blocks/*/conv/b", (64,)].number == 1
-    whole = sharding.table(abstract_state(cfg).params, abstract(MeshConfig(), 8), "pmap")
+    whole = sharding.table(state.params, abstract(MeshConfig(), 8), "pmap")
     assert all(row.bytes_here == row.bytes_whole for row in whole)

@@ -4,7 +4,6 @@ import dataclasses
 import shutil
 from pathlib import Path
 
-import jax
 import pytest
 
 from convs2s_jax.commands.convs2s import COMMANDS
@@ -13,7 +12,7 @@ from convs2s_jax.training.run import finetuning, run_folder
 from convs2s_jax.training.run.checkpoints import derived_workdir, position_file
 from convs2s_jax.training.run.checkpoints.checkpoint import known_scores
 from convs2s_jax.training.run.loop import train
-from convs2s_jax.training.run.programs import fresh_state
+from convs2s_jax.training.run.programs import abstract_state
 from convs2s_jax.translation.averaging import write_average
 from tests import stores, tiny
 from tests.processes import called
@@ -68,7 +67,7 @@ def test_no_training_goes_on_there_and_another_begins_with_it(mean, trained):
     tuned = dataclasses.replace(cfg, training=dataclasses.replace(cfg.training, finetune_from=str(mean)))
     known = finetuning.vocabularies(tuned)
     sizes = {"source": known.src.size, "target": known.tgt.size}
-    state = jax.eval_shape(lambda key: fresh_state(key, cfg.model, cfg.training, **sizes), jax.random.key(0))
+    state = abstract_state(cfg.model, cfg.training, **sizes)
     told = []
     finetuning.parameters(tuned, known, state.params, told.append)
     assert told == [f"fine-tuning: parameters of step 3 of {mean}"]

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from convs2s_jax.core.config import check, literal
@@ -24,7 +23,7 @@ from convs2s_jax.training import schedule
 from convs2s_jax.training.run import run_folder, store_copy
 from convs2s_jax.training.run.checkpoints import derived_workdir, restoring
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.programs import fresh_state
+from convs2s_jax.training.run.programs import abstract_state
 from convs2s_jax.training.run.saving import Position
 
 
@@ -70,7 +69,7 @@ def _content(
 ) -> tuple[dict[str, Any], int]:
     """The dictionary that fairseq saves, with arrays in place of tensors, and the step of the checkpoint."""
     sizes = {"source": vocabularies.src.size, "target": vocabularies.tgt.size}
-    abstract = jax.eval_shape(lambda key: fresh_state(key, cfg.model, cfg.training, **sizes), jax.random.key(0))
+    abstract = abstract_state(cfg.model, cfg.training, **sizes)
     items = {"params": abstract.params}
     if order.momentum and args["arch"] == "fconv" and args["optimizer"] == "nag":
         items["optimizer"] = abstract.optimizer

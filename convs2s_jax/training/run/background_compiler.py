@@ -25,7 +25,6 @@ from convs2s_jax.training.run.programs import (
     ProgramKey,
     abstract_batch,
     abstract_key,
-    begin_program,
     compile_run,
     evaluator,
     placed,
@@ -78,8 +77,8 @@ class Programs:
 
     def new_state(self, begin: Key | Tree) -> TrainState:
         """The state before the first update, from a random key or from the parameters of another run."""
-        program = state_program if isinstance(begin, jax.Array) else begin_program
-        return program(self._key, self.mesh, **self._sizes)(begin)
+        tuned = not isinstance(begin, jax.Array)
+        return state_program(self._key, self.mesh, **self._sizes, tuned=tuned)(begin)
 
     def update(
         self, state: TrainState, batches: Sequence[Batch], rate: float, key: Key

@@ -174,8 +174,6 @@ def _begin(run: Run, workdir: Path, programs: Programs, tell: Tell) -> _Begun:
         begun = _Begun(found.state, position, found.damaged)
         tell(f"continuing at {position.where}")
     else:
-        if not distributed.is_multi_process():  # several GPU processes must compile in the same order
-            programs.request_updates(run.first_uses)
         random, origin = jax.random.fold_in(jax.random.key(cfg.seed), 0), ""
         if cfg.training.finetune_from:
             params, origin = finetuning.parameters(cfg, run.vocabularies, layout.params, tell)

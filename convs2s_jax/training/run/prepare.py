@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -30,6 +31,8 @@ from convs2s_jax.training.run.selection import LOSS
 from convs2s_jax.training.run.tasks.task_table import task_of
 from convs2s_jax.training.schedule import PlateauConfig
 
+WITHOUT_LINES = ParallelText((), (), "train")
+"""Text of the training split once it is prepared; its lines may fill the memory of the host."""
 _FORMAT = 3
 
 
@@ -47,24 +50,18 @@ class TrainingText:
 
     def __init__(self, cfg: DataConfig) -> None:
         """Read the validation split. Raises UserError if a split cannot be read."""
-        self._cfg = cfg
-        self._lines: ParallelText | None = None
+        self._read = functools.partial(parallel_text.read, cfg, "train")
         self.files = None if cfg.subword_sampling else corpora.checksums(cfg, "train")
         valid = None if self.files is None else parallel_text.read_own_valid(cfg)
         if valid is None:
             self.files = None
-            self._lines, valid = parallel_text.read_train_and_valid(cfg)
+            self.lines, valid = parallel_text.read_train_and_valid(cfg)
         self.valid = valid
 
+    @functools.cached_property
     def lines(self) -> ParallelText:
-        """The training split, read at the first call. Raises UserError if it cannot be read."""
-        if self._lines is None:
-            self._lines = parallel_text.read(self._cfg, "train")
-        return self._lines
-
-    def forget(self) -> None:
-        """Drop the lines, which may fill the memory of the host."""
-        self._lines = None
+        """The training split, read at its first use. Raises UserError if it cannot be read."""
+        return self._read()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,7 +76,6 @@ class Run:
       test: tokenised test data, or None.
       rows: indices of the training pairs in use.
       shapes: of training batches.
-      first_uses: shapes used in the first epoch, in the order of their first use.
       held_out_shapes: of batches of the validation and the test set.
       used: how many training examples are used and skipped, in words.
       batching: the batches, their shapes and padding, in words.
@@ -94,7 +90,6 @@ class Run:
     test: Split | None
     rows: np.ndarray
     shapes: tuple[Shape, ...]
-    first_uses: tuple[Shape, ...]
     held_out_shapes: tuple[Shape, ...]
     used: str
     batching: str
@@ -156,7 +151,7 @@ def prepare(cfg: Config, workdir: Path, tell: Tell, *, learn: bool = True) -> Ru
         tell(f"sources truncated to {most[0]} tokens: {int(np.sum(train.lengths()[0] > most[0]))}")
         train = dataclasses.replace(train, longest=most[0])
     rows, used = _usable_rows(cfg, train, most, tell)
-    shapes, example, batching = _first_epoch(cfg, train, made, rows, most, tell)
+    shapes, batching = _first_epoch(cfg, train, made, rows, most, tell)
     return Run(
         cfg=cfg,
         vocabularies=made,
@@ -165,7 +160,6 @@ def prepare(cfg: Config, workdir: Path, tell: Tell, *, learn: bool = True) -> Ru
         test=test,
         rows=rows,
         shapes=shapes,
-        first_uses=example.first_uses(),
         held_out_shapes=held_out_shapes(cfg.model, scored, tokens=cfg.data.batch.tokens),
         used=used,
         batching=batching,
@@ -233,7 +227,7 @@ def _learned(cfg: Config, workdir: Path, text: TrainingText, tell: Tell, *, lear
         "seed": cfg.seed,
         "task": type(cfg.model).__name__,
         "sentencepiece": version("sentencepiece"),
-        "text": text.files if text.files is not None else fingerprint_of_text(text.lines()),
+        "text": text.files if text.files is not None else fingerprint_of_text(text.lines),
     }
     folder = run_folder.learned_vocabularies(workdir) / checksum(json.dumps(depends, sort_keys=True).encode())
     if not learn and not folder.is_dir():
@@ -249,7 +243,7 @@ def _learned(cfg: Config, workdir: Path, text: TrainingText, tell: Tell, *, lear
         except UserError:
             tell(f"{folder} is damaged and will be rewritten")
     tell(f"learning the vocabularies from the training text: {folder}")
-    made: Vocabularies = task_of(cfg.model).build_vocabularies(cfg.data, text.lines(), cfg.seed)
+    made: Vocabularies = task_of(cfg.model).build_vocabularies(cfg.data, text.lines, cfg.seed)
     vocabulary.save(made, folder)
     return made
 
@@ -282,12 +276,11 @@ def _training_split(
     depends = [_FORMAT, text.files, type(cfg.model).__name__, cfg.data.one_sided, cfg.data.labelled, *fingerprints]
     name = checksum(json.dumps([*depends, *run_folder.fingerprints(made)], sort_keys=True).encode())
     record = run_folder.cache(workdir, cfg.data.cache_dir) / f"train-{name}.json"
-    if text.files is not None and (found := _cached(cfg.data, record)):
+    if text.files is not None and (found := _cached(record)):
         train, sentences = found
     else:
-        lines = text.lines()
-        train = tokenize(cfg, workdir, made, lines, tell)
-        shared = zip(held_out, parallel_text.shared_pairs(lines, *held_out), strict=True)
+        train = tokenize(cfg, workdir, made, text.lines, tell)
+        shared = zip(held_out, parallel_text.shared_pairs(text.lines, *held_out), strict=True)
         sentences = [
             f"{held.name}: {count} of {len(held)} {cfg.examples} are also in the training text, so the loss and the "
             "scores are better than on unseen text"
@@ -296,33 +289,30 @@ def _training_split(
         ]
         sentences += _unknown_in(train, made)
         if not cfg.data.subword_sampling:
-            train = dataclasses.replace(train, text=dataclasses.replace(lines, src=(), tgt=(), rows=None))
+            train = dataclasses.replace(train, text=WITHOUT_LINES)
         if text.files is not None:
-            counts = [count for _, count in lines.files]
-            kept = {"src": train.src.key, "tgt": train.tgt.key, "lines": counts, "told": sentences}
+            kept = {"src": train.src.key, "tgt": train.tgt.key, "told": sentences}
             with contextlib.suppress(OSError):  # later starts read the text again
                 replace_file(record, json.dumps(seal(kept)))
-        text.forget()
     for sentence in sentences:
         tell(sentence)
     return train
 
 
-def _cached(cfg: DataConfig, record: Path) -> tuple[Split, list[str]] | None:
+def _cached(record: Path) -> tuple[Split, list[str]] | None:
     """The training split without its lines, and what was told of it; None if not all of it is in the cache, intact."""
-    with contextlib.suppress(OSError, DamagedError, KeyError, TypeError, ValueError):
+    with contextlib.suppress(OSError, DamagedError, KeyError, TypeError):
         found = unseal(parsed(content(record)))
         src, tgt = (tokens_on_disk.find(record.parent, f"train.{side}", found[side]) for side in ("src", "tgt"))
         if src is not None and tgt is not None:
-            files = corpora.with_counts(cfg, "train", found["lines"])
-            return Split(ParallelText((), (), "train", files), src, tgt), found["told"]
+            return Split(WITHOUT_LINES, src, tgt), found["told"]
     return None
 
 
 def _first_epoch(
     cfg: Config, train: Split, made: Vocabularies, rows: np.ndarray, most: tuple[int, int], tell: Tell
-) -> tuple[tuple[Shape, ...], plan.Plan, str]:
-    """The shapes of training batches, the plan of the first epoch, and both in words."""
+) -> tuple[tuple[Shape, ...], str]:
+    """The shapes of training batches, and the first epoch in words."""
     batch = cfg.data.batch
     first = segmented(cfg.data, train, made, seed=cfg.seed, epoch=1, longest=most)
     if cfg.data.subword_sampling:
@@ -342,7 +332,7 @@ def _first_epoch(
         f"{cfg.examples} x (source, target) tokens: {', '.join(map(str, shapes))}"
     )
     tell(f"batches: {batching}")
-    return shapes, example, batching
+    return shapes, batching
 
 
 def _unknown_in(split: Split, made: Vocabularies) -> list[str]:

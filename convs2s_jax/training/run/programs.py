@@ -45,11 +45,6 @@ def placed(tree: Tree, where: Tree) -> Tree:
     return jax.tree.map(lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), tree, where)
 
 
-def places(tree: Tree) -> Tree:
-    """The shardings of arrays, abstract or not."""
-    return jax.tree.map(lambda leaf: leaf.sharding, tree)
-
-
 def fresh_state(key: Key, model: AnyModel, training: TrainingConfig, *, source: int, target: int) -> TrainState:
     """The state before the first update, for vocabularies of `source` and `target` entries."""
     return state_of(task_of(model).init(key, model, source=source, target=target), model, training)
@@ -60,6 +55,13 @@ def state_of(params: Tree, model: AnyModel, training: TrainingConfig) -> TrainSt
     # without the barrier, the samples are compiled again for each use: direction, length, and the test for zeros
     params = task_of(model).split(jax.lax.optimization_barrier(params), model)
     return init_state(params, optimizer.transformation(training.optimizer))
+
+
+def abstract_state(model: AnyModel, training: TrainingConfig, *, source: int, target: int) -> TrainState:
+    """Shapes of `fresh_state`."""
+    fresh = partial(fresh_state, model=model, training=training, source=source, target=target)
+    state: TrainState = jax.eval_shape(fresh, jax.random.key(0))
+    return state
 
 
 def vocabulary_sizes(cfg: Config, size: int | None = None, labels: int | None = None) -> dict[str, int]:
@@ -124,21 +126,17 @@ def compile_configured(
     )
 
 
-def has_fast_bfloat16_products() -> bool:
-    """Whether XLA's bfloat16 products on CPUs are faster than its convolutions, as they are from jax 0.11 on."""
-    return jax.__version_info__ >= (0, 11)
-
-
 def _for_gradients(model: AnyModel, mesh: Mesh | None) -> AnyModel:
     """The model as it is executed for gradients, with the defaults of `execution` resolved.
 
-    If kernels are sharded in use, plain sums over taps send less; if a precision is requested, they round less.
+    If kernels are sharded in use, plain sums over taps send less; if a precision is requested, they round less. From
+    jax 0.11 on, XLA's bfloat16 products on CPUs are faster than its convolutions.
     """
     platform = jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
     plain = (mesh is not None and mesh.shape["tensor"] > 1) or model.matmul_precision != "default"
     chosen: dict[str, Any] = {}
     if model.execution.convolution == "auto" and platform == "cpu":
-        if model.dtype == "bfloat16" and has_fast_bfloat16_products():
+        if model.dtype == "bfloat16" and jax.__version_info__ >= (0, 11):
             chosen["convolution"] = "products"
         elif not plain:
             chosen["convolution"] = "winograd"
@@ -183,43 +181,31 @@ def program_key(cfg: Config) -> ProgramKey:
     )
 
 
-def abstract_state(cfg: Config) -> TrainState:
-    """Shapes of the state before the first update, for vocabularies of the configured sizes."""
-    return _abstract_state(program_key(cfg), **vocabulary_sizes(cfg))
-
-
-@shared
-def _abstract_state(key: ProgramKey, *, source: int, target: int) -> TrainState:
-    fresh = partial(fresh_state, model=key.model, training=key.training, source=source, target=target)
-    state: TrainState = jax.eval_shape(fresh, jax.random.key(0))
-    return state
-
-
 @shared
 def placed_state(key: ProgramKey, mesh: Mesh, *, source: int, target: int) -> TrainState:
     """Shapes of the state for vocabularies of these sizes, with the sharding that each array has between updates."""
-    state = _abstract_state(key, source=source, target=target)
+    state = abstract_state(key.model, key.training, source=source, target=target)
     return placed(state, sharding.shardings(state, mesh, key.parallel, rules=key.rules))
 
 
 @shared
-def state_program(key: ProgramKey, mesh: Mesh, *, source: int, target: int) -> Callable[[Key], TrainState]:
+def state_program(
+    key: ProgramKey, mesh: Mesh, *, source: int, target: int, tuned: bool = False
+) -> Callable[[Key | Tree], TrainState]:
     """The program of the state before the first update, with vocabularies of these sizes.
 
     Each device initialises only its own shards. Samples are bitwise equal on all meshes. Lengths of sharded
     weight-normalised kernels are sums over the sums of shards, so these differ by rounding (docs/decisions.md).
+
+    Returns:
+      A function of a random key; if the run is `tuned`, of the parameters of another run.
     """
-    fresh = partial(fresh_state, model=key.model, training=key.training, source=source, target=target)
+    if tuned:
+        begin = partial(init_state, optimizer=optimizer.transformation(key.training.optimizer))
+    else:
+        begin = partial(fresh_state, model=key.model, training=key.training, source=source, target=target)
     layout = placed_state(key, mesh, source=source, target=target)
-    return dispatch.jit_once(fresh, mesh, out_shardings=places(layout))
-
-
-@shared
-def begin_program(key: ProgramKey, mesh: Mesh, *, source: int, target: int) -> Callable[[Tree], TrainState]:
-    """The program of the state before the first update that starts from given parameters: those of another run."""
-    begin = partial(init_state, optimizer=optimizer.transformation(key.training.optimizer))
-    layout = placed_state(key, mesh, source=source, target=target)
-    return dispatch.jit_once(begin, mesh, out_shardings=places(layout))
+    return dispatch.jit_once(begin, mesh, out_shardings=jax.tree.map(lambda x: x.sharding, layout))
 
 
 def check_rules(cfg: Config) -> None:
@@ -227,20 +213,14 @@ def check_rules(cfg: Config) -> None:
     if cfg.parallel == "pmap":
         check_pmap(None, cfg.mesh.rules)
     if cfg.mesh.rules:
-        sharding.check_rules(abstract_state(cfg).params, cfg.mesh.rules)
+        state = abstract_state(cfg.model, cfg.training, **vocabulary_sizes(cfg))
+        sharding.check_rules(state.params, cfg.mesh.rules)
 
 
 @shared
 def compile_run(key: ProgramKey, mesh: Mesh) -> Step[Batch, LossSums]:
     """The compiled update of a run on its mesh (`compile_configured`)."""
-    return compile_configured(
-        key.model,
-        key.training,
-        mesh,
-        parallel=key.parallel,
-        accumulates=key.accumulates,
-        rules=key.rules,
-    )
+    return compile_configured(**key._asdict(), mesh=mesh)
 
 
 @shared

@@ -18,7 +18,7 @@ from convs2s_jax.models import encoder_decoder
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.checkpoints import restoring
-from convs2s_jax.training.run.programs import fresh_state
+from convs2s_jax.training.run.programs import abstract_state
 from convs2s_jax.training.step import TrainState
 from tests import golden
 from tests.helpers import array
@@ -133,7 +133,7 @@ def held(workdir: Path):
     """Configuration, vocabularies, state and position of a workdir's only checkpoint."""
     cfg, vocabularies = run_folder.load_config(workdir), vocabulary.load(run_folder.vocabulary(workdir))
     sizes = {"source": vocabularies.src.size, "target": vocabularies.tgt.size}
-    abstract = jax.eval_shape(lambda key: fresh_state(key, cfg.model, cfg.training, **sizes), jax.random.key(0))
+    abstract = abstract_state(cfg.model, cfg.training, **sizes)
     check = partial(run_folder.check_vocabularies, workdir, vocabularies)
     items = {"params": abstract.params, "optimizer": abstract.optimizer}
     found, position = restoring.restore_items(

@@ -1,7 +1,6 @@
 """Text whose tokens are in the cache is not read again, and any other text is."""
 
 import dataclasses
-import re
 
 import numpy as np
 import pytest
@@ -47,12 +46,11 @@ def equal(first, second):
         assert np.array_equal(one.offsets, other.offsets)
     assert (first.fingerprint, first.held_out, first.shapes) == (second.fingerprint, second.held_out, second.shapes)
     assert np.array_equal(first.rows, second.rows)
-    assert [count for _, count in first.train.text.files] == [count for _, count in second.train.text.files]
 
 
 @pytest.mark.parametrize("kind", ["files", "tsv"])
 def test_a_second_start_reads_no_training_text_and_finds_the_same(folder, tmp_path, read, kind):
-    """Nor does one whose corpus has moved; messages name its new place."""
+    """Nor does one whose corpus has moved."""
     values = {}
     if kind == "tsv":
         for split in ("train", "valid"):
@@ -72,7 +70,6 @@ def test_a_second_start_reads_no_training_text_and_finds_the_same(folder, tmp_pa
     noun = "texts" if kind == "tsv" else "pairs"
     assert any(f"{noun} are also in the training text" in sentence for sentence in again)
     assert any(sentence.startswith("unknown in train: ") for sentence in again)
-    assert re.fullmatch(rf"{elsewhere}/train\..*, line 151", second.train.text.where(150))
 
 
 @pytest.mark.parametrize("name", ["train.in", "valid.out"])
