@@ -78,7 +78,7 @@ class Programs:
     def new_state(self, begin: Key | Tree) -> TrainState:
         """The state before the first update, from a random key or from the parameters of another run."""
         tuned = not isinstance(begin, jax.Array)
-        return state_program(self._key, self.mesh, **self._sizes, tuned=tuned)(begin)
+        return state_program(self._key, self.mesh, tuned, **self._sizes)(begin)
 
     def update(
         self, state: TrainState, batches: Sequence[Batch], rate: float, key: Key

@@ -25,7 +25,7 @@ from convs2s_jax.training.run.checkpoints import checkpoint, derived_workdir, po
 from convs2s_jax.training.run.checkpoints.checkpoint import Checkpoints
 from convs2s_jax.training.run.checkpoints.digest import digest_of_record
 from convs2s_jax.training.run.compilations import CompileCounter
-from convs2s_jax.training.run.config import Config, TrainingConfig
+from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.lock import locked
 from convs2s_jax.training.run.mirror import Workdir
 from convs2s_jax.training.run.prepare import Run, prepare
@@ -101,7 +101,12 @@ def open_run(
     # all checks have passed
     written = distributed.primary_only("begun", lambda: _write(run, begun, devices, place, told))
     reports = stack.enter_context(written or silence())
-    checkpoints = _checkpoints(cfg.training, place, reports, stack)
+    checkpoints = None
+    if place.shared or distributed.is_primary():  # otherwise process 0 writes all of each checkpoint
+        folder, keep, metric = run_folder.checkpoints(place.folder), cfg.training.keep, cfg.training.best_metric
+        checkpoints = stack.enter_context(Checkpoints(folder, keep=keep, metric=metric, shared=place.shared))
+    if place.mirror is not None:
+        place.mirror.start()
     saves = Saves(checkpoints, place, mesh, cfg.training, data=run.record, clock=clock)
     traced = cfg.training.traced if distributed.is_primary() else None
     profile = Profile(traced, place.folder / PROFILE, tell=reports.tell, clock=clock)
@@ -187,7 +192,7 @@ def _begin(run: Run, workdir: Path, programs: Programs, tell: Tell) -> _Begun:
 
 def _without_repeated_validation(position: Position, folder: Path) -> Position:
     """The position, with the validation at the end of the last start, if it came after the checkpoint was written."""
-    known = checkpoint.known_scores(folder).validations.get(position.step)
+    known = checkpoint.known_validations(folder).get(position.step)
     if distributed.from_primary(known is not None and not known.scheduled):
         return dataclasses.replace(position, validated=position.step)
     return position
@@ -225,26 +230,6 @@ def _write(run: Run, begun: _Begun, devices: str, place: Workdir, told: list[str
         config=to_dict(run.cfg),
         total=run.cfg.training.max_steps,
     )
-
-
-def _checkpoints(cfg: TrainingConfig, place: Workdir, reports: Reports, stack: ExitStack) -> Checkpoints | None:
-    """Open the manager of the run's checkpoints, and begin to write the workdir back into its store.
-
-    Without a shared folder only process 0 writes checkpoints, and the others have no manager.
-    """
-    if not (place.shared or distributed.is_primary()):
-        return None
-    folder = run_folder.checkpoints(place.folder)
-    checkpoints = Checkpoints(folder, keep=cfg.keep, metric=cfg.best_metric, shared=place.shared)
-    stack.enter_context(checkpoints)
-    if checkpoints.known.damage:
-        reports.tell(
-            f"{place.folder / run_folder.SCORES} is damaged ({checkpoints.known.damage}): the scores of earlier "
-            "checkpoints are unknown, so all of them are kept"
-        )
-    if place.mirror is not None:
-        place.mirror.start()
-    return checkpoints
 
 
 def prepare_only(cfg: Config, workdir: Path, tell: Tell) -> None:

@@ -190,7 +190,7 @@ def placed_state(key: ProgramKey, mesh: Mesh, *, source: int, target: int) -> Tr
 
 @shared
 def state_program(
-    key: ProgramKey, mesh: Mesh, *, source: int, target: int, tuned: bool = False
+    key: ProgramKey, mesh: Mesh, tuned: bool = False, /, *, source: int, target: int
 ) -> Callable[[Key | Tree], TrainState]:
     """The program of the state before the first update, with vocabularies of these sizes.
 

@@ -145,5 +145,5 @@ class Saves:
         steps = run_folder.finished(folder)
         if not steps:
             return lower
-        best = selection.best_of(checkpoint.known_scores(folder).validations, steps, self._metric) or max(steps)
+        best = selection.best_of(checkpoint.known_validations(folder), steps, self._metric) or max(steps)
         return f"{lower}; --config.training.finetune_from={workdir} starts it from the parameters of step {best}"

@@ -63,7 +63,7 @@ def test_a_validation_that_was_not_scheduled_counts_while_the_run_ends_there(tmp
                 checkpoint.wait(checkpoints)
         with checkpoint.Checkpoints(tmp_path / "checkpoints", keep=1) as checkpoints:
             steps = checkpoints.all_steps()
-            return steps, selection.best_of(checkpoints.known.validations, steps, "loss")
+            return steps, selection.best_of(checkpoints.validations, steps, "loss")
 
     assert kept((10, 2.0, True), (20, 3.0, True), (25, 1.0, False)) == ([10, 25], 25)
     assert kept((27, None, True)) == ([10, 27], 10)  # the run went on
@@ -92,7 +92,7 @@ def test_a_run_keeps_and_reads_what_is_best_by_its_metric(tmp_path):
     scores = {"training__validate_bleu": True, "training__best_metric": metric, "training__metrics": ("chrf",)}
     train(tiny.config(**scores, training__validate_every=2, training__keep=1), workdir)
     valid = {line["step"]: line for line in tiny.metrics(workdir) if line["split"] == "valid"}
-    known = checkpoint.known_scores(run_folder.checkpoints(workdir)).validations
+    known = checkpoint.known_validations(run_folder.checkpoints(workdir))
     for step in run_folder.finished(run_folder.checkpoints(workdir)):
         assert known[step] == Validation({name: valid[step][name] for name in ("loss", metric)})
     best = max(valid, key=lambda step: (valid[step][metric], -step))

@@ -12,15 +12,15 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import preservation_policy as policies
 
 from convs2s_jax.core import files
-from convs2s_jax.core.checksums import DamagedError, parsed, seal, unseal
+from convs2s_jax.core.checksums import parsed, seal, unseal
 from convs2s_jax.core.errors import UserError, first_line
 from convs2s_jax.core.guard import NO_ROOM
 from convs2s_jax.training.run.checkpoints import position_file
@@ -33,25 +33,11 @@ LOOK = 0.01
 """Seconds between two checks for the end of a save."""
 
 
-class KnownScores(NamedTuple):
-    """The scores of the checkpoints of a run.
-
-    Attributes:
-      validations: step -> its validation.
-      lost: steps whose scores were in a file that was damaged. Such a checkpoint is never deleted.
-      damage: why the file cannot be read; "" if it can.
-    """
-
-    validations: dict[int, Validation]
-    lost: set[int]
-    damage: str = ""
-
-
 class Checkpoints(ocp.CheckpointManager):
     """Orbax's manager, with the best checkpoint chosen by the scores in scores.json.
 
     Attributes:
-      known: the scores of the checkpoints.
+      validations: step -> its validation (`known_validations`).
       shared: whether each process writes its shards; otherwise only the primary one has a manager, and writes all.
       writing: step of the last save, which may still be in progress.
       failed: why this one of several processes could not write its part of the last save; None if it could.
@@ -61,14 +47,14 @@ class Checkpoints(ocp.CheckpointManager):
 
     def __init__(self, folder: Path, *, keep: int, metric: str = LOSS, shared: bool = True) -> None:
         """Open or create a folder, in which the last `keep` checkpoints and the one that is best by `metric` stay."""
-        self.known = known_scores(folder)
+        self.validations = known_validations(folder)
         self.shared = shared
         self.writing = 0
         processes = {} if shared else {"active_processes": {0}, "barrier_sync_key_prefix": "alone"}
         if not shared:
             folder.mkdir(exist_ok=True)  # Orbax does not create it for a subset of the processes
         options = ocp.CheckpointManagerOptions(
-            preservation_policy=_LastAndBest(keep, metric, self.known),
+            preservation_policy=_LastAndBest(keep, metric, self.validations),
             create=shared,
             multiprocessing_options=ocp.options.MultiprocessingOptions(primary_host=0, **processes),
         )
@@ -108,17 +94,17 @@ class Checkpoints(ocp.CheckpointManager):
 
 @dataclasses.dataclass
 class _LastAndBest(policies.PreservationPolicy):
-    """Preserves the last `keep` checkpoints, the best of scheduled validations, and those with lost scores.
+    """Preserves the last `keep` checkpoints, and the best of scheduled validations.
 
     Attributes:
       keep: number of latest checkpoints to keep.
       metric: the score by which checkpoints are compared.
-      known: as in `Checkpoints`.
+      validations: as in `Checkpoints`.
     """
 
     keep: int
     metric: str
-    known: KnownScores
+    validations: Mapping[int, Validation]
 
     def should_preserve(
         self, checkpoints: Sequence[policies.PolicyCheckpointInfo], *, context: policies.PreservationContext
@@ -126,30 +112,33 @@ class _LastAndBest(policies.PreservationPolicy):
         """Return for each checkpoint, in the order of their steps, whether it is kept."""
         del context
         steps = [info.step for info in checkpoints]
-        best = best_of(self.known.validations, steps, self.metric, goes_on=True)
-        kept = {*steps[-self.keep :], best, *self.known.lost}
+        kept = {*steps[-self.keep :], best_of(self.validations, steps, self.metric, goes_on=True)}
         return [step in kept for step in steps]
 
 
-def known_scores(folder: Path) -> KnownScores:
-    """Return the scores of the checkpoints in a folder.
+def known_validations(folder: Path) -> dict[int, Validation]:
+    """Return the validations of the checkpoints in a folder, by step.
 
     Runs of versions before 30 November 2026 have no scores.json; their positions have the scores.
+
+    Raises:
+      UserError: scores.json is damaged.
     """
-    places = finished(folder)
+    path, found = folder.parent / SCORES, dict[int, Validation]()
     try:
-        record = unseal(parsed(files.content(folder.parent / SCORES)))
-        validations = {int(step): Validation(**values) for step, values in record["validations"].items()}
-        return KnownScores(validations, set(record["lost"]))
+        record = unseal(parsed(files.content(path)))
+        return {int(step): Validation(**values) for step, values in record["validations"].items()}
     except FileNotFoundError:
-        found = {}
-        for step, place in places.items():
+        for step, place in finished(folder).items():
             with contextlib.suppress(ValueError, OSError, UserError):  # reading the checkpoint reports it
                 record = position_file.read(place)
                 found[step] = Validation(record.get("scores", {}), record.get("scheduled", True))
-        return KnownScores(found, set())
-    except (OSError, DamagedError, AttributeError, KeyError, TypeError, ValueError) as error:
-        return KnownScores({}, set(places), first_line(error))
+        return found
+    except (OSError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{path} is damaged ({first_line(error)}): restore it, or delete it; then the newest checkpoint is used, "
+            "not the best"
+        ) from error
 
 
 def save(
@@ -194,13 +183,11 @@ def save(
 
 def _note(checkpoints: Checkpoints, step: int, validation: Validation) -> None:
     """Add a validation to scores.json, before its checkpoint is written: none is without its scores."""
-    known, steps = checkpoints.known, {*checkpoints.all_steps(), step}
-    known.lost.discard(step)
-    known.validations[step] = validation
+    checkpoints.validations[step] = validation
     if distributed.is_primary():
-        validations = {str(one): found._asdict() for one, found in known.validations.items() if one in steps}
-        record = {"validations": validations, "lost": sorted(known.lost & steps)}
-        files.replace_file(Path(checkpoints.directory).parent / SCORES, json.dumps(seal(record)))
+        steps = {*checkpoints.all_steps(), step}
+        kept = {str(one): found._asdict() for one, found in checkpoints.validations.items() if one in steps}
+        files.replace_file(Path(checkpoints.directory).parent / SCORES, json.dumps(seal({"validations": kept})))
 
 
 @contextlib.contextmanager

@@ -20,10 +20,10 @@ from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training.run import store_copy
 from convs2s_jax.training.run.checkpoints import position_file
-from convs2s_jax.training.run.checkpoints.checkpoint import known_scores
+from convs2s_jax.training.run.checkpoints.checkpoint import known_validations
 from convs2s_jax.training.run.checkpoints.digest import digest
 from convs2s_jax.training.run.processes import distributed
-from convs2s_jax.training.run.run_folder import SCORES, finished
+from convs2s_jax.training.run.run_folder import finished
 from convs2s_jax.training.run.selection import best_of
 from convs2s_jax.training.step import TrainState
 
@@ -165,10 +165,7 @@ def _first_intact(
     Raises:
       RemovedError: a checkpoint could not be read because it has just been removed.
     """
-    known = known_scores(folder)
-    if known.damage and len(places) > 1:
-        tell(f"{folder.parent / SCORES} is damaged ({known.damage}): the newest checkpoint is used, not the best")
-    best = best_of(known.validations, places, metric)
+    best = best_of(known_validations(folder), places, metric)
     for step in sorted(places, key=lambda step: (step == best, step), reverse=True):
         found, why = _attempt(lambda: _items(places[step], items, check))  # noqa: B023
         if found is not None:

@@ -50,21 +50,19 @@ def test_a_step_saved_before_its_validation_gets_its_scores_and_stays_as_it_is(f
     save(folder, {40: 0.5})
     assert content() == before
     with checkpoint.Checkpoints(folder, keep=3) as checkpoints:
-        assert best_of(checkpoints.known.validations, checkpoints.all_steps(), "loss") == 40
+        assert best_of(checkpoints.validations, checkpoints.all_steps(), "loss") == 40
 
 
-def test_checkpoints_whose_scores_are_damaged_are_kept_and_the_newest_is_used(folder):
-    path = folder.with_name(run_folder.SCORES)
+def test_damaged_scores_are_refused_and_without_them_the_newest_checkpoint_is_used(folder):
+    path, asked = folder.with_name(run_folder.SCORES), {"step": None, "metric": "loss", "check": ACCEPT}
     path.write_text(path.read_text().replace("2.0", "0.5"))
-    told = []
-    params, where = restore_params(folder, ABSTRACT.params, step=None, metric="loss", check=ACCEPT, tell=told.append)
-    assert_bitwise(params, state(where["step"]).params)
+    sentence = rf"^{path} is damaged \(its checksum does not match its content\): restore it, or delete it; then "
+    for read in (lambda: restore_params(folder, ABSTRACT.params, **asked, tell=pytest.fail), lambda: save(folder, {})):
+        with pytest.raises(UserError, match=sentence):
+            read()
+    path.unlink()
+    _, where = restore_params(folder, ABSTRACT.params, **asked, tell=pytest.fail)
     assert where["step"] == 30
-    assert told == [
-        f"{path} is damaged (its checksum does not match its content): the newest checkpoint is used, not the best"
-    ]
-    assert save(folder, {40: 5.0}, keep=1) == [10, 20, 30, 40]
-    assert save(folder, {50: 4.0}, keep=1) == [10, 20, 30, 50]  # also by later starts
 
 
 def test_the_scores_of_a_run_of_the_version_before_are_in_its_positions(folder):
