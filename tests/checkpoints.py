@@ -47,10 +47,10 @@ def restore(folder, abstract=ABSTRACT):
     """((state, position) or None, steps left, sentences told); what is damaged is put aside, as when a run begins."""
     told = []
     found = restoring.restore(folder, abstract, check=ACCEPT, tell=told.append)
-    for place in found.damaged if found else ():
+    for place in found[2] if found else ():
         checkpoint.put_aside(place, f"{place.name}{run_folder.DAMAGED}")
     with checkpoint.Checkpoints(folder, keep=9) as checkpoints:
-        return found and (found.state, found.position), list(checkpoints.all_steps()), told
+        return found and found[:2], list(checkpoints.all_steps()), told
 
 
 def restore_params(folder, abstract, **options):

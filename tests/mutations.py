@@ -231,8 +231,8 @@ training/run/loop.py  training/run/test_resume.py -k 'halves or continues'
 + position.epoch, 0
 resume: a batch is used twice
 training/run/loop.py  training/run/test_resume.py -k halves
-- yield _Input(pending, epoch, used)
-+ yield _Input(pending, epoch, used - 1)
+- yield pending, epoch, used
++ yield pending, epoch, used - 1
 digests: another formula
 training/run/checkpoints/digest.py  training/run/checkpoints/test_digest.py -k formula
 - h ^= h >> np.uint32(13)

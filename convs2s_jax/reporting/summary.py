@@ -9,7 +9,7 @@ from convs2s_jax.core.errors import counted
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.reporting.charts import QUANTITIES
 from convs2s_jax.reporting.runs import Run
-from convs2s_jax.training.run.selection import Validation, best_of, counting
+from convs2s_jax.training.run.selection import best_of, counting
 
 
 def facts(run: Run) -> list[tuple[str, str]]:
@@ -49,13 +49,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
 def best_step(run: Run) -> int | None:
     """The step of the best validation, by the metric that selects the best checkpoint; None without validation."""
     known = _validations(run)
-    found = {
-        record["step"]: Validation(known[record["step"]], bool(record.get("scheduled", True)))
-        for record in run.reports_of("valid")
-    }
-    # a validation that was not scheduled counts at the end of the run
-    steps = {record["step"] for record in run.records}
-    return best_of(found, steps, _metric(run))
+    return best_of(known, known, _metric(run))
 
 
 def report_on_test_set(run: Run) -> Mapping[str, Any] | None:

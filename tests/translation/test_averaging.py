@@ -10,7 +10,7 @@ from convs2s_jax.commands.convs2s import COMMANDS
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run import finetuning, run_folder
 from convs2s_jax.training.run.checkpoints import derived_workdir, position_file
-from convs2s_jax.training.run.checkpoints.checkpoint import known_validations
+from convs2s_jax.training.run.checkpoints.checkpoint import known_scores
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.programs import abstract_state
 from convs2s_jax.translation.averaging import write_average
@@ -48,9 +48,9 @@ def test_its_position_is_that_of_the_newest_and_names_all(trained, mean):
     theirs, ours = (position_file.read(place[3]) for place in places)
     assert ours["averaged"] == {"workdir": str(trained), "steps": [2, 3]}
     assert all(ours[name] == theirs[name] for name in {*ours, *theirs} - {"averaged", "digests"})
-    known = [known_validations(run_folder.checkpoints(workdir)) for workdir in (trained, mean)]
+    known = [known_scores(run_folder.checkpoints(workdir)) for workdir in (trained, mean)]
     assert known[0]
-    assert not known[1][3].scores  # nobody has measured it
+    assert not known[1][3]  # nobody has measured it
     assert run_folder.load_config(mean) == run_folder.load_config(trained)
 
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import jax
 
@@ -81,16 +80,11 @@ def _ended(cfg: TrainingConfig, position: Position) -> str:
     return position.schedule.stopped or selection.ended(position.best, cfg.best_metric, cfg.patience)
 
 
-class _Input(NamedTuple):
-    """The input of an update: one or more batches on the devices, and the position in the data after it."""
+def _inputs(session: Session, position: Position) -> Iterator[tuple[list[Batch], int, int]]:
+    """For all updates from a position on: the batches, and epoch and batch of the position after the update.
 
-    batches: list[Batch]
-    epoch: int
-    batch: int
-
-
-def _inputs(session: Session, position: Position) -> Iterator[_Input]:
-    """The inputs of all updates from a position on. A thread prepares the next epoch."""
+    A thread prepares the next epoch.
+    """
     run, mesh = session.run, session.programs.mesh
     longest = max(shape.src for shape in run.shapes), max(shape.tgt for shape in run.shapes)
 
@@ -111,9 +105,9 @@ def _inputs(session: Session, position: Position) -> Iterator[_Input]:
             with session.clock.during("input"):
                 pending.append(next(prepared))
             if used == len(planned.batches):
-                yield _Input(pending, epoch + 1, 0)
+                yield pending, epoch + 1, 0
             elif len(pending) == run.cfg.data.batch.accumulate:
-                yield _Input(pending, epoch, used)
+                yield pending, epoch, used
                 pending = []
         epoch, start = epoch + 1, 0
 
@@ -122,15 +116,15 @@ def _updates(session: Session, state: TrainState, position: Position) -> tuple[T
     """Update until training ends, or a signal stops it, with reports, validations and checkpoints."""
     run, cfg, window = session.run, session.run.cfg.training, session.window
     root = jax.random.fold_in(jax.random.key(run.cfg.seed), 1)
-    for given in _inputs(session, position):
+    for batches, epoch, batch in _inputs(session, position):
         rate = schedule.rate(cfg.schedule, position.schedule, step=position.step + 1, epoch=position.epoch)
         if position.batch == 0:
             _tell_rate(session, position, rate)
-        with window.update_of([batch.src.shape + batch.tgt.shape for batch in given.batches]):
+        with window.update_of([one.src.shape + one.tgt.shape for one in batches]):
             key = fold_in(root, position.step)  # a separate program, compiled at the first update
-            state, sums = session.programs.update(state, given.batches, rate, key)
-            flops = sum(map(session.programs.flops, given.batches)) if window.peak else 0.0
-        position = dataclasses.replace(position, step=position.step + 1, epoch=given.epoch, batch=given.batch)
+            state, sums = session.programs.update(state, batches, rate, key)
+            flops = sum(map(session.programs.flops, batches)) if window.peak else 0.0
+        position = dataclasses.replace(position, step=position.step + 1, epoch=epoch, batch=batch)
         window.add(position.step, rate, sums, flops)
         session.profile.done(position.step, sums)
         session.interrupts.begin()
@@ -178,8 +172,7 @@ def _validate(session: Session, state: TrainState, position: Position, *, schedu
     """Score the validation set, update the schedule and save a checkpoint. A signal abandons the validation.
 
     Without a validation set, only the checkpoint is saved. An unscheduled validation at the end of a run affects
-    neither the learning rate nor the patience. It counts for the best checkpoint only while the run ends there, so a
-    continued run is the same as one that never ended.
+    neither the learning rate nor the patience, so the updates of a continued run are those of one that never ended.
     """
     run, cfg, reports = session.run, session.run.cfg.training, session.reports
     validated = dataclasses.replace(position, validated=position.step)
@@ -196,15 +189,14 @@ def _validate(session: Session, state: TrainState, position: Position, *, schedu
     with session.clock.during("other"):
         if found.outputs and distributed.is_primary():
             write_samples(session.reports.samples, position.step, run.valid, found.outputs)
-        mark = {} if scheduled else {"scheduled": 0}
-        reports.metrics(step=position.step, epoch=position.last_epoch, split="valid", **scores, **mark)
+        reports.metrics(step=position.step, epoch=position.last_epoch, split="valid", **scores)
     if scheduled:
         after, why = schedule.validated(cfg.schedule, position.schedule, found.loss)
         best = selection.validated(position.best, cfg.best_metric, scores, step=position.step)
         validated = dataclasses.replace(validated, schedule=after, best=best)
         if why:
             reports.rate(f"step {position.step}: {why}")
-    session.saves.save(state, validated, scores=scores, scheduled=scheduled)
+    session.saves.save(state, validated, scores)
     return validated
 
 

@@ -34,7 +34,6 @@ from convs2s_jax.training.run.processes.interrupts import Interrupts
 from convs2s_jax.training.run.programs import check_rules, program_key
 from convs2s_jax.training.run.reports import trackers
 from convs2s_jax.training.run.reports.measures import PROFILE, Profile, WallClock, Window, peak_flops
-from convs2s_jax.training.run.reports.records import Facts
 from convs2s_jax.training.run.reports.reports import Reports, show, silence
 from convs2s_jax.training.run.saving import Position, Saves
 from convs2s_jax.training.step import TrainState
@@ -175,9 +174,9 @@ def _begin(run: Run, workdir: Path, programs: Programs, tell: Tell) -> _Begun:
     cfg, layout = run.cfg, programs.layout
     found = restoring.restore(folder, layout, check=partial(run.check_unchanged, workdir), tell=tell)
     if found is not None:
-        position = _without_repeated_validation(Position.of(found.position), folder)
-        begun = _Begun(found.state, position, found.damaged)
-        tell(f"continuing at {position.where}")
+        state, saved, damaged = found
+        begun = _Begun(state, Position.of(saved), damaged)
+        tell(f"continuing at {begun.position.where}")
     else:
         random, origin = jax.random.fold_in(jax.random.key(cfg.seed), 0), ""
         if cfg.training.finetune_from:
@@ -188,14 +187,6 @@ def _begin(run: Run, workdir: Path, programs: Programs, tell: Tell) -> _Begun:
     if programs.mesh.devices.size > 1:
         tell(sharding.summary(sharding.table(layout.params, programs.mesh, cfg.parallel, cfg.mesh.rules)))
     return begun
-
-
-def _without_repeated_validation(position: Position, folder: Path) -> Position:
-    """The position, with the validation at the end of the last start, if it came after the checkpoint was written."""
-    known = checkpoint.known_validations(folder).get(position.step)
-    if distributed.from_primary(known is not None and not known.scheduled):
-        return dataclasses.replace(position, validated=position.step)
-    return position
 
 
 def _write(run: Run, begun: _Begun, devices: str, place: Workdir, told: list[str]) -> Reports:
@@ -211,14 +202,7 @@ def _write(run: Run, begun: _Begun, devices: str, place: Workdir, told: list[str
         shutil.rmtree(run_folder.learned_vocabularies(workdir), ignore_errors=True)
     for damaged in begun.damaged:
         checkpoint.put_aside(damaged, f"{damaged.name}{run_folder.DAMAGED}")
-    facts = Facts(
-        devices=devices,
-        examples=run.used,
-        batches=run.batching,
-        parameters=begun.parameters,
-        vocabularies=tuple(run.sizes.values()),
-        origin=begun.origin,
-    )
+    facts = dataclasses.replace(run.facts, devices=devices, parameters=begun.parameters, origin=begun.origin)
     return Reports(
         workdir,
         step=position.step,

@@ -27,6 +27,7 @@ from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.training.run import finetuning, run_folder
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.inputs import Split, check_unchanged, fingerprint, fingerprint_of_text, held_out_shapes
+from convs2s_jax.training.run.reports.records import Facts
 from convs2s_jax.training.run.selection import LOSS
 from convs2s_jax.training.run.tasks.task_table import task_of
 from convs2s_jax.training.schedule import PlateauConfig
@@ -77,8 +78,7 @@ class Run:
       rows: indices of the training pairs in use.
       shapes: of training batches.
       held_out_shapes: of batches of the validation and the test set.
-      used: how many training examples are used and skipped, in words.
-      batching: the batches, their shapes and padding, in words.
+      facts: what reports tell of the data.
       fingerprint: checksum of the tokenised training data.
       held_out: checksums of the lines of "valid" and "test"; None for a missing split.
     """
@@ -91,8 +91,7 @@ class Run:
     rows: np.ndarray
     shapes: tuple[Shape, ...]
     held_out_shapes: tuple[Shape, ...]
-    used: str
-    batching: str
+    facts: Facts
     fingerprint: int
     held_out: Mapping[str, str | None]
 
@@ -161,8 +160,7 @@ def prepare(cfg: Config, workdir: Path, tell: Tell, *, learn: bool = True) -> Ru
         rows=rows,
         shapes=shapes,
         held_out_shapes=held_out_shapes(cfg.model, scored, tokens=cfg.data.batch.tokens),
-        used=used,
-        batching=batching,
+        facts=Facts(examples=used, batches=batching, vocabularies=(made.src.size, made.tgt.size)),
         fingerprint=fingerprint(train.src, train.tgt),
         held_out=fingerprints,
     )

@@ -31,7 +31,7 @@ class Position:
 
     Attributes:
       schedule: state of the learning rate's schedule.
-      best: the best of the scheduled validations.
+      best: the best of the scheduled validations, for patience.
       step: number of updates done.
       epoch: the current epoch, from 1.
       batch: number of batches of this epoch already used.
@@ -99,9 +99,7 @@ class Saves:
         self._metric, self._seconds = cfg.best_metric, 60 * cfg.save_every_minutes
         self._last = time.monotonic()
 
-    def save(
-        self, state: TrainState, position: Position, *, scores: Scores | None = None, scheduled: bool = True
-    ) -> None:
+    def save(self, state: TrainState, position: Position, scores: Scores | None = None) -> None:
         """Save a checkpoint of this position. Raises UserError if a parameter is not finite."""
         with self._clock.during("checkpoint"):
             if not all_finite(state.params):
@@ -110,7 +108,7 @@ class Saves:
             self._place.settle()
             whole = self._place.to_save(self._mesh, state)
             if self._checkpoints is not None:
-                checkpoint.save(self._checkpoints, whole, record, scores=scores, scheduled=scheduled)
+                checkpoint.save(self._checkpoints, whole, record, scores=scores)
             self._last = time.monotonic()
 
     def due(self) -> bool:
@@ -145,5 +143,5 @@ class Saves:
         steps = run_folder.finished(folder)
         if not steps:
             return lower
-        best = selection.best_of(checkpoint.known_validations(folder), steps, self._metric) or max(steps)
+        best = selection.best_of(checkpoint.known_scores(folder), steps, self._metric) or max(steps)
         return f"{lower}; --config.training.finetune_from={workdir} starts it from the parameters of step {best}"

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from convs2s_jax.metrics.scoring import METRICS
 
@@ -15,19 +14,6 @@ LESS_IS_BETTER = frozenset(
     {LOSS, *(key for metric in METRICS.values() if metric.less_is_better for key in metric.keys)}
 )
 """Scores where lower is better."""
-
-
-class Validation(NamedTuple):
-    """A validation.
-
-    Attributes:
-      scores: what it measured; empty if there was no validation.
-      scheduled: False for an unscheduled validation at the end of a run. It counts only while the run ends there; a
-        continued run chooses as if it had never ended.
-    """
-
-    scores: Scores
-    scheduled: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,23 +59,15 @@ def counting(measured: Iterable[Scores], metric: str) -> str:
     return metric if any(metric in scores for scores in measured) else LOSS
 
 
-def best_of(
-    validations: Mapping[int, Validation], steps: Iterable[int], metric: str, *, goes_on: bool = False
-) -> int | None:
+def best_of(known: Mapping[int, Scores], steps: Iterable[int], metric: str) -> int | None:
     """Return the best of some steps by the metric that is `counting`, the first of equal ones; None if none has it.
 
-    A validation that is not `scheduled` counts only at the last of the steps, and not if the run `goes_on`. If no other
-    validation is known, it counts anyway. A run that continues with another metric keeps the best by loss until a
-    validation has the new score.
+    A run that continues with another metric keeps the best by loss until a validation has the new score.
     """
-    steps = list(steps)
-    last = None if goes_on else max(steps, default=None)
-    found = {step: validations[step] for step in steps if step in validations}
-    counted = {step: one for step, one in found.items() if one.scores and (one.scheduled or step == last)}
-    measured = {step: one.scores for step, one in (counted or found).items()}
+    measured = {step: known[step] for step in steps if step in known}
     one = counting(measured.values(), metric)
-    known = [(_rank(one, scores[one]), -step) for step, scores in measured.items() if one in scores]
-    return -max(known)[1] if known else None
+    ranks = [(_rank(one, scores[one]), -step) for step, scores in measured.items() if one in scores]
+    return -max(ranks)[1] if ranks else None
 
 
 def _rank(metric: str, value: float) -> float:

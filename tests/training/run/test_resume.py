@@ -9,10 +9,8 @@ import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training import schedule
-from convs2s_jax.training.run import loop, validation
 from convs2s_jax.training.run.background_compiler import Programs
 from convs2s_jax.training.run.loop import train
-from convs2s_jax.training.run.processes.interrupts import InterruptedWorkError
 from convs2s_jax.training.run.reports import records
 from convs2s_jax.training.run.tasks import translation_task as translating
 from tests import tiny
@@ -78,25 +76,6 @@ def test_a_signal_within_a_validation_leaves_it_for_later(tmp_path, undisturbed,
     assert valid.count(lines[-1]["step"]) == 1  # made up for
     arrays = {name: tiny.digests(tmp_path, STEPS)[name] for name in ("params", "optimizer")}
     assert arrays == {name: undisturbed[name] for name in arrays}  # the other run's position has no BLEU
-
-
-def test_a_validation_that_came_after_its_checkpoint_is_not_repeated(tmp_path, monkeypatch):
-    """The checkpoint of the last step stays as it was; the scores are in their own file."""
-    options = {"training__max_steps": 5, "training__validate_every": 100}
-
-    def interrupted(*_, **__):
-        raise InterruptedWorkError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "measure", interrupted)
-        train(tiny.config(**options), tmp_path)
-    before = tiny.digests(tmp_path, 5)
-    for _ in range(2):
-        train(tiny.config(**options), tmp_path)
-        valid = [line for line in tiny.metrics(tmp_path) if line["split"] == "valid"]
-        assert [(line["step"], line["scheduled"]) for line in valid] == [(5, 0)]
-        monkeypatch.setattr(validation, "evaluate", pytest.fail)
-    assert tiny.digests(tmp_path, 5) == before
 
 
 def test_a_run_continues_at_the_position_at_which_it_stopped(tmp_path, capfd):

@@ -8,7 +8,7 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run import run_folder, selection
 from convs2s_jax.training.run.checkpoints import checkpoint, position_file
 from convs2s_jax.training.run.loop import train
-from convs2s_jax.training.run.selection import Best, Validation
+from convs2s_jax.training.run.selection import Best
 from convs2s_jax.translation.translator import load
 from tests import tiny
 from tests.checkpoints import ABSTRACT, ACCEPT, position, restore_params, state
@@ -54,23 +54,6 @@ def test_the_checkpoint_with_the_highest_score_stays_and_is_read(tmp_path):
         assert read["step"] == best
 
 
-def test_a_validation_that_was_not_scheduled_counts_while_the_run_ends_there(tmp_path):
-    def kept(*saves):
-        for step, loss, scheduled in saves:
-            with checkpoint.Checkpoints(tmp_path / "checkpoints", keep=1) as checkpoints:
-                scores = None if loss is None else {"loss": loss}
-                checkpoint.save(checkpoints, state(step), position(step), scores=scores, scheduled=scheduled)
-                checkpoint.wait(checkpoints)
-        with checkpoint.Checkpoints(tmp_path / "checkpoints", keep=1) as checkpoints:
-            steps = checkpoints.all_steps()
-            return steps, selection.best_of(checkpoints.validations, steps, "loss")
-
-    assert kept((10, 2.0, True), (20, 3.0, True), (25, 1.0, False)) == ([10, 25], 25)
-    assert kept((27, None, True)) == ([10, 27], 10)  # the run went on
-    assert kept((30, 2.5, True)) == ([10, 30], 10)
-    assert kept((35, 4.0, False)) == ([10, 35], 10)
-
-
 STILL = {"training__schedule": {"kind": "fixed", "rates": [1e-30]}, "training__validate_every": 1}
 """Updates that change nothing: no validation is better than the first."""
 
@@ -92,9 +75,9 @@ def test_a_run_keeps_and_reads_what_is_best_by_its_metric(tmp_path):
     scores = {"training__validate_bleu": True, "training__best_metric": metric, "training__metrics": ("chrf",)}
     train(tiny.config(**scores, training__validate_every=2, training__keep=1), workdir)
     valid = {line["step"]: line for line in tiny.metrics(workdir) if line["split"] == "valid"}
-    known = checkpoint.known_validations(run_folder.checkpoints(workdir))
+    known = checkpoint.known_scores(run_folder.checkpoints(workdir))
     for step in run_folder.finished(run_folder.checkpoints(workdir)):
-        assert known[step] == Validation({name: valid[step][name] for name in ("loss", metric)})
+        assert known[step] == {name: valid[step][name] for name in ("loss", metric)}
     best = max(valid, key=lambda step: (valid[step][metric], -step))
     assert best != min(valid, key=lambda step: valid[step]["loss"])
     assert position_file.read(workdir / "checkpoints" / "8")["best"]["metric"] == metric

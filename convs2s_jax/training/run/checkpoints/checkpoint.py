@@ -26,7 +26,7 @@ from convs2s_jax.core.guard import NO_ROOM
 from convs2s_jax.training.run.checkpoints import position_file
 from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.run_folder import SCORES, finished
-from convs2s_jax.training.run.selection import LOSS, Scores, Validation, best_of
+from convs2s_jax.training.run.selection import LOSS, Scores, best_of
 from convs2s_jax.training.step import TrainState
 
 LOOK = 0.01
@@ -37,7 +37,7 @@ class Checkpoints(ocp.CheckpointManager):
     """Orbax's manager, with the best checkpoint chosen by the scores in scores.json.
 
     Attributes:
-      validations: step -> its validation (`known_validations`).
+      scores: step -> the scores of its validation (`known_scores`).
       shared: whether each process writes its shards; otherwise only the primary one has a manager, and writes all.
       writing: step of the last save, which may still be in progress.
       failed: why this one of several processes could not write its part of the last save; None if it could.
@@ -47,14 +47,14 @@ class Checkpoints(ocp.CheckpointManager):
 
     def __init__(self, folder: Path, *, keep: int, metric: str = LOSS, shared: bool = True) -> None:
         """Open or create a folder, in which the last `keep` checkpoints and the one that is best by `metric` stay."""
-        self.validations = known_validations(folder)
+        self.scores = known_scores(folder)
         self.shared = shared
         self.writing = 0
         processes = {} if shared else {"active_processes": {0}, "barrier_sync_key_prefix": "alone"}
         if not shared:
             folder.mkdir(exist_ok=True)  # Orbax does not create it for a subset of the processes
         options = ocp.CheckpointManagerOptions(
-            preservation_policy=_LastAndBest(keep, metric, self.validations),
+            preservation_policy=_LastAndBest(keep, metric, self.scores),
             create=shared,
             multiprocessing_options=ocp.options.MultiprocessingOptions(primary_host=0, **processes),
         )
@@ -94,17 +94,17 @@ class Checkpoints(ocp.CheckpointManager):
 
 @dataclasses.dataclass
 class _LastAndBest(policies.PreservationPolicy):
-    """Preserves the last `keep` checkpoints, and the best of scheduled validations.
+    """Preserves the last `keep` checkpoints and the best.
 
     Attributes:
       keep: number of latest checkpoints to keep.
       metric: the score by which checkpoints are compared.
-      validations: as in `Checkpoints`.
+      scores: as in `Checkpoints`.
     """
 
     keep: int
     metric: str
-    validations: Mapping[int, Validation]
+    scores: Mapping[int, Scores]
 
     def should_preserve(
         self, checkpoints: Sequence[policies.PolicyCheckpointInfo], *, context: policies.PreservationContext
@@ -112,27 +112,25 @@ class _LastAndBest(policies.PreservationPolicy):
         """Return for each checkpoint, in the order of their steps, whether it is kept."""
         del context
         steps = [info.step for info in checkpoints]
-        kept = {*steps[-self.keep :], best_of(self.validations, steps, self.metric, goes_on=True)}
+        kept = {*steps[-self.keep :], best_of(self.scores, steps, self.metric)}
         return [step in kept for step in steps]
 
 
-def known_validations(folder: Path) -> dict[int, Validation]:
-    """Return the validations of the checkpoints in a folder, by step.
+def known_scores(folder: Path) -> dict[int, Scores]:
+    """Return the scores of the validations of checkpoints in a folder, by step.
 
     Runs of versions before 30 November 2026 have no scores.json; their positions have the scores.
 
     Raises:
       UserError: scores.json is damaged.
     """
-    path, found = folder.parent / SCORES, dict[int, Validation]()
+    path, found = folder.parent / SCORES, dict[int, Scores]()
     try:
-        record = unseal(parsed(files.content(path)))
-        return {int(step): Validation(**values) for step, values in record["validations"].items()}
+        return {int(step): scores for step, scores in unseal(parsed(files.content(path)))["scores"].items()}
     except FileNotFoundError:
         for step, place in finished(folder).items():
             with contextlib.suppress(ValueError, OSError, UserError):  # reading the checkpoint reports it
-                record = position_file.read(place)
-                found[step] = Validation(record.get("scores", {}), record.get("scheduled", True))
+                found[step] = position_file.read(place).get("scores", {})
         return found
     except (OSError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(
@@ -147,7 +145,6 @@ def save(
     position: dict[str, Any],
     *,
     scores: Scores | None = None,
-    scheduled: bool = True,
 ) -> None:
     """Start saving in the background; training can continue immediately. An existing checkpoint stays as it is.
 
@@ -156,7 +153,6 @@ def save(
       state: its `step` names the checkpoint.
       position: the progress of training, as JSON.
       scores: of the validation, for choosing the best; None if there was none. Values that are not finite are dropped.
-      scheduled: whether that validation was scheduled.
 
     Raises:
       UserError: this or the previous checkpoint could not be written, for example because the disk is full.
@@ -166,8 +162,7 @@ def save(
     checkpoints.writing = step
     with _writing(checkpoints, step):
         if scores is not None:
-            finite = {name: value for name, value in scores.items() if math.isfinite(value)}
-            _note(checkpoints, step, Validation(finite, scheduled))
+            _note(checkpoints, step, {name: value for name, value in scores.items() if math.isfinite(value)})
         if step in checkpoints.all_steps():
             return
         record = position_file.make(position, step=step, params=state.params, optimizer=state.optimizer)
@@ -181,13 +176,13 @@ def save(
         )
 
 
-def _note(checkpoints: Checkpoints, step: int, validation: Validation) -> None:
-    """Add a validation to scores.json, before its checkpoint is written: none is without its scores."""
-    checkpoints.validations[step] = validation
+def _note(checkpoints: Checkpoints, step: int, scores: Scores) -> None:
+    """Add the scores of a validation to scores.json, before its checkpoint is written: none is without its scores."""
+    checkpoints.scores[step] = scores
     if distributed.is_primary():
         steps = {*checkpoints.all_steps(), step}
-        kept = {str(one): found._asdict() for one, found in checkpoints.validations.items() if one in steps}
-        files.replace_file(Path(checkpoints.directory).parent / SCORES, json.dumps(seal({"validations": kept})))
+        kept = {str(one): found for one, found in checkpoints.scores.items() if one in steps}
+        files.replace_file(Path(checkpoints.directory).parent / SCORES, json.dumps(seal({"scores": kept})))
 
 
 @contextlib.contextmanager

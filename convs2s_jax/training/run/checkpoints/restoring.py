@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -20,7 +20,7 @@ from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training.run import store_copy
 from convs2s_jax.training.run.checkpoints import position_file
-from convs2s_jax.training.run.checkpoints.checkpoint import known_validations
+from convs2s_jax.training.run.checkpoints.checkpoint import known_scores
 from convs2s_jax.training.run.checkpoints.digest import digest
 from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.run_folder import finished
@@ -53,27 +53,13 @@ def is_removed(place: Path) -> bool:
     return before == 0 or count() != before
 
 
-class Restored(NamedTuple):
-    """A training state from a checkpoint.
-
-    Attributes:
-      state: parameters, state of the optimiser and step.
-      position: progress of training.
-      damaged: newer checkpoints, which could not be read.
-    """
-
-    state: TrainState
-    position: dict[str, Any]
-    damaged: list[Path]
-
-
 def restore(
     folder: Path,
     abstract: TrainState,
     *,
     check: Callable[[dict[str, Any]], None],
     tell: Tell,
-) -> Restored | None:
+) -> tuple[TrainState, dict[str, Any], list[Path]] | None:
     """Read the newest intact checkpoint; None if there are no checkpoints.
 
     A damaged checkpoint is reported to `tell`, and the previous one is tried. Nothing in the folder is changed.
@@ -84,6 +70,9 @@ def restore(
       check: is called with the position before any array is read; raises UserError if it does not belong to this run.
       tell: is called with a sentence for each damaged checkpoint.
 
+    Returns:
+      The state, its position, and the newer checkpoints, which could not be read.
+
     Raises:
       UserError: there are checkpoints, but none is intact.
     """
@@ -91,7 +80,7 @@ def restore(
     for step, place in sorted(places.items(), reverse=True):
         found, why = _attempt(lambda: _whole(place, step, abstract, check))  # noqa: B023
         if found is not None:
-            return Restored(*found, damaged)
+            return *found, damaged
         tell(f"the checkpoint of step {step} is damaged ({why}); trying the previous one")
         damaged.append(place)
     if places:
@@ -165,7 +154,7 @@ def _first_intact(
     Raises:
       RemovedError: a checkpoint could not be read because it has just been removed.
     """
-    best = best_of(known_validations(folder), places, metric)
+    best = best_of(known_scores(folder), places, metric)
     for step in sorted(places, key=lambda step: (step == best, step), reverse=True):
         found, why = _attempt(lambda: _items(places[step], items, check))  # noqa: B023
         if found is not None:

@@ -50,7 +50,7 @@ def test_a_step_saved_before_its_validation_gets_its_scores_and_stays_as_it_is(f
     save(folder, {40: 0.5})
     assert content() == before
     with checkpoint.Checkpoints(folder, keep=3) as checkpoints:
-        assert best_of(checkpoints.validations, checkpoints.all_steps(), "loss") == 40
+        assert best_of(checkpoints.scores, checkpoints.all_steps(), "loss") == 40
 
 
 def test_damaged_scores_are_refused_and_without_them_the_newest_checkpoint_is_used(folder):

@@ -189,8 +189,8 @@ def test_a_checkpoint_is_read_and_continued_in_other_bits(folder):
         params, _ = restore_params(folder, wide.params, step=30, tell=pytest.fail, **numbers)
         assert params["w"].dtype == np.float64
         np.testing.assert_array_equal(params["w"], np.asarray(expected.params["w"], np.float64))
-        found = restoring.restore(folder, wide, check=ACCEPT, tell=pytest.fail)
-        assert jax.tree.map(lambda x: x.dtype, found.state) == jax.tree.map(lambda x: x.dtype, wide)
+        found, _, _ = restoring.restore(folder, wide, check=ACCEPT, tell=pytest.fail)
+        assert jax.tree.map(lambda x: x.dtype, found) == jax.tree.map(lambda x: x.dtype, wide)
 
 
 def read(folder, step=None, tell=pytest.fail, items=("params", "optimizer")):
