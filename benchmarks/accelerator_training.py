@@ -14,7 +14,7 @@ import numpy as np
 from accelerator_tools import FIRST, Found, digits, memory, preset, spread, timed
 from machine import decoder_flops, encoder_flops
 
-from convs2s_jax.training.run.programs import compile_configured, fresh_state
+from convs2s_jax.training.run.programs import ProgramKey, compile_run, fresh_state
 from convs2s_jax.training.step import Batch, TrainState, update
 
 CALLS = 3
@@ -24,7 +24,7 @@ CALLS = 3
 def training(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: float) -> Iterator[Found]:
     """Measure whole updates, and their share of the product rate."""
     cfg, vocabulary = preset(sizes["train"], arguments.dtype), sizes["vocabulary"]
-    steps = compile_configured(cfg.model, cfg.training)
+    steps = compile_run(ProgramKey(cfg.model, cfg.training))
     init = partial(fresh_state, model=cfg.model, training=cfg.training, source=vocabulary, target=vocabulary)
     state = jax.jit(init)(jax.random.key(1))
     for rows, length in sizes["batches"]:
@@ -53,7 +53,7 @@ def shapes(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: float
     """Measure updates of each shape alone and of all in turn, where arrays can have other addresses at each call."""
     del peaks
     cfg, vocabulary = preset(sizes["in_turn"], arguments.dtype), sizes["words"]
-    steps = compile_configured(cfg.model, cfg.training)
+    steps = compile_run(ProgramKey(cfg.model, cfg.training))
     init = partial(fresh_state, model=cfg.model, training=cfg.training, source=vocabulary, target=vocabulary)
     state = jax.jit(init)(jax.random.key(1))
 

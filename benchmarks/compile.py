@@ -27,7 +27,7 @@ from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.training import dispatch
 from convs2s_jax.training.optimizer import AdamConfig, AdamWConfig, NesterovConfig
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.programs import compile_configured, fresh_state
+from convs2s_jax.training.run.programs import ProgramKey, compile_run, fresh_state
 from convs2s_jax.training.step import Batch
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -82,7 +82,7 @@ def measure(name: str, model: ModelConfig, cfg: Config, arguments: argparse.Name
     state, batch = jax.eval_shape(init, KEY), Batch(src=shape, tgt=shape)
     rows, programs = {}, {}
     for way in arguments.ways:
-        steps = compile_configured(dataclasses.replace(model, execution=WAYS[way]), cfg.training)
+        steps = compile_run(ProgramKey(dataclasses.replace(model, execution=WAYS[way]), cfg.training))
         programs[way], rows[way] = compiled(steps.first, state.params, batch, KEY)
     total = jax.eval_shape(steps.first, state.params, batch, KEY)
     finish, rows["the optimiser's part"] = compiled(steps.finish, state, total, RATE)
@@ -90,7 +90,7 @@ def measure(name: str, model: ModelConfig, cfg: Config, arguments: argparse.Name
     for kind in arguments.optimizers or ():
         named = dataclasses.replace(cfg.training, optimizer=OPTIMIZERS[kind])
         init = partial(fresh_state, model=model, training=named, source=size, target=size)
-        steps = compile_configured(model, named)
+        steps = compile_run(ProgramKey(model, named))
         _, rows[f"the optimiser's part, {kind}"] = compiled(steps.finish, jax.eval_shape(init, KEY), total, RATE)
         _, rows[f"a new state, {kind}"] = compiled(dispatch.jit_once(init, None), KEY)
     seconds = run(programs, finish, init, shape, size, arguments.repeats)

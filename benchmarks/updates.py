@@ -13,7 +13,7 @@ from convs2s_jax.training.mesh import MeshConfig, make
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.inputs import batch_on
 from convs2s_jax.training.run.prepare import Run
-from convs2s_jax.training.run.programs import compile_configured, fresh_state
+from convs2s_jax.training.run.programs import ProgramKey, compile_run, fresh_state
 from convs2s_jax.training.step import Batch, update
 
 MULTI30K = {
@@ -51,7 +51,7 @@ def compiled(cfg: Config, run: Run, count: int) -> Updates:
     batches = [batch_on(mesh, run.train, epoch, planned) for planned in chosen]
     sizes = {"source": run.vocabularies.src.size, "target": run.vocabularies.tgt.size}
     state = fresh_state(jax.random.key(1), cfg.model, cfg.training, **sizes)
-    steps = compile_configured(cfg.model, cfg.training)
+    steps = compile_run(ProgramKey(cfg.model, cfg.training))
 
     def through(batches: list[Batch]) -> float:
         nonlocal state

@@ -15,7 +15,7 @@ from convs2s_jax.training import flops
 from convs2s_jax.training.flops import Flops
 from convs2s_jax.training.loss import loss
 from convs2s_jax.training.run.config import TrainingConfig
-from convs2s_jax.training.run.programs import compile_configured, fresh_state
+from convs2s_jax.training.run.programs import ProgramKey, compile_run, fresh_state
 from convs2s_jax.training.step import Batch
 from tests.helpers import drills_but
 from tests.models import kinds
@@ -145,6 +145,6 @@ def test_gradients_of_an_update_cost_three_times_the_forward_pass_and_those_of_t
     model, training = model_of("conv", "conv", convolution="xla"), TrainingConfig()
     init = partial(fresh_state, model=model, training=training, source=V, target=V)
     batch = Batch(src=Shaped((B, S), jnp.int32), tgt=Shaped((B, T0), jnp.int32))
-    step = compile_configured(model, training)
+    step = compile_run(ProgramKey(model, training))
     found = flops.count(step.first, jax.eval_shape(init, jax.random.key(0)).params, batch, jax.random.key(0))
     assert found == Flops(3 * forward_flops("conv", T0).model + 2 * B * T0 * V)

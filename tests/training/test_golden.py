@@ -8,7 +8,7 @@ import pytest
 from convs2s_jax.interop import fairseq
 from convs2s_jax.training import optimizer
 from convs2s_jax.training.run.config import TrainingConfig
-from convs2s_jax.training.run.programs import compile_configured
+from convs2s_jax.training.run.programs import ProgramKey, compile_run
 from convs2s_jax.training.step import Batch, init_state, update
 from tests import golden
 from tests.helpers import drills_but
@@ -23,7 +23,7 @@ def test_ten_updates_are_those_of_fairseq(name):
     params = fairseq.params_from_state_dict(cfg, start)
     state = init_state(params, optimizer.transformation(training.optimizer))
     batch = Batch(src=jnp.asarray(arrays["in/src_tokens"]), tgt=jnp.asarray(arrays["in/target"]))
-    steps = compile_configured(cfg, training)
+    steps = compile_run(ProgramKey(cfg, training))
 
     for i, rate in enumerate(info["lrs"]):
         state, sums = update(steps, state, [batch], jnp.float32(rate), jax.random.key(0))

@@ -9,7 +9,7 @@ from convs2s_jax.core.config import build
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.training import sharding
 from convs2s_jax.training.run.config import TrainingConfig
-from convs2s_jax.training.run.programs import compile_configured, fresh_state
+from convs2s_jax.training.run.programs import ProgramKey, compile_run, fresh_state
 from tests.meshes import assert_equal_each, batch, mesh_of
 from tests.models.kinds import pair, together
 from tests.models.laws import filled
@@ -28,7 +28,7 @@ def gradients(cfg, mesh=None):
     if mesh is not None:
         params = jax.device_put(params, sharding.shardings(params, mesh))
         given = jax.device_put(given, sharding.batch_sharding(mesh))
-    return jax.device_get(compile_configured(cfg, TRAINING, mesh).first(params, given, KEY))
+    return jax.device_get(compile_run(ProgramKey(cfg, TRAINING), mesh).first(params, given, KEY))
 
 
 @pytest.mark.drill

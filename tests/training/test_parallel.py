@@ -12,7 +12,7 @@ from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.convs2s import ConvDecoderConfig, ConvEncoderConfig, ConvLayer
 from convs2s_jax.training import sharding
 from convs2s_jax.training.run.config import TrainingConfig
-from convs2s_jax.training.run.programs import compile_configured
+from convs2s_jax.training.run.programs import ProgramKey, compile_run
 from convs2s_jax.training.step import update
 from tests.meshes import assert_equal_each, batch, mesh_of
 from tests.states import first_state
@@ -42,11 +42,11 @@ def laid_out(way="jit", sizes=None, *, once=False):
     """State, compiled update and batches; on one device without sizes."""
     state = first_state(jax.random.key(1), MODEL, TRAINING, **VOCABULARIES)
     if sizes is None:
-        return state, compile_configured(MODEL, TRAINING), BATCHES
+        return state, compile_run(ProgramKey(MODEL, TRAINING)), BATCHES
     mesh = mesh_of(sizes)
     state = jax.device_put(state, sharding.shardings(state, mesh, way))
     batches = jax.device_put(BATCHES, sharding.batch_sharding(mesh))
-    return state, compile_configured(MODEL, TRAINING, mesh, parallel=way, accumulates=once), batches
+    return state, compile_run(ProgramKey(MODEL, TRAINING, way, once), mesh), batches
 
 
 def three_updates(state, steps, batches):
@@ -104,11 +104,11 @@ def test_a_model_in_bfloat16_has_the_gradients_of_one_device_up_to_rounding():
     model = dataclasses.replace(MODEL, dtype="bfloat16", dropout=0.0)
     mesh = mesh_of((8, 1, 1))
     params = first_state(jax.random.key(1), model, TRAINING, **VOCABULARIES).params
-    expected, _ = compile_configured(model, TRAINING).first(params, BATCHES[0], None)
+    expected, _ = compile_run(ProgramKey(model, TRAINING)).first(params, BATCHES[0], None)
     params = jax.device_put(params, sharding.shardings(params, mesh))
     given = jax.device_put(BATCHES[0], sharding.batch_sharding(mesh))
     for way in ("jit", "shard_map"):
-        found, _ = compile_configured(model, TRAINING, mesh, parallel=way).first(params, given, None)
+        found, _ = compile_run(ProgramKey(model, TRAINING, way), mesh).first(params, given, None)
         assert found.encoder.embedding.table.dtype == jnp.float32
         assert_equal_each(jax.device_get(found), jax.device_get(expected), tolerance=0.03, least=0.01)
 
@@ -122,4 +122,4 @@ def test_a_model_in_bfloat16_has_the_gradients_of_one_device_up_to_rounding():
 )
 def test_modes_refuse_a_mesh_that_they_cannot_use(way, sizes, message):
     with pytest.raises(UserError, match=message):
-        compile_configured(MODEL, TRAINING, mesh_of(sizes), parallel=way)
+        compile_run(ProgramKey(MODEL, TRAINING, way), mesh_of(sizes))

@@ -14,7 +14,7 @@ from convs2s_jax.models.convs2s import ConvDecoderConfig, ConvEncoderConfig, Con
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.training.optimizer import AdamConfig, NesterovConfig
 from convs2s_jax.training.run.config import TrainingConfig
-from convs2s_jax.training.run.programs import compile_configured, fresh_state
+from convs2s_jax.training.run.programs import ProgramKey, compile_run, fresh_state
 from convs2s_jax.training.step import Batch, update
 from tests import meshes
 from tests.helpers import drills_but
@@ -39,7 +39,7 @@ def batch():
 def begun(model, training):
     """The state before the first update, and the compiled update, which several tests need."""
     state = jax.jit(partial(fresh_state, model=model, training=training, source=24, target=20))(jax.random.key(1))
-    return jax.device_get(state), compile_configured(model, training)
+    return jax.device_get(state), compile_run(ProgramKey(model, training))
 
 
 def updated(training, groups, *, model=MODEL, rounds=3):
@@ -87,7 +87,7 @@ def test_padding_rows_of_tables_are_never_trained(batch):
 def test_a_bad_step_changes_nothing_where_it_may_be_skipped(batch, where, skip):
     training = TrainingConfig(skip_bad_steps=skip)
     state = first_state(jax.random.key(1), MODEL, training, source=24, target=20)
-    steps = compile_configured(MODEL, training)
+    steps = compile_run(ProgramKey(MODEL, training))
     before = jax.device_get(state)
     grads, sums = steps.first(state.params, batch, None)
     if where == "loss":

@@ -64,7 +64,7 @@ class Programs:
         self._key, self.mesh, self._sizes = key, mesh, sizes
         self.step = compile_run(key, mesh)
         self.layout = placed_state(key, mesh, **sizes)
-        self._evaluate = evaluator(key.model, mesh, key.rules, key.parallel)
+        self._evaluate = evaluator(key, mesh)
 
     def __enter__(self) -> Self:
         return self

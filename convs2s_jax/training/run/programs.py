@@ -5,7 +5,7 @@ learning rate or the number of updates, retraces and recompiles none of them.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -25,6 +25,42 @@ from convs2s_jax.training.step import Batch, Loss, LossSums, Step, TrainState, i
 
 SOFTMAX_ROWS_OF_GPUS = 4096
 """Default of `ExecutionConfig.softmax_rows` there."""
+
+
+class ProgramKey(NamedTuple):
+    """The parts of a configuration that the programs of a run depend on.
+
+    Attributes:
+      model: its configuration.
+      training: with defaults in the fields that programs do not depend on.
+      parallel: how the update is spread over devices.
+      accumulates: whether updates have several batches.
+      rules: how parameters are sharded, before those of `training.sharding`.
+    """
+
+    model: AnyModel
+    training: TrainingConfig = TrainingConfig()
+    parallel: Parallel = "jit"
+    accumulates: bool = False
+    rules: tuple[ShardingRule, ...] = ()
+
+
+def program_key(cfg: Config) -> ProgramKey:
+    """The key of a configuration; equal for those whose programs are equal."""
+    training = TrainingConfig(
+        optimizer=cfg.training.optimizer,
+        clip=cfg.training.clip,
+        sum_dtype=cfg.training.sum_dtype,
+        label_smoothing=cfg.training.label_smoothing,
+        skip_bad_steps=min(cfg.training.skip_bad_steps, 1),
+    )
+    return ProgramKey(
+        model=cfg.model,
+        training=training,
+        parallel=cfg.parallel,
+        accumulates=cfg.data.batch.accumulate > 1,
+        rules=cfg.mesh.rules,
+    )
 
 
 def abstract_batch(mesh: Mesh, *, rows: int, src: int, tgt: int) -> Batch:
@@ -92,40 +128,6 @@ def loss_of(model: AnyModel, *, smoothing: float = 0.0) -> Loss[Batch, LossSums]
     return loss
 
 
-def compile_configured(
-    model: AnyModel,
-    training: TrainingConfig,
-    mesh: Mesh | None = None,
-    *,
-    parallel: Parallel = "jit",
-    accumulates: bool = False,
-    rules: Sequence[ShardingRule] = (),
-) -> Step[Batch, LossSums]:
-    """The compiled update of a configuration; see `parallel.compile_steps`.
-
-    Args:
-      model: its configuration.
-      training: the optimiser, and how gradients are summed and clipped.
-      mesh: the devices; None for one.
-      parallel: how the update is spread over devices.
-      accumulates: whether updates have several batches; see `parallel.compile_steps`.
-      rules: how parameters are sharded, before those of `training.sharding`.
-    """
-    model = _for_gradients(model, mesh)
-    return compile_steps(
-        loss_of(model, smoothing=training.label_smoothing),
-        optimizer.transformation(training.optimizer),
-        mesh,
-        parallel=parallel,
-        clip=training.clip,
-        skip_bad_steps=training.skip_bad_steps > 0,
-        layers_gather=model.dtype,
-        sum_dtype=training.sum_dtype,
-        accumulates=accumulates,
-        rules=rules,
-    )
-
-
 def _for_gradients(model: AnyModel, mesh: Mesh | None) -> AnyModel:
     """The model as it is executed for gradients, with the defaults of `execution` resolved.
 
@@ -143,42 +145,6 @@ def _for_gradients(model: AnyModel, mesh: Mesh | None) -> AnyModel:
     if model.execution.softmax_rows is None and platform == "gpu":
         chosen["softmax_rows"] = SOFTMAX_ROWS_OF_GPUS
     return dataclasses.replace(model, execution=dataclasses.replace(model.execution, **chosen))
-
-
-class ProgramKey(NamedTuple):
-    """The parts of a configuration that the programs of a run depend on.
-
-    Attributes:
-      model: its configuration.
-      training: with defaults in the fields that programs do not depend on.
-      parallel: how the update is spread over devices.
-      accumulates: whether updates have several batches.
-      rules: how parameters are sharded, before those of `training.sharding`.
-    """
-
-    model: AnyModel
-    training: TrainingConfig
-    parallel: Parallel
-    accumulates: bool
-    rules: tuple[ShardingRule, ...]
-
-
-def program_key(cfg: Config) -> ProgramKey:
-    """The key of a configuration; equal for those whose programs are equal."""
-    training = TrainingConfig(
-        optimizer=cfg.training.optimizer,
-        clip=cfg.training.clip,
-        sum_dtype=cfg.training.sum_dtype,
-        label_smoothing=cfg.training.label_smoothing,
-        skip_bad_steps=min(cfg.training.skip_bad_steps, 1),
-    )
-    return ProgramKey(
-        model=cfg.model,
-        training=training,
-        parallel=cfg.parallel,
-        accumulates=cfg.data.batch.accumulate > 1,
-        rules=cfg.mesh.rules,
-    )
 
 
 @shared
@@ -218,21 +184,36 @@ def check_rules(cfg: Config) -> None:
 
 
 @shared
-def compile_run(key: ProgramKey, mesh: Mesh) -> Step[Batch, LossSums]:
-    """The compiled update of a run on its mesh (`compile_configured`)."""
-    return compile_configured(**key._asdict(), mesh=mesh)
+def compile_run(key: ProgramKey, mesh: Mesh | None = None) -> Step[Batch, LossSums]:
+    """The compiled update of a run; see `parallel.compile_steps`.
+
+    Args:
+      key: what it depends on.
+      mesh: the devices; None for one.
+    """
+    model, training = _for_gradients(key.model, mesh), key.training
+    return compile_steps(
+        loss_of(model, smoothing=training.label_smoothing),
+        optimizer.transformation(training.optimizer),
+        mesh,
+        parallel=key.parallel,
+        clip=training.clip,
+        skip_bad_steps=training.skip_bad_steps > 0,
+        layers_gather=model.dtype,
+        sum_dtype=training.sum_dtype,
+        accumulates=key.accumulates,
+        rules=key.rules,
+    )
 
 
 @shared
-def evaluator(
-    model: AnyModel, mesh: Mesh, rules: tuple[ShardingRule, ...], parallel: Parallel
-) -> Callable[[Tree, Batch], LossSums]:
+def evaluator(key: ProgramKey, mesh: Mesh) -> Callable[[Tree, Batch], LossSums]:
     """The jitted loss of one batch, without dropout and smoothing. With pmap parameters are whole and stay so."""
-    loss = loss_of(model)
+    loss = loss_of(key.model)
 
     def sums(params: Tree, batch: Batch) -> LossSums:
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            given = params if parallel == "pmap" else in_use(params, mesh, rules, model.dtype)
+            given = params if key.parallel == "pmap" else in_use(params, mesh, key.rules, key.model.dtype)
             return loss(given, batch, None)
 
     return dispatch.jit(sums, out_shardings=sharding.replicated(mesh))

@@ -12,7 +12,7 @@ from convs2s_jax.commands.convs2s import COMMANDS
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.interop import fairseq
-from convs2s_jax.training.run.programs import compile_configured
+from convs2s_jax.training.run.programs import ProgramKey, compile_run
 from convs2s_jax.training.step import Batch, update
 from tests import golden as cases
 from tests.helpers import difference, drills_but
@@ -82,7 +82,7 @@ def test_updates_after_an_import_are_those_of_fairseq(tmp_path):
     examples.bring_in(examples.save(tmp_path, values), tmp_path / "run")
     cfg, _, state, _ = examples.held(tmp_path / "run")
     batch = Batch(src=jnp.asarray(arrays["in/src_tokens"]), tgt=jnp.asarray(arrays["in/target"]))
-    steps = compile_configured(cfg.model, cfg.training)
+    steps = compile_run(ProgramKey(cfg.model, cfg.training))
     for rate in info["lrs"][1:]:
         state, _ = update(steps, state, [batch], jnp.float32(rate), jax.random.key(0))
     for name, value in fairseq.state_dict(state.params).items():

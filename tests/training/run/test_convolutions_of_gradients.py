@@ -11,7 +11,7 @@ from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.convs2s import ConvDecoderConfig, ConvEncoderConfig, ConvLayer
 from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.training.run.config import TrainingConfig
-from convs2s_jax.training.run.programs import compile_configured, loss_of
+from convs2s_jax.training.run.programs import ProgramKey, compile_run, loss_of
 from convs2s_jax.training.step import Batch, gradients
 from tests.states import first_state
 
@@ -45,7 +45,7 @@ def test_gradients_of_training_are_those_of_the_public_loss():
     """The loss has sums over taps, as it is public; half of the products is all that is saved by training."""
     cfg, key = model(), jax.random.key(1)
     params = params_of(cfg)
-    step = compile_configured(cfg, TrainingConfig())
+    step = compile_run(ProgramKey(cfg))
     assert "conv_general_dilated" not in str(jax.make_jaxpr(step.first)(params, batch(), key))
     found, sums = step.first(params, batch(), key)
     public = partial(gradients, loss_of(cfg, smoothing=TrainingConfig().label_smoothing), key=key)
@@ -59,8 +59,9 @@ def test_gradients_of_training_are_those_of_the_public_loss():
     ("cfg", "platform"),
     [(model(), "gpu"), (model(), "tpu"), (model(precision="highest"), "cpu"), (model(convolution="xla"), "cpu")],
 )
+@pytest.mark.usefixtures("own_programs")
 def test_other_devices_dtypes_and_choices_have_xlas_convolution(cfg, platform, monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: platform)
-    step = compile_configured(cfg, TrainingConfig())
+    step = compile_run(ProgramKey(cfg))
     program = str(jax.make_jaxpr(step.first)(params_of(cfg), batch(), jax.random.key(1)))
     assert program.count("conv_general_dilated") >= 6
