@@ -48,7 +48,7 @@ def restore(folder, abstract=ABSTRACT):
     told = []
     found = restoring.restore(folder, abstract, check=ACCEPT, tell=told.append)
     for place in found[2] if found else ():
-        checkpoint.put_aside(place, f"{place.name}{run_folder.DAMAGED}")
+        checkpoint.put_aside(place)
     with checkpoint.Checkpoints(folder, keep=9) as checkpoints:
         return found and found[:2], list(checkpoints.all_steps()), told
 

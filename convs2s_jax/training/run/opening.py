@@ -140,8 +140,7 @@ def _prepared(cfg: Config, place: Workdir, devices: str, tell: Tell) -> Run:
     tell(f"devices: {devices}")
     if flags := platforms.describe_flags(os.environ):
         tell(f"XLA flags: {flags}")
-    learn = distributed.is_primary() or not place.shared
-    run = distributed.primary_first("prepared", lambda: prepare(cfg, place.folder, tell, learn=learn))
+    run = distributed.primary_first("prepared", lambda: prepare(cfg, place.folder, tell))
     distributed.agree("training corpus", run.fingerprint)
     distributed.agree("validation or test set", digest_of_record(dict(run.held_out)))
     return run
@@ -201,7 +200,7 @@ def _write(run: Run, begun: _Begun, devices: str, place: Workdir, told: list[str
     if run_folder.has_checkpoint(workdir):
         shutil.rmtree(run_folder.learned_vocabularies(workdir), ignore_errors=True)
     for damaged in begun.damaged:
-        checkpoint.put_aside(damaged, f"{damaged.name}{run_folder.DAMAGED}")
+        checkpoint.put_aside(damaged)
     facts = dataclasses.replace(run.facts, devices=devices, parameters=begun.parameters, origin=begun.origin)
     return Reports(
         workdir,

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from convs2s_jax.core.checksums import DamagedError, checksum, parsed, seal, unseal
-from convs2s_jax.core.config import to_dict
+from convs2s_jax.core.config import check, to_dict
 from convs2s_jax.core.errors import Tell, UserError, counted
 from convs2s_jax.core.files import content, replace_file
 from convs2s_jax.data import corpora, parallel_text, plan, segmentation, tokens_on_disk, unknown, vocabulary
@@ -34,35 +34,12 @@ from convs2s_jax.training.schedule import PlateauConfig
 
 WITHOUT_LINES = ParallelText((), (), "train")
 """Text of the training split once it is prepared; its lines may fill the memory of the host."""
+Files = list[list[str]] | None
+"""Checksums of the files of the training split, by which its tokens are looked up in the cache.
+
+None if the corpus has no files, validation is held out from the split, or each epoch resegments it.
+"""
 _FORMAT = 3
-
-
-class TrainingText:
-    """The lines of the training split, and those of the validation split, which may be held out from it.
-
-    Text of tens of millions of pairs takes minutes to read and tens of gigabytes of memory, in each process. So it is
-    only read if its tokens are not in the cache, where they are looked up by the checksums of its files.
-
-    Attributes:
-      valid: the validation split.
-      files: checksums of the files of the training split; None if it has none, validation is held out from it, or each
-        epoch resegments it. Then it is read at once.
-    """
-
-    def __init__(self, cfg: DataConfig) -> None:
-        """Read the validation split. Raises UserError if a split cannot be read."""
-        self._read = functools.partial(parallel_text.read, cfg, "train")
-        self.files = None if cfg.subword_sampling else corpora.checksums(cfg, "train")
-        valid = None if self.files is None else parallel_text.read_own_valid(cfg)
-        if valid is None:
-            self.files = None
-            self.lines, valid = parallel_text.read_train_and_valid(cfg)
-        self.valid = valid
-
-    @functools.cached_property
-    def lines(self) -> ParallelText:
-        """The training split, read at its first use. Raises UserError if it cannot be read."""
-        return self._read()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -118,15 +95,16 @@ class Run:
         return {"source": self.vocabularies.src.size, "target": self.vocabularies.tgt.size}
 
 
-def prepare(cfg: Config, workdir: Path, tell: Tell, *, learn: bool = True) -> Run:
+def prepare(cfg: Config, workdir: Path, tell: Tell) -> Run:
     """Read the corpus, learn or load vocabularies, tokenise, choose shapes.
+
+    Training text of tens of millions of pairs takes minutes to read and tens of gigabytes of memory, in each process.
+    So it is only read if its tokens or the vocabularies learned from it are not in the cache.
 
     Args:
       cfg: configuration.
       workdir: of the run.
       tell: called with sentences for the user.
-      learn: whether to learn vocabularies if no checkpoint needs those in the workdir; False if another process has
-        done so. They are in the workdir's cache until the run starts.
 
     Raises:
       UserError: the corpus cannot be read, none of it is usable for training, or the workdir's vocabulary is missing
@@ -135,12 +113,21 @@ def prepare(cfg: Config, workdir: Path, tell: Tell, *, learn: bool = True) -> Ru
     scoring.check_metrics(cfg.training.metrics, cfg.training.bleu_tokenize)
     if not run_folder.has_checkpoint(workdir):
         corpora.check_places(cfg.data)
-    text = TrainingText(cfg.data)
-    held_out = text.valid, parallel_text.read(cfg.data, "test", optional=True)
-    _check_validation(cfg, text.valid, tell)
-    made = _vocabularies(cfg, workdir, text, tell, learn=learn)
+    files = None if cfg.data.subword_sampling else corpora.checksums(cfg.data, "train")
+    valid_text = None if files is None else parallel_text.read_own_valid(cfg.data)
+    whole: ParallelText | None = None
+    if valid_text is None:
+        files, (whole, valid_text) = None, parallel_text.read_train_and_valid(cfg.data)
+
+    @functools.cache
+    def text() -> ParallelText:
+        return parallel_text.read(cfg.data, "train") if whole is None else whole
+
+    held_out = valid_text, parallel_text.read(cfg.data, "test", optional=True)
+    _check_validation(cfg, valid_text, tell)
+    made = _vocabularies(cfg, workdir, text, files, tell)
     fingerprints = {one.name: fingerprint_of_text(one) for one in held_out}
-    train = _training_split(cfg, workdir, made, text, held_out, list(fingerprints.values()), tell)
+    train = _training_split(cfg, workdir, made, text, files, held_out, tell)
     valid, test = (tokenize(cfg, workdir, made, one, tell) if len(one) else None for one in held_out)
     scored = [split for split in (valid, test) if split is not None]
     for split in scored:
@@ -175,19 +162,21 @@ def _check_validation(cfg: Config, valid: ParallelText, tell: Tell) -> None:
                 "training.schedule.kind is 'plateau', but there is no validation set: set data.hold_out=0.05, or use "
                 f"another kind, as with {other}"
             )
-        for name, unset in (("patience", None), ("best_metric", LOSS)):
-            if (value := getattr(cfg.training, name)) != unset:
-                raise UserError(
-                    f"training.{name} is {value}, but there is no validation set: leave it out, or set "
-                    "data.hold_out=0.05"
-                )
+        for name, value, unset in (
+            ("patience", cfg.training.patience, None),
+            ("best_metric", cfg.training.best_metric, LOSS),
+        ):
+            rule = "leave it out, or set data.hold_out=0.05"
+            check(value == unset, f"training.{name} is {value}, but there is no validation set: {rule}")
         tell("there is no validation set: the last checkpoint is used")
     if valid.rows is not None:
         copies = f"; {valid.copies} copies of them are left out" if valid.copies else ""
         tell(f"held out for validation: {len(valid)} {cfg.examples}{copies}")
 
 
-def _vocabularies(cfg: Config, workdir: Path, text: TrainingText, tell: Tell, *, learn: bool) -> Vocabularies:
+def _vocabularies(
+    cfg: Config, workdir: Path, text: Callable[[], ParallelText], files: Files, tell: Tell
+) -> Vocabularies:
     """Load or learn the vocabularies of a run; see `prepare`. Learned ones are in its cache at first.
 
     Raises:
@@ -203,21 +192,21 @@ def _vocabularies(cfg: Config, workdir: Path, text: TrainingText, tell: Tell, *,
     elif cfg.training.finetune_from:
         made = finetuning.vocabularies(cfg)
     else:
-        made = _learned(cfg, workdir, text, tell, learn=learn)
-    if isinstance(cfg.model, ModelConfig) and cfg.model.share_embeddings and not made.joint:
-        raise UserError(
-            "model.share_embeddings is True, but the two sides have different vocabularies: use a joint one"
-        )
+        made = _learned(cfg, workdir, text, files, tell)
+    check(
+        made.joint or not (isinstance(cfg.model, ModelConfig) and cfg.model.share_embeddings),
+        "model.share_embeddings is True, but the two sides have different vocabularies: use a joint one",
+    )
     sampled = cfg.data.subword_sampling
-    if sampled and not any(side.segmenter.divides_words for side in (made.src, made.tgt)):
-        raise UserError(
-            f"data.subword_sampling is {sampled}, but the vocabularies consist of whole words: set it to 0, or "
-            "data.vocabulary.kind to bpe or unigram"
-        )
+    check(
+        not sampled or any(side.segmenter.divides_words for side in (made.src, made.tgt)),
+        f"data.subword_sampling is {sampled}, but the vocabularies consist of whole words: set it to 0, or "
+        "data.vocabulary.kind to bpe or unigram",
+    )
     return made
 
 
-def _learned(cfg: Config, workdir: Path, text: TrainingText, tell: Tell, *, learn: bool) -> Vocabularies:
+def _learned(cfg: Config, workdir: Path, text: Callable[[], ParallelText], files: Files, tell: Tell) -> Vocabularies:
     """Learn the vocabularies, unless an earlier start left them in the folder of all that they depend on."""
     depends = {
         "data.vocabulary": to_dict(cfg.data.vocabulary),
@@ -225,14 +214,9 @@ def _learned(cfg: Config, workdir: Path, text: TrainingText, tell: Tell, *, lear
         "seed": cfg.seed,
         "task": type(cfg.model).__name__,
         "sentencepiece": version("sentencepiece"),
-        "text": text.files if text.files is not None else fingerprint_of_text(text.lines),
+        "text": fingerprint_of_text(text()) if files is None else files,
     }
     folder = run_folder.learned_vocabularies(workdir) / checksum(json.dumps(depends, sort_keys=True).encode())
-    if not learn and not folder.is_dir():
-        raise UserError(
-            "this process has a different training corpus from process 0, which stored the vocabularies of its own: "
-            "all must be the same"
-        )
     if folder.is_dir():
         try:
             found = vocabulary.load(folder)
@@ -241,7 +225,7 @@ def _learned(cfg: Config, workdir: Path, text: TrainingText, tell: Tell, *, lear
         except UserError:
             tell(f"{folder} is damaged and will be rewritten")
     tell(f"learning the vocabularies from the training text: {folder}")
-    made: Vocabularies = task_of(cfg.model).build_vocabularies(cfg.data, text.lines, cfg.seed)
+    made: Vocabularies = task_of(cfg.model).build_vocabularies(cfg.data, text(), cfg.seed)
     vocabulary.save(made, folder)
     return made
 
@@ -262,23 +246,24 @@ def _training_split(
     cfg: Config,
     workdir: Path,
     made: Vocabularies,
-    text: TrainingText,
+    text: Callable[[], ParallelText],
+    files: Files,
     held_out: tuple[ParallelText, ParallelText],
-    fingerprints: list[str | None],
     tell: Tell,
 ) -> Split:
     """Return the training split, from the cache of an earlier start, or read and tokenised.
 
     Its lines are dropped, unless each epoch resegments them. What is told of it is in the cache too.
     """
-    depends = [_FORMAT, text.files, type(cfg.model).__name__, cfg.data.one_sided, cfg.data.labelled, *fingerprints]
-    name = checksum(json.dumps([*depends, *run_folder.fingerprints(made)], sort_keys=True).encode())
+    depends = [_FORMAT, files, type(cfg.model).__name__, cfg.data.one_sided, cfg.data.labelled]
+    texts = map(fingerprint_of_text, held_out)
+    name = checksum(json.dumps([*depends, *texts, *run_folder.fingerprints(made)], sort_keys=True).encode())
     record = run_folder.cache(workdir, cfg.data.cache_dir) / f"train-{name}.json"
-    if text.files is not None and (found := _cached(record)):
+    if files is not None and (found := _cached(record)):
         train, sentences = found
     else:
-        train = tokenize(cfg, workdir, made, text.lines, tell)
-        shared = zip(held_out, parallel_text.shared_pairs(text.lines, *held_out), strict=True)
+        train = tokenize(cfg, workdir, made, text(), tell)
+        shared = zip(held_out, parallel_text.shared_pairs(text(), *held_out), strict=True)
         sentences = [
             f"{held.name}: {count} of {len(held)} {cfg.examples} are also in the training text, so the loss and the "
             "scores are better than on unseen text"
@@ -288,7 +273,7 @@ def _training_split(
         sentences += _unknown_in(train, made)
         if not cfg.data.subword_sampling:
             train = dataclasses.replace(train, text=WITHOUT_LINES)
-        if text.files is not None:
+        if files is not None:
             kept = {"src": train.src.key, "tgt": train.tgt.key, "told": sentences}
             with contextlib.suppress(OSError):  # later starts read the text again
                 replace_file(record, json.dumps(seal(kept)))
@@ -382,11 +367,11 @@ def _usable_rows(cfg: Config, train: Split, most: tuple[int, int], tell: Tell) -
         f"{limits(cfg, max_source, max_target)}"
     )
     tell(f"training {cfg.examples}: {used}")
-    if len(rows) == 0:
-        raise UserError(
-            f"no training {cfg.examples.removesuffix('s')} is left: each {has} or is longer than "
-            f"{limits(cfg, max_source, max_target)}; raise data.batch.max_length or the model's positions"
-        )
+    check(
+        len(rows) > 0,
+        f"no training {cfg.examples.removesuffix('s')} is left: each {has} or is longer than "
+        f"{limits(cfg, max_source, max_target)}; raise data.batch.max_length or the model's positions",
+    )
     return rows, used
 
 

@@ -157,7 +157,7 @@ def test_a_checkpoint_that_is_cut_off_does_not_count(bucket, copy, tmp_path, mon
 def test_a_damaged_checkpoint_goes_aside_in_the_store_too(bucket, copy, tmp_path):  # noqa: F811
     mine = mirrored(copy)
     mine.push()
-    checkpoint.put_aside(copy / "checkpoints" / "30", "30.damaged")
+    checkpoint.put_aside(copy / "checkpoints" / "30")
     (copy / "checkpoints" / "30.damaged" / store_copy.MARK).unlink()
     mine.push()
     there = store_copy.steps_of(stores.names(RUN))

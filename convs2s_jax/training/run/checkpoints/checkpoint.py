@@ -25,7 +25,7 @@ from convs2s_jax.core.errors import UserError, first_line
 from convs2s_jax.core.guard import NO_ROOM
 from convs2s_jax.training.run.checkpoints import position_file
 from convs2s_jax.training.run.processes import distributed
-from convs2s_jax.training.run.run_folder import SCORES, finished
+from convs2s_jax.training.run.run_folder import DAMAGED, SCORES, finished
 from convs2s_jax.training.run.selection import LOSS, Scores, best_of
 from convs2s_jax.training.step import TrainState
 
@@ -237,8 +237,8 @@ def _room(error: BaseException | None) -> str:
     return ""
 
 
-def put_aside(path: Path, name: str) -> None:
-    """Rename a checkpoint, replacing an earlier one of that name."""
-    aside = path.with_name(name)
+def put_aside(path: Path) -> None:
+    """Rename a damaged checkpoint, replacing an earlier one of that name."""
+    aside = path.with_name(f"{path.name}{DAMAGED}")
     shutil.rmtree(aside, ignore_errors=True)
     path.rename(aside)
