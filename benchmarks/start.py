@@ -72,7 +72,7 @@ WRAPPED = {
     },
     "train": {
         "convs2s_jax.training.run.loop.open_run": "load",
-        "convs2s_jax.training.run.background_compiler.update": "run",
+        "convs2s_jax.training.run.programs.update": "run",
     },
 }
 

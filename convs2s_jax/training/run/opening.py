@@ -20,7 +20,6 @@ from convs2s_jax.nn.trees import paths
 from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training import schedule, sharding
 from convs2s_jax.training.run import finetuning, run_folder
-from convs2s_jax.training.run.background_compiler import Programs
 from convs2s_jax.training.run.checkpoints import checkpoint, derived_workdir, position_file, restoring
 from convs2s_jax.training.run.checkpoints.checkpoint import Checkpoints
 from convs2s_jax.training.run.checkpoints.digest import digest_of_record
@@ -31,7 +30,7 @@ from convs2s_jax.training.run.mirror import Workdir
 from convs2s_jax.training.run.prepare import Run, prepare
 from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.processes.interrupts import Interrupts
-from convs2s_jax.training.run.programs import check_rules, program_key
+from convs2s_jax.training.run.programs import Programs, check_rules, program_key
 from convs2s_jax.training.run.reports import trackers
 from convs2s_jax.training.run.reports.measures import PROFILE, Profile, WallClock, Window, peak_flops
 from convs2s_jax.training.run.reports.reports import Reports, show, silence

@@ -10,12 +10,11 @@ from jax.sharding import Mesh
 from convs2s_jax.core.files import replace_file
 from convs2s_jax.data import loader
 from convs2s_jax.nn.types import Tree
-from convs2s_jax.training.run.background_compiler import Programs
 from convs2s_jax.training.run.inputs import Split, batch_on, planned
 from convs2s_jax.training.run.prepare import Run
 from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.processes.interrupts import Interrupts
-from convs2s_jax.training.run.programs import merged_kernels
+from convs2s_jax.training.run.programs import Programs, merged_kernels
 from convs2s_jax.training.run.tasks.task_table import task_of
 from convs2s_jax.training.step import LossSums
 

@@ -22,7 +22,7 @@ from absl import logging
 
 from convs2s_jax.core.checksums import checksum
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.training.run import background_compiler, loop, opening, run_folder
+from convs2s_jax.training.run import loop, opening, programs, run_folder
 from convs2s_jax.training.run.checkpoints import restoring
 from convs2s_jax.training.step import Step
 from convs2s_jax.translation.translator import load
@@ -83,11 +83,11 @@ def continued(workdir, told):
         raise ReachedError
 
     tell = mock.patch.object(opening, "show", lambda sentence: told.append(sentence) or "")
-    fast = mock.patch.object(background_compiler, "compile_run", return_value=Step(None, None, None))  # is not reached
+    fast = mock.patch.object(programs, "compile_run", return_value=Step(None, None, None))  # is not reached
     with (
         mock.patch.object(opening, "prepare", preparing),
         mock.patch.object(restoring, "restore", restored),
-        mock.patch.object(background_compiler, "update", reached),
+        mock.patch.object(programs, "update", reached),
         tell,
         fast,
         pytest.raises(ReachedError),

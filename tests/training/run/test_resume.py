@@ -9,8 +9,8 @@ import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training import schedule
-from convs2s_jax.training.run.background_compiler import Programs
 from convs2s_jax.training.run.loop import train
+from convs2s_jax.training.run.programs import Programs
 from convs2s_jax.training.run.reports import records
 from convs2s_jax.training.run.tasks import translation_task as translating
 from tests import tiny

@@ -9,10 +9,10 @@ import pytest
 
 from convs2s_jax.data.shapes import Shape
 from convs2s_jax.training.mesh import MeshConfig, make
-from convs2s_jax.training.run import background_compiler
-from convs2s_jax.training.run.background_compiler import Programs
+from convs2s_jax.training.run import programs as module
 from convs2s_jax.training.run.compilations import CompileCounter, forget
 from convs2s_jax.training.run.loop import train
+from convs2s_jax.training.run.programs import Programs
 from tests import tiny
 from tests.helpers import drills_but
 
@@ -41,7 +41,7 @@ def programs(monkeypatch):
         step = SimpleNamespace(first=SimpleNamespace(lower=lower), add=None)
         known = {"compile_run": step, "placed_state": SimpleNamespace(params={}), "evaluator": None}
         for name, value in known.items():
-            monkeypatch.setattr(background_compiler, name, lambda *_, value=value, **__: value)
+            monkeypatch.setattr(module, name, lambda *_, value=value, **__: value)
         key = SimpleNamespace(model=None, rules=(), parallel="jit", accumulates=False)
         return Programs(key, make(MeshConfig(data=1)), {}, threads)
 
@@ -100,7 +100,7 @@ def test_updates_call_what_was_compiled_ahead_and_parameters_are_the_same(tmp_pa
     """Nothing compiles where it is called: all shapes are finished before the first state is made."""
     options = {"data__batch__shapes": 2, "data__batch__tokens": 400, **more}
     options |= {"training__max_steps": 8, "training__validate_every": 7, "training__report_every": 1}
-    compiled, update = [], background_compiler.update  # number of programs that each update compiles
+    compiled, update = [], module.update  # number of programs that each update compiles
 
     def counted(*args, **kwargs):
         with CompileCounter() as counter:
@@ -108,7 +108,7 @@ def test_updates_call_what_was_compiled_ahead_and_parameters_are_the_same(tmp_pa
         compiled.append(counter.count)
         return found
 
-    monkeypatch.setattr(background_compiler, "update", counted)
+    monkeypatch.setattr(module, "update", counted)
     train(tiny.config(**options), tmp_path / "plain")
     forget()
     request = Programs.request_updates
@@ -138,7 +138,7 @@ def test_updates_call_what_was_compiled_ahead_and_parameters_are_the_same(tmp_pa
     ],
 )
 def test_accelerators_compile_ahead_by_default(monkeypatch, platform, processes, cores, threads):
-    monkeypatch.setattr(background_compiler.distributed.jax, "process_count", lambda: processes)
-    monkeypatch.setattr(background_compiler.os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(module.distributed.jax, "process_count", lambda: processes)
+    monkeypatch.setattr(module.os, "cpu_count", lambda: cores)
     mesh = SimpleNamespace(devices=np.array([SimpleNamespace(platform=platform)]))
-    assert background_compiler.default_threads(mesh) == threads
+    assert module.default_threads(mesh) == threads
