@@ -105,7 +105,7 @@ def open_run(
         checkpoints = stack.enter_context(Checkpoints(folder, keep=keep, metric=metric, shared=place.shared))
     if place.mirror is not None:
         place.mirror.start()
-    saves = Saves(checkpoints, place, mesh, cfg.training, data=run.record, clock=clock)
+    saves = Saves(checkpoints, place, mesh, minutes=cfg.training.save_every_minutes, data=run.record, clock=clock)
     traced = cfg.training.traced if distributed.is_primary() else None
     profile = Profile(traced, place.folder / PROFILE, tell=reports.tell, clock=clock)
     stack.callback(profile.close)

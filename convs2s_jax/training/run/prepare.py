@@ -298,12 +298,6 @@ def _first_epoch(
     """The shapes of training batches, and the first epoch in words."""
     batch = cfg.data.batch
     first = segmented(cfg.data, train, made, seed=cfg.seed, epoch=1, longest=most)
-    if cfg.data.subword_sampling:
-        drawn, best = (sum(int(side[rows].sum()) for side in split.lengths()) for split in (first, train))
-        tell(
-            f"data.subword_sampling is {cfg.data.subword_sampling}: each epoch samples a new segmentation of the "
-            f"training text; the first has {drawn} tokens, the best segmentation {best}"
-        )
     src, tgt = first.lengths()
     larger = [np.maximum(*pair)[rows] for pair in zip(train.lengths(), (src, tgt), strict=True)]
     tight = choose_shapes(*larger, tokens=batch.tokens, count=batch.shapes)

@@ -1,6 +1,5 @@
 """The position of a run, and the checkpoints in which it is saved."""
 
-import contextlib
 import dataclasses
 import time
 from collections.abc import Mapping
@@ -13,10 +12,8 @@ from jax.sharding import Mesh
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.nn.types import Array, Tree
 from convs2s_jax.training import dispatch
-from convs2s_jax.training.run import run_folder, selection
 from convs2s_jax.training.run.checkpoints import checkpoint, position_file
 from convs2s_jax.training.run.checkpoints.checkpoint import Checkpoints
-from convs2s_jax.training.run.config import TrainingConfig
 from convs2s_jax.training.run.mirror import Workdir
 from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.reports.measures import WallClock
@@ -80,23 +77,23 @@ class Saves:
         checkpoints: Checkpoints | None,
         place: Workdir,
         mesh: Mesh,
-        cfg: TrainingConfig,
         *,
+        minutes: float,
         data: Mapping[str, Any],
         clock: WallClock,
     ) -> None:
-        """Start the time of `training.save_every_minutes`.
+        """Start the time until the next checkpoint is due.
 
         Args:
           checkpoints: the manager of the run's checkpoints; None on a process that writes none.
           place: the workdir.
           mesh: the devices.
-          cfg: how checkpoints are compared, and when they are due.
+          minutes: as `training.save_every_minutes`.
           data: what each checkpoint stores of the data (`Run.record`).
           clock: of the run.
         """
         self._checkpoints, self._place, self._mesh, self._data, self._clock = checkpoints, place, mesh, data, clock
-        self._metric, self._seconds = cfg.best_metric, 60 * cfg.save_every_minutes
+        self._seconds = 60 * minutes
         self._last = time.monotonic()
 
     def save(self, state: TrainState, position: Position, scores: Scores | None = None) -> None:
@@ -131,17 +128,12 @@ class Saves:
                 checkpoint.wait(self._checkpoints)
 
     def advice(self) -> str:
-        """Return advice for a loss that is not finite; waits for a checkpoint that is being written.
+        """Return advice for a loss that is not finite.
 
         A run keeps its configuration, so another learning rate requires another run. That run may start from the best
         checkpoint of this one.
         """
-        with contextlib.suppress(Exception):
-            self.wait()
-        workdir = self._place.folder  # for an object store, its local copy
-        folder, lower = run_folder.checkpoints(workdir), "Use a lower learning rate or clip in another workdir"
-        steps = run_folder.finished(folder)
-        if not steps:
-            return lower
-        best = selection.best_of(checkpoint.known_scores(folder), steps, self._metric) or max(steps)
-        return f"{lower}; --config.training.finetune_from={workdir} starts it from the parameters of step {best}"
+        return (
+            "Use a lower learning rate or clip in another workdir; --config.training.finetune_from="
+            f"{self._place.folder} starts it from the best checkpoint of this run, if it has one"
+        )

@@ -112,26 +112,19 @@ def restore_items(
       UserError: there is no checkpoint, no checkpoint of that step, or none that is intact; or it has 64 bits and this
         process computes in 32.
     """
-    if not folder.is_dir():
-        raise UserError(f"{folder}: there is no checkpoint here; train first: convs2s train --workdir={folder.parent}")
-    told: set[str] = set()
-
-    def tell_once(sentence: str) -> None:
-        if sentence not in told:
-            told.add(sentence)
-            tell(sentence)
-
     for listing in range(LISTINGS):
         if listing:
             store_copy.refresh(folder.parent)
         places = finished(folder)
         if not places:
-            raise UserError(f"{folder} has no checkpoint yet; train first: convs2s train --workdir={folder.parent}")
+            raise UserError(
+                f"{folder}: there is no checkpoint here; train first: convs2s train --workdir={folder.parent}"
+            )
         if step is not None and step not in places:
             raise UserError(f"{folder} has no checkpoint of step {step}; it has {', '.join(map(str, places))}")
         asked = places if step is None else {step: places[step]}
         with contextlib.suppress(RemovedError):
-            found = _first_intact(folder, asked, items, metric, check, tell_once)
+            found = _first_intact(folder, asked, items, metric, check, tell)
             if found is None:
                 raise UserError(f"{folder}: none of the checkpoints {list(asked)} could be read")
             return found

@@ -174,7 +174,7 @@ def test_decoding_without_a_checkpoint_says_what_there_is(folder, tmp_path):
     with pytest.raises(UserError, match=rf"none: there is no checkpoint here; .* convs2s train --workdir={tmp_path}$"):
         ask(tmp_path / "none")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match=rf"empty has no checkpoint yet; .* convs2s train --workdir={tmp_path}$"):
+    with pytest.raises(UserError, match=rf"empty: there is no checkpoint here; .* convs2s train --workdir={tmp_path}$"):
         ask(tmp_path / "empty")
 
 
