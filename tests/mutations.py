@@ -247,11 +247,11 @@ training/run/checkpoints/position_file.py  training/run/checkpoints/test_restori
 + True
 fall-back: the oldest checkpoint
 training/run/checkpoints/restoring.py  training/run/checkpoints/test_restoring.py -k newest_comes_back
-- sorted(places.items(), reverse=True)
-+ sorted(places.items())
+- sorted(finished(folder).items(), reverse=True)
++ sorted(finished(folder).items())
 fall-back: a damaged checkpoint is an error
 training/run/checkpoints/restoring.py  training/run/checkpoints/test_restoring.py -k the_one_before
-- return None, first_line(error)
+- reason = first_line(error)
 + raise
 lock: it is shared
 training/run/lock.py  training/run/test_lock.py -k another_process

@@ -7,6 +7,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -76,16 +77,15 @@ def restore(
     Raises:
       UserError: there are checkpoints, but none is intact.
     """
-    places, damaged = finished(folder), list[Path]()
-    for step, place in sorted(places.items(), reverse=True):
-        found, why = _attempt(lambda: _whole(place, step, abstract, check))  # noqa: B023
-        if found is not None:
-            return *found, damaged
-        tell(f"the checkpoint of step {step} is damaged ({why}); trying the previous one")
-        damaged.append(place)
-    if places:
-        raise UserError(f"{folder}: none of the checkpoints {list(places)} could be read")
-    return None
+    places = dict(sorted(finished(folder).items(), reverse=True))
+    if not places:
+        return None
+    items = {"params": abstract.params, "optimizer": abstract.optimizer}
+    found, position, damaged = _first_intact(places, items, check, tell)
+    # from NumPy, so that nothing is compiled: other arrays would need a program for their conversion
+    number, where = np.asarray(position["step"], np.int32), _placed(abstract.step).sharding
+    step = jax.make_array_from_callback((), where, lambda _: number)
+    return TrainState(**found, step=step), position, damaged
 
 
 def restore_items(
@@ -122,12 +122,12 @@ def restore_items(
             )
         if step is not None and step not in places:
             raise UserError(f"{folder} has no checkpoint of step {step}; it has {', '.join(map(str, places))}")
-        asked = places if step is None else {step: places[step]}
+        best = best_of(known_scores(folder), places, metric) if step is None else step
+        others = reversed(places) if step is None else ()
+        asked = {one: places[one] for one in (best, *others) if one is not None}
         with contextlib.suppress(RemovedError):
-            found = _first_intact(folder, asked, items, metric, check, tell)
-            if found is None:
-                raise UserError(f"{folder}: none of the checkpoints {list(asked)} could be read")
-            return found
+            found, position, _ = _first_intact(asked, items, check, tell, may_go=True)
+            return found, position
     raise UserError(
         f"{folder}: training replaces the checkpoints faster than they can be read; decode from a copy of the workdir, "
         "or train with a larger training.keep"
@@ -135,37 +135,35 @@ def restore_items(
 
 
 def _first_intact(
-    folder: Path,
     places: Mapping[int, Path],
     items: Mapping[str, Tree],
-    metric: str,
     check: Callable[[dict[str, Any]], None],
     tell: Tell,
-) -> tuple[dict[str, Tree], dict[str, Any]] | None:
-    """Items of the best checkpoint, or of the newest of the others that is intact; None if none is.
+    *,
+    may_go: bool = False,
+) -> tuple[dict[str, Tree], dict[str, Any], list[Path]]:
+    """Items of the first of these checkpoints that is intact, its position, and the damaged ones before it.
 
     Raises:
-      RemovedError: a checkpoint could not be read because it has just been removed.
+      RemovedError: a checkpoint could not be read because it has just been removed, and it `may_go`.
+      UserError: none is intact.
     """
-    best = best_of(known_scores(folder), places, metric)
-    for step in sorted(places, key=lambda step: (step == best, step), reverse=True):
-        found, why = _attempt(lambda: _items(places[step], items, check))  # noqa: B023
-        if found is not None:
-            return found
-        if not distributed.true_on_all(not is_removed(places[step])):
+    damaged = list[Path]()
+    for step, place in places.items():
+        try:
+            position = _everywhere(partial(position_file.read, place))
+            check(position)
+            return {item: _arrays(place, item, tree, position) for item, tree in items.items()}, position, damaged
+        except NOT_DAMAGE:
+            raise
+        except Exception as error:
+            reason = first_line(error)
+        if may_go and not distributed.true_on_all(not is_removed(place)):
             raise RemovedError
-        tell(f"the checkpoint of step {step} is damaged ({why})")
-    return None
-
-
-def _attempt(read: Callable[[], T]) -> tuple[T | None, str]:
-    """Return the result of `read`, or None and the reason why the checkpoint is damaged."""
-    try:
-        return read(), ""
-    except NOT_DAMAGE:
-        raise
-    except Exception as error:
-        return None, first_line(error)
+        tell(f"the checkpoint of step {step} is damaged ({reason})")
+        damaged.append(place)
+    folder = next(iter(places.values())).parent
+    raise UserError(f"{folder}: none of the checkpoints {sorted(places)} could be read")
 
 
 def _everywhere(read: Callable[[], T]) -> T:
@@ -189,25 +187,6 @@ def _everywhere(read: Callable[[], T]) -> T:
         raise ValueError(why or "another process cannot read its shards")
     assert found is not None
     return found
-
-
-def _whole(
-    place: Path, step: int, abstract: TrainState, check: Callable[[dict[str, Any]], None]
-) -> tuple[TrainState, dict[str, Any]]:
-    """A training state and its position."""
-    found, position = _items(place, {"params": abstract.params, "optimizer": abstract.optimizer}, check)
-    # from NumPy, so that nothing is compiled: other arrays would need a program for their conversion
-    number = jax.make_array_from_callback((), _placed(abstract.step).sharding, lambda _: np.asarray(step, np.int32))
-    return TrainState(**found, step=number), position
-
-
-def _items(
-    place: Path, items: Mapping[str, Tree], check: Callable[[dict[str, Any]], None]
-) -> tuple[dict[str, Tree], dict[str, Any]]:
-    """Items of a checkpoint, and its position."""
-    position = _everywhere(lambda: position_file.read(place))
-    check(position)
-    return {item: _arrays(place, item, abstract, position) for item, abstract in items.items()}, position
 
 
 def _arrays(place: Path, item: str, abstract: Tree, position: dict[str, Any]) -> Tree:
