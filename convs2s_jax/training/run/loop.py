@@ -182,16 +182,17 @@ def _validate(session: Session, state: TrainState, position: Position, *, schedu
     name = f"valid {position.step}"
     try:
         with session.clock.during("validation"):
-            found = measure(run, session.programs, state.params, run.valid, name=name, interrupts=session.interrupts)
+            scores, outputs = measure(
+                run, session.programs, state.params, run.valid, name=name, interrupts=session.interrupts
+            )
     except InterruptedWorkError:
         return position
-    scores = {LOSS: found.loss, **found.scores}
     with session.clock.during("other"):
-        if found.outputs and distributed.is_primary():
-            write_samples(session.reports.samples, position.step, run.valid, found.outputs)
+        if outputs and distributed.is_primary():
+            write_samples(session.reports.samples, position.step, run.valid, outputs)
         reports.metrics(step=position.step, epoch=position.last_epoch, split="valid", **scores)
     if scheduled:
-        after, why = schedule.validated(cfg.schedule, position.schedule, found.loss)
+        after, why = schedule.validated(cfg.schedule, position.schedule, scores[LOSS])
         best = selection.validated(position.best, cfg.best_metric, scores, step=position.step)
         validated = dataclasses.replace(validated, schedule=after, best=best)
         if why:
@@ -223,7 +224,7 @@ def _score_test(session: Session, place: Workdir) -> None:
         return
     name, interrupts = f"test {at.step}", session.interrupts
     with suppress(InterruptedWorkError), session.clock.during("validation"):
-        scored = measure(
+        scores, _ = measure(
             run, session.programs, found["params"], run.test, name=name, interrupts=interrupts, details=True
         )
-        reports.metrics(step=at.step, epoch=at.last_epoch, split="test", loss=scored.loss, **scored.scores)
+        reports.metrics(step=at.step, epoch=at.last_epoch, split="test", **scores)

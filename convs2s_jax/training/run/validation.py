@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import NamedTuple
 
 import jax
 from jax.sharding import Mesh
@@ -15,25 +14,12 @@ from convs2s_jax.training.run.prepare import Run
 from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.processes.interrupts import Interrupts
 from convs2s_jax.training.run.programs import Programs, merged_kernels
+from convs2s_jax.training.run.selection import LOSS
 from convs2s_jax.training.run.tasks.task_table import task_of
 from convs2s_jax.training.step import LossSums
 
 BEHIND = 2
 """Number of batches that the host may run ahead of the device."""
-
-
-class Measured(NamedTuple):
-    """What was measured on a split.
-
-    Attributes:
-      loss: in nats per target token.
-      scores: of the outputs, in percent; empty if the configuration requests none.
-      outputs: translations or labels, one for each line.
-    """
-
-    loss: float
-    scores: dict[str, float]
-    outputs: list[str]
 
 
 def measure(
@@ -45,8 +31,8 @@ def measure(
     name: str,
     interrupts: Interrupts,
     details: bool = False,
-) -> Measured:
-    """Compute the loss of a split and, if the configuration requests them, the model's outputs and their scores.
+) -> tuple[dict[str, float], list[str]]:
+    """Score a split: its loss and, if the configuration requests them, the model's outputs and their scores.
 
     Args:
       run: configuration and vocabularies.
@@ -57,15 +43,19 @@ def measure(
       interrupts: checked after each batch.
       details: whether further scores are computed, as for the final test.
 
+    Returns:
+      The scores, with the loss in nats per target token as "loss" and others in percent; and the outputs, translations
+      or labels, one for each line.
+
     Raises:
       InterruptedWorkError: a signal arrived meanwhile.
     """
     merged = merged_kernels(params)
-    loss = evaluate(run, programs, merged, split, interrupts)
+    loss = {LOSS: evaluate(run, programs, merged, split, interrupts)}
     if not run.cfg.training.validate_bleu:
-        return Measured(loss, {}, [])
+        return loss, []
     outputs = predict(run, programs.mesh, merged, split, name=name, interrupts=interrupts)
-    return Measured(loss, task_of(run.cfg.model).scores(run.cfg, split, outputs, details=details), outputs)
+    return loss | task_of(run.cfg.model).scores(run.cfg, split, outputs, details=details), outputs
 
 
 def evaluate(run: Run, programs: Programs, params: Tree, split: Split, interrupts: Interrupts) -> float:

@@ -38,7 +38,6 @@ class Checkpoints(ocp.CheckpointManager):
 
     Attributes:
       scores: step -> the scores of its validation (`known_scores`).
-      shared: whether each process writes its shards; otherwise only the primary one has a manager, and writes all.
       writing: step of the last save, which may still be in progress.
       failed: why this one of several processes could not write its part of the last save; None if it could.
     """
@@ -46,9 +45,11 @@ class Checkpoints(ocp.CheckpointManager):
     failed: Exception | None = None
 
     def __init__(self, folder: Path, *, keep: int, metric: str = LOSS, shared: bool = True) -> None:
-        """Open or create a folder, in which the last `keep` checkpoints and the one that is best by `metric` stay."""
+        """Open or create a folder, in which the last `keep` checkpoints and the one that is best by `metric` stay.
+
+        If it is not `shared` by all processes, only the primary one has a manager, and writes all shards.
+        """
         self.scores = known_scores(folder)
-        self.shared = shared
         self.writing = 0
         processes = {} if shared else {"active_processes": {0}, "barrier_sync_key_prefix": "alone"}
         if not shared:
