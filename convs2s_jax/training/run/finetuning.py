@@ -14,7 +14,6 @@ from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.processes import distributed
 
 FIELD = "training.finetune_from"
-STILL_TRAINING = "all must be the same; if that run is still training, run the command again after it has ended"
 FREE = ("dropout", "dtype", "matmul_precision", "max_length")
 """Suffixes of model fields that do not change the meaning of the parameters; neither does `execution`."""
 
@@ -28,7 +27,12 @@ def vocabularies(cfg: Config) -> Vocabularies:
     """
     with store_copy.opened(cfg.training.finetune_from, flag=FIELD) as workdir:
         other = run_folder.load_config(workdir, given_as=FIELD)
-        odd = run_folder.differences(other.model, cfg.model, free=_is_free, path="model")
+        odd = run_folder.differences(
+            other.model,
+            cfg.model,
+            free=lambda name: name.startswith("model.execution") or name.endswith(FREE),
+            path="model",
+        )
         check(not odd, f"{FIELD}={workdir} contains another model: {odd}. Use the model of that run")
         found = vocabulary.load(run_folder.vocabulary(workdir))
         there, here = other.data, cfg.data
@@ -61,11 +65,8 @@ def parameters(cfg: Config, known: Vocabularies, abstract: Tree, tell: Tell) -> 
             folder, {"params": abstract}, step=None, metric=metric, check=trained, tell=told
         )
         digest = digest_of_record({"params": position["digests"]["params"]})
-        distributed.agree(f"checkpoint of {FIELD}", digest, remedy=STILL_TRAINING)
+        remedy = "all must be the same; if that run is still training, run the command again after it has ended"
+        distributed.agree(f"checkpoint of {FIELD}", digest, remedy=remedy)
         origin = f"step {position['step']} of {cfg.training.finetune_from}"
         told(f"fine-tuning: parameters of {origin}")
     return found["params"], origin
-
-
-def _is_free(name: str) -> bool:
-    return name.startswith("model.execution") or name.endswith(FREE)
