@@ -66,7 +66,7 @@ def test_what_is_written_back_is_fetched_again(bucket, copy, tmp_path):  # noqa:
     other.mkdir()
     (other / "samples").mkdir()
     assert sorted(mirror.fetch(RUN, other)[1]) == ["10", "20", "30"]
-    assert_bitwise(restored(other).state, restored(copy).state)
+    assert_bitwise(restored(other)[0], restored(copy)[0])
     assert [path.parent.name for path in (other / "checkpoints").glob("*/params")] == ["30"]
     assert not (other / "samples").exists()
 
@@ -138,7 +138,7 @@ def test_a_checkpoint_that_is_cut_off_does_not_count(bucket, copy, tmp_path, mon
     other = tmp_path / "other"
     other.mkdir()
     fetched = mirror.fetch(RUN, other)
-    assert int(restored(other).state.step) == 20
+    assert int(restored(other)[0].step) == 20
     if kept:
         assert fetched[1]["30"] is None
     with checkpoint.Checkpoints(other / "checkpoints", keep=9) as checkpoints:  # the run does step 30 again
@@ -283,4 +283,4 @@ def test_a_checkpoint_whose_arrays_are_not_listed_is_not_damaged(bucket, copy, t
         patch.setattr(stores, "names", lambda folder, *rest: [] if "/30/params" in folder else names(folder, *rest))
         with pytest.raises(UserError, match=f"^--workdir={RUN} cannot be used: its objects are not listed"):
             restored(other)
-    assert int(restored(other).state.step) == 30
+    assert int(restored(other)[0].step) == 30
