@@ -57,16 +57,13 @@ class Workdir:
       address: of the workdir in an object store; "" if the folder is the workdir.
       mirror: writes them back into an object store; None if the folder is the workdir, and on all processes but the
         primary one.
-      shared: whether all processes share one folder. Otherwise there are several copies, and the primary process saves.
-      fetches: whether this process updates the copy that it shares with others on its machine. That of the primary
-        process is the newest one.
+      shared: whether all processes share the folder. Otherwise each has a copy, and the primary process saves.
     """
 
     folder: Path
     address: str = ""
     mirror: "Mirror | None" = None
     shared: bool = True
-    fetches: bool = False
     _settled: int = 0
 
     def settle(self) -> None:
@@ -81,10 +78,16 @@ class Workdir:
         self.fetch()
 
     def fetch(self) -> None:
-        """Update the copies of other machines. Raises UserError on all processes if one cannot do it."""
-        if not self.shared:
-            work = (lambda: fetch(self.address, self.folder)) if self.fetches else (lambda: None)
-            _everywhere(self.address, self.folder, work)
+        """Update the copies of the other processes. Raises UserError on all processes if one cannot do it."""
+        refused = None
+        if not (self.shared or distributed.is_primary()):
+            try:
+                _make(self.folder)
+                fetch(self.address, self.folder)
+            except OSError as error:
+                refused = _unusable(self.address, self.folder, error)
+        if not distributed.true_on_all(refused is None):
+            raise refused or UserError(f"--workdir={self.address} cannot be copied by another process: it reports why")
 
     def to_save(self, mesh: Mesh, state: TrainState) -> TrainState:
         """Return a state as it is saved: each process's shards in a shared folder, otherwise all of it, on the host."""
@@ -113,23 +116,20 @@ def opened(workdir: Path | str) -> Iterator[Workdir]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(local_copies.address_in_errors(folder, address))
         found = distributed.primary_only("fetched", lambda: stack.enter_context(_held(address, folder)))
-        _everywhere(address, folder, lambda: _make(folder))
-        together = distributed.sharing(folder)
-        shared = distributed.true_on_all(len(together) == jax.process_count())
-        fetches = together[0] == jax.process_index() and not distributed.is_primary()
-        place = Workdir(folder, address=address, mirror=found, shared=shared, fetches=fetches)
+        place = Workdir(folder, address=address, mirror=found, shared=not distributed.is_multi_process())
         place.fetch()
         yield place
         distributed.primary_only("written back", found.close if found else lambda: None)
 
 
 def folder_of(address: str, environment: Mapping[str, str]) -> Path:
-    """The folder of the local copy of a workdir: in the user's cache folder, which XDG_CACHE_HOME sets."""
+    """The folder of this process's copy of a workdir: in the user's cache folder, which XDG_CACHE_HOME sets."""
     try:
         caches = compiled_programs.folder_of(environment).with_name("convs2s_jax-stores")
     except RuntimeError as error:
         raise UserError(f"--workdir={address}: no home folder for its local copy; set XDG_CACHE_HOME") from error
-    return caches / f"{address.rpartition('/')[2][:100]}-{checksum(address.encode())}"
+    own = "" if distributed.is_primary() else f"-{jax.process_index()}"
+    return caches / f"{address.rpartition('/')[2][:100]}-{checksum(address.encode())}{own}"
 
 
 def keep_programs(workdir: str, environment: Mapping[str, str]) -> None:
@@ -324,17 +324,6 @@ def _make(folder: Path) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder):
         pass
-
-
-def _everywhere(address: str, folder: Path, work: Callable[[], Any]) -> None:
-    """Do something to the copies on all processes. All raise UserError if one has an OSError."""
-    refused = None
-    try:
-        work()
-    except OSError as error:
-        refused = _unusable(address, folder, error)
-    if not distributed.true_on_all(refused is None):
-        raise refused or UserError(f"--workdir={address} cannot be copied by another process, which reports why")
 
 
 def _unusable(address: str, folder: Path, error: OSError) -> UserError:

@@ -5,7 +5,6 @@ A checkpoint in a store is complete once it contains its position, which is writ
 
 import contextlib
 import errno
-import fcntl
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -122,9 +121,7 @@ def fetch_item(item: Path) -> None:
         return
     base = joined(address, CHECKPOINTS, place.name, item.name)
     try:
-        with files.new_folder(item) as new, _alone(place):
-            if item.exists():  # another process that shares the copy has fetched it
-                return
+        with files.new_folder(item) as new:
             names = stores.names(base)
             stores.in_parallel(lambda name: local_copies.fetch(base, new, name), names)
             if _position(address, place.name) != position_of(place):
@@ -162,18 +159,6 @@ def _position(address: str, step: str) -> bytes | None:
     with contextlib.suppress(FileNotFoundError):
         return stores.read(joined(address, CHECKPOINTS, step, MARK))
     return None
-
-
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Wait until no other process is in this block with the same folder, where the file system has flock."""
-    number = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        with contextlib.suppress(OSError):
-            fcntl.flock(number, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(number)
 
 
 def _origin(workdir: Path) -> tuple[str, str]:

@@ -157,9 +157,7 @@ def together(config, workdir, tmp_path, each, *more):
             process.popen.wait()
 
 
-@pytest.mark.parametrize(
-    "machines", [(0, 0), (0, 1), (0, 0, 1, 1)], ids=["one copy", "a copy each", "two copies of two processes"]
-)
+@pytest.mark.parametrize("machines", [(0, 0), (0, 0, 1, 1)], ids=["one machine", "two machines"])
 def test_processes_save_and_continue(store, variables, tmp_path, machines):
     """With a folder of caches of their own, they are as on several machines without a shared file system."""
     each = [{**variables, "XDG_CACHE_HOME": str(tmp_path / f"caches{i}")} for i in machines]

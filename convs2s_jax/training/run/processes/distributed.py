@@ -81,26 +81,21 @@ def primary_only(name: str, work: Callable[[], T]) -> T | None:
     return done
 
 
-def sharing(folder: Path) -> list[int]:
-    """Return the processes that see the same folder as this one, itself included if it can write there."""
+def agree_on_folder(folder: Path) -> None:
+    """Raise UserError on all processes unless all see the same folder."""
     if not is_multi_process():
-        return [0]
+        return
     token = int(multihost_utils.broadcast_one_to_all(np.uint32(secrets.randbits(32))))
     own = folder / f".met-{token}-{jax.process_index()}"
     try:
         with contextlib.suppress(OSError):
             own.touch()
         barrier(f"met {token}")
-        found = sorted(int(path.name.rpartition("-")[2]) for path in folder.glob(f".met-{token}-*"))
+        found = len([*folder.glob(f".met-{token}-*")])
         barrier(f"seen {token}")
     finally:
         own.unlink(missing_ok=True)
-    return found
-
-
-def agree_on_folder(folder: Path) -> None:
-    """Raise UserError on all processes unless all see the same folder."""
-    same = true_on_all(len(sharing(folder)) == jax.process_count())
+    same = true_on_all(found == jax.process_count())
     check(same, f"--workdir={folder} is not the same folder for all processes: it must be on a file system they share")
 
 
