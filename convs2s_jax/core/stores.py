@@ -87,16 +87,6 @@ def not_listed(address: str) -> OSError:
     return OSError(errno.EIO, why, address)
 
 
-def exists(address: str) -> bool:
-    """Whether an object exists. Raises OSError if that cannot be determined."""
-    folder, _, name = address.rpartition("/")
-    if name in names(folder, name):
-        return True
-    if _read(address, slice(0, 0)).state == "value":
-        raise not_listed(folder)
-    return False
-
-
 def in_parallel(work: Callable[[str], T], items: Iterable[str]) -> list[T]:
     """Return the results for all items in order, working on a few at a time. Raises the first error."""
     with ThreadPoolExecutor(PARALLEL) as pool:
@@ -115,8 +105,10 @@ def check_object(name: str, address: str) -> None:
     """
     if address.count("/") < 3 or address.endswith("/"):
         raise UserError(f"{name}={address} has no object name: use {scheme_of(address)}://BUCKET/NAME")
+    folder, _, name = address.rpartition("/")
     try:
-        exists(address)
+        if name not in names(folder, name) and _read(address, slice(0, 0)).state == "value":
+            raise not_listed(folder)
     except OSError as error:
         raise unusable(name, address, error) from error
 

@@ -10,7 +10,7 @@ from types import MappingProxyType
 import numpy as np
 import tqdm
 
-from convs2s_jax.core import files, local_copies
+from convs2s_jax.core import files
 from convs2s_jax.core.checksums import DamagedError, checksum, parsed, seal, unseal
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
@@ -115,16 +115,6 @@ def load(folder: Path) -> Vocabularies:
         f"{folder} contains no vocabulary for {sides} side: train first, or put src.model and tgt.model (SentencePiece "
         "models) or src.txt and tgt.txt (word lists) there"
     )
-
-
-def load_from(place: str) -> Vocabularies:
-    """Call `load` for a local folder or a folder in an object store.
-
-    Raises:
-      UserError: as in `load`, or the store cannot be used.
-    """
-    with local_copies.incoming_folder("data.vocabulary.dir", place, lambda name: "/" not in name) as folder:
-        return load(folder)
 
 
 def _verify(folder: Path) -> None:

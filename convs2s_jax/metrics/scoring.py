@@ -7,6 +7,8 @@ uses the fewest edits to any reference and the mean reference length. ROUGE (Lin
 package of Google Research. Libraries are imported to compute a score only, so that decoding starts without them.
 """
 
+import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import metadata
@@ -15,7 +17,6 @@ from typing import Any, NamedTuple
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, counted, did_you_mean
-from convs2s_jax.metrics import d2l_bleu
 
 TOKENIZERS = ("13a", "char", "intl", "none", "zh", "ja-mecab", "ko-mecab")
 """sacreBLEU's tokenisers that need no download."""
@@ -125,11 +126,40 @@ def _rouge_scorer(_tokenize: str = "") -> Any:
 
 
 def _d2l_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], _tokenize: str) -> list[Score]:
-    """The mean of `d2l_bleu.sentence` in percent, with words split at white space, k = 4, and the best reference."""
+    """The mean of `d2l_bleu` in percent, with words split at white space, k = 4, and the best reference."""
     total = 0.0
     for hypothesis, *given in zip(hypotheses, *references, strict=True):
-        total += max(d2l_bleu.sentence(hypothesis.split(), reference.split()) for reference in given)
+        total += max(d2l_bleu(hypothesis.split(), reference.split()) for reference in given)
     return [Score("d2l_bleu", "d2l BLEU", 100 * total / len(hypotheses), "mean of sentences, tok:none, k:4")]
+
+
+def d2l_bleu(hypothesis: Sequence[str], reference: Sequence[str], k: int = 4) -> float:
+    """Return the BLEU of a sentence, from 0 to 1, as "Dive into Deep Learning" defines it (Zhang et al.).
+
+        BLEU = exp(min(0, 1 - len_ref / len_hyp)) * prod_{n=1}^{k} p_n^(1 / 2^n)
+
+    p_n is the clipped n-gram precision, where an n-gram counts at most as often as it occurs in the reference. The
+    exponent halves from n to n + 1, so longer n-grams have less weight; sacreBLEU's BLEU, which is for publication,
+    weights all n equally and is computed on the whole corpus.
+
+    A hypothesis of fewer than k words has no n-grams of some orders. These orders are skipped, so that a sentence equal
+    to its reference always scores 1. (The formula does not define this case.) A hypothesis without words scores 0.
+
+    Args:
+      hypothesis, reference: words.
+      k: maximum n-gram order.
+    """
+    if not hypothesis:
+        return 0.0
+    score = math.exp(min(0.0, 1 - len(reference) / len(hypothesis)))
+    for n in range(1, min(k, len(hypothesis)) + 1):
+        ours, theirs = _ngrams(hypothesis, n), _ngrams(reference, n)
+        score *= ((ours & theirs).total() / ours.total()) ** (0.5**n)
+    return score
+
+
+def _ngrams(words: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
+    return Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
 
 
 METRICS: Mapping[str, Metric] = MappingProxyType(

@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from convs2s_jax.metrics.d2l_bleu import sentence
-from convs2s_jax.metrics.scoring import score
+from convs2s_jax.metrics.scoring import d2l_bleu, score
 
 
 def test_the_worked_example():
@@ -14,9 +13,9 @@ def test_the_worked_example():
     precisions = [4 / 5, 3 / 4, 1 / 3, 0]
     for k in range(1, 5):
         expected = penalty * math.prod(p ** (1 / 2**n) for n, p in enumerate(precisions[:k], 1))
-        assert sentence("ABBCD", "ABCDEF", k) == pytest.approx(expected)
-    assert sentence("ABBCD", "ABCDEF", 3) > 0.5
-    assert sentence("ABBCD", "ABCDEF", 4) == 0
+        assert d2l_bleu("ABBCD", "ABCDEF", k) == pytest.approx(expected)
+    assert d2l_bleu("ABBCD", "ABCDEF", 3) > 0.5
+    assert d2l_bleu("ABBCD", "ABCDEF", 4) == 0
 
 
 def test_a_corpus_has_the_mean_of_its_sentences_and_the_best_reference():

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from convs2s_jax.core import local_copies
 from convs2s_jax.core.checksums import DamagedError, checksum, parsed, seal, unseal
 from convs2s_jax.core.config import check, to_dict
 from convs2s_jax.core.errors import Tell, UserError, counted
@@ -187,8 +188,9 @@ def _vocabularies(
         if not folder.is_dir():
             raise UserError(f"{folder} is missing, but checkpoints here need it: restore it, or use another workdir")
         made = vocabulary.load(folder)
-    elif cfg.data.vocabulary.dir:
-        made = vocabulary.load_from(cfg.data.vocabulary.dir)
+    elif place := cfg.data.vocabulary.dir:
+        with local_copies.incoming_folder("data.vocabulary.dir", place, lambda name: "/" not in name) as folder:
+            made = vocabulary.load(folder)
     elif cfg.training.finetune_from:
         made = finetuning.vocabularies(cfg)
     else:
