@@ -110,7 +110,6 @@ def beam_search(
     limit: int,
     strategy: Strategy | None = None,
     fixed_length: bool = False,
-    start: int = EOS,
     coverage: Coverage | None = None,
 ) -> Hypotheses:
     """Find the best hypotheses of B sentences with any step function, or draw samples.
@@ -122,11 +121,12 @@ def beam_search(
     needs `fixed_length`. The derivative is that of the hypotheses found, as if the choice were constant.
 
     Args:
-      step: one step of the network, a pure function (memory, cache, last tokens [N]) -> (logits, new cache). Logits may
-        be log-probabilities. They are [N, V], or [M, N, V] for the M members of an ensemble, of which the last is a
-        language model if `search` has an `lm_weight`. The hypotheses of a sentence are adjacent. N changes from call to
-        call: it is usually B at the first symbol, then B * W with W = `search.beam_size`, and less once sentences are
-        done. So take inputs of rows and sentences from `memory` and `cache`, which are sliced to the same rows.
+      step: one step of the network, a pure function (memory, cache, last tokens [N]) -> (logits, new cache). EOS is
+        fed first. Logits may be log-probabilities. They are [N, V], or [M, N, V] for the M members of an ensemble, of
+        which the last is a language model if `search` has an `lm_weight`. The hypotheses of a sentence are adjacent. N
+        changes from call to call: it is usually B at the first symbol, then B * W with W = `search.beam_size`, and less
+        once sentences are done. So take inputs of rows and sentences from `memory` and `cache`, which are sliced to the
+        same rows.
       search: the options; a `SearchConfig` is static under `jit`. For numbers that are traced, mapped or
         differentiated, pass `search_options(config).replace(length_penalty=...)`.
       memory: constant inputs of `step`, with the B sentences on axis 0 of every leaf.
@@ -136,7 +136,6 @@ def beam_search(
       strategy: how candidates are chosen and when a sentence is done, instead of what `search` and the phrases select.
       fixed_length: whether to take `limit` steps, instead of a loop that stops when all sentences are done, which
         `jax.grad` cannot reverse.
-      start: the symbol fed first.
       coverage: (memory, cache after a step) -> [N], the sum over source positions of log min(attention, 1), for the
         coverage penalty.
 
@@ -167,7 +166,7 @@ def beam_search(
     fixed = Search(step, strategy, rule, options, coverage, limit)
     logits, _ = jax.eval_shape(step, memory, cache, jax.ShapeDtypeStruct((B * W,), jnp.int32))
     V = logits.shape[-1]
-    batch = _begin(fixed, memory, cache, request, start)
+    batch = _begin(fixed, memory, cache, request)
     if strategy.first_step_on_one_row and 1 < W <= V // 2:
         batch = _first(fixed, batch)
     nothing = Hypotheses(
@@ -191,7 +190,7 @@ def beam_search(
     return lax.cond(jnp.any(_alive(batch)), rest, lambda _: found, batch)
 
 
-def _begin(search: Search, memory: StepMemory, cache: StepCache, request: Request, start: int) -> SearchBatch:
+def _begin(search: Search, memory: StepMemory, cache: StepCache, request: Request) -> SearchBatch:
     """Return the state before the first step. If hypotheses start equal, only the first of a sentence is continued."""
     options, strategy = search.options, search.strategy
     B, W = request.max_lengths.shape[0], options.beam_size
@@ -199,7 +198,7 @@ def _begin(search: Search, memory: StepMemory, cache: StepCache, request: Reques
     dead, zero = jnp.full((B, W), -jnp.inf, jnp.float32), jnp.zeros((B, W), jnp.int32)
     beams = Beams(
         step=jnp.int32(0),
-        last=jnp.full((B, W), start, jnp.int32),
+        last=jnp.full((B, W), EOS, jnp.int32),
         totals=dead.at[:, : 1 if strategy.starts_as_one else W].set(0.0),
         cache=cache,
         finished=Finished(dead, dead, zero, zero),

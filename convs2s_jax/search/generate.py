@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import jax
@@ -10,8 +10,6 @@ import jax.numpy as jnp
 from jax import Array
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
-from jax.tree_util import PyTreeDef
-from jax.typing import DTypeLike
 
 from convs2s_jax.core.compiler_options import jit_quickly
 from convs2s_jax.core.tokens import PAD
@@ -79,20 +77,15 @@ def source_sizes(members: Sequence[Params], cfgs: Sequence[ModelConfig]) -> list
 
 def target_size(members: Sequence[Params], cfgs: Sequence[ModelConfig]) -> int:
     """Return V, the number of words that the decoders score. Raises ValueError if that differs between members."""
-    sizes = []
-    for params, cfg in zip(members, cfgs, strict=True):
-        leaves, tree = jax.tree.flatten(params)
-        sizes.append(_output_size(cfg, tree, tuple((leaf.shape, leaf.dtype) for leaf in leaves)))
+    sizes = [len(_output_bias.eval_shape(params, cfg)) for params, cfg in zip(members, cfgs, strict=True)]
     if len(set(sizes)) > 1:
         raise ValueError(f"the models have {sizes} target words: an ensemble needs a common target vocabulary")
     return sizes[0]
 
 
-@lru_cache(maxsize=64)
-def _output_size(cfg: ModelConfig, tree: PyTreeDef, leaves: tuple[tuple[tuple[int, ...], DTypeLike], ...]) -> int:
-    """`target_size` of one model with parameters of these shapes. Tracing takes milliseconds of each call otherwise."""
-    params = jax.tree.unflatten(tree, [jax.ShapeDtypeStruct(*leaf) for leaf in leaves])
-    return len(jax.eval_shape(lambda params: model.output_layer(params, cfg, cfg.dtype), params).b)
+@partial(jax.jit, static_argnums=1)  # for its cache of traces
+def _output_bias(params: Params, cfg: ModelConfig) -> Array:
+    return model.output_layer(params, cfg, cfg.dtype).b
 
 
 @jit_quickly(static_argnames=("cfgs", "limit", "strategy", "attention", "mesh"))

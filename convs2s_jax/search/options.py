@@ -1,6 +1,5 @@
 """The options of a search as one pytree, derived from a `SearchConfig`."""
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -66,23 +65,11 @@ def search_options(cfg: SearchConfig) -> SearchOptions:
 
 
 def checked_options(search: SearchConfig | SearchOptions) -> SearchOptions:
-    """Return the options of a config, or given ones in 32 bits, whose values are not checked.
-
-    Raises:
-      ValueError: a number has axes.
-      TypeError: another type.
-    """
-    if not isinstance(search, SearchOptions):
-        check_config(search, SearchConfig, name="search")
-        return search_options(search)
-
-    def number(x: Any, dtype: Any = np.float32) -> Scalar:
-        if np.ndim(x):
-            raise ValueError(f"a number of search has shape {np.shape(x)}: pass one number, or map with jax.vmap")
-        return x.astype(dtype) if isinstance(x, Array) else np.asarray(x, dtype)
-
-    whole = number(search.min_length, np.int32)
-    return dataclasses.replace(jax.tree.map(number, search), min_length=whole)
+    """Return the options of a config, or given ones as they are. Raises TypeError for another type."""
+    if isinstance(search, SearchOptions):
+        return search
+    check_config(search, SearchConfig, name="search")
+    return search_options(search)
 
 
 def same_program(one: SearchConfig, other: SearchConfig) -> bool:

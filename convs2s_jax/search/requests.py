@@ -79,12 +79,7 @@ def request(
     """
     lengths = max_lengths if isinstance(max_lengths, Array) else np.asarray(max_lengths)
     B = len(lengths)
-    texts = as_ids("its prefix", [()] * B if prefixes is None else prefixes)
-    wanted = as_phrases([()] * B if phrases is None else phrases)
-    if len(texts) != B or len(wanted) != B:
-        raise ValueError(
-            f"got {len(texts)} prefixes and {len(wanted)} lists of phrases for {B} sentences: pass one each"
-        )
+    texts, wanted = as_required(prefixes, phrases, B)
     axes = axes or sizes(texts, wanted)
     shape = (axes.phrases, axes.phrase)
     rows = [pad_rows((phrase for phrase in each if len(phrase)), shape, end=False) for each in wanted]
@@ -112,12 +107,24 @@ def as_ids(name: str, rows: Sequence[Tokens], sentence: int | None = None) -> li
     return [row if row.size else _NO_IDS for row in found]
 
 
-def as_phrases(phrases: Sequence[Sequence[Tokens]]) -> list[list[np.ndarray]]:
-    """Convert the phrases of each sentence to arrays, as `as_ids` does."""
-    for i, wanted in enumerate(phrases):
-        if not np.iterable(wanted):
-            raise ValueError(f"sentence {i}: its phrases are {shown(wanted)}: expected a list of phrases")
-    return [as_ids("a phrase", wanted, i) for i, wanted in enumerate(phrases)]
+def as_required(
+    prefixes: Sequence[Tokens] | None, phrases: Sequence[Sequence[Tokens]] | None, count: int
+) -> tuple[list[np.ndarray], list[list[np.ndarray]]]:
+    """Convert the prefixes and phrases of `count` sentences, None for none, to arrays, as `as_ids` does.
+
+    Raises:
+      ValueError: there is not one of each per sentence, or one is not a list of ids or of phrases.
+    """
+    texts = as_ids("its prefix", [()] * count if prefixes is None else prefixes)
+    wanted = [()] * count if phrases is None else phrases
+    if len(texts) != count or len(wanted) != count:
+        raise ValueError(
+            f"got {len(texts)} prefixes and {len(wanted)} lists of phrases for {count} sentences: pass one each"
+        )
+    for i, each in enumerate(wanted):
+        if not np.iterable(each):
+            raise ValueError(f"sentence {i}: its phrases are {shown(each)}: expected a list of phrases")
+    return texts, [as_ids("a phrase", each, i) for i, each in enumerate(wanted)]
 
 
 def check_ids(name: str, rows: Iterable[tuple[int, np.ndarray]], vocabulary: int, *refused: int) -> None:

@@ -9,7 +9,7 @@ from jax import Array
 
 from convs2s_jax.core.tokens import EOS, PAD, UNK
 from convs2s_jax.nn import struct
-from convs2s_jax.search.options import Scalar, SearchOptions
+from convs2s_jax.search.options import SearchOptions
 
 SPECIAL = UNK + 1
 """Ids below this are special symbols."""
@@ -20,7 +20,7 @@ def log_probabilities(logits: Array, options: SearchOptions) -> Array:
 
     The probabilities of the M members of an ensemble are averaged, log (1/M) sum_m p_m, as in section 5.1 of the paper.
     With an `lm_weight`, the last member is a language model, and the result is  log p + lm_weight log p_lm  (Gulcehre
-    et al. 2015, section 4.1), which is not normalised. At weight 0 it is log p, whatever the language model returns.
+    et al. 2015, section 4.1), which is not normalised.
 
     Args:
       logits: [N, V], or [M, N, V] of several models. Log-probabilities may be passed as logits; at temperature 1 they
@@ -30,33 +30,12 @@ def log_probabilities(logits: Array, options: SearchOptions) -> Array:
     Returns:
       [N, V].
     """
-    log_probs = jax.nn.log_softmax(tempered(logits.astype(jnp.float32), options.temperature))
-    if log_probs.ndim == 2:
-        return jnp.where(jnp.isnan(log_probs), -jnp.inf, log_probs)
-    members = log_probs if options.lm_weight is None else log_probs[:-1]
-    possible = jnp.any(members > -jnp.inf, axis=0)  # elsewhere the derivative would be NaN
-    summed = jax.nn.logsumexp(jnp.where(possible[None], members, 0.0), axis=0)
-    mean = jnp.where(possible, summed, -jnp.inf) - jnp.log(jnp.float32(len(members)))
-    mean = jnp.where(jnp.isnan(mean), -jnp.inf, mean)
-    if options.lm_weight is None:
-        return mean
-    lm = jnp.where(jnp.isnan(log_probs[-1]), -jnp.inf, log_probs[-1])
-    ruled_out = lm == -jnp.inf  # the derivative with respect to the weight is 0 there, not NaN
-    fused = mean + options.lm_weight * jnp.where(ruled_out, 0.0, lm)
-    return jnp.where(ruled_out & (options.lm_weight != 0), -jnp.inf, fused)
-
-
-@jax.custom_jvp
-def tempered(logits: Array, temperature: Scalar) -> Array:
-    """logits / temperature. At logits of -inf, the derivative with respect to the temperature is 0, not NaN."""
-    return logits / temperature
-
-
-@tempered.defjvp
-def _tempered_tangent(primals: tuple[Array, Scalar], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
-    logits, temperature = primals
-    finite = jnp.where(logits == -jnp.inf, 0.0, logits)
-    return tempered(logits, temperature), (tangents[0] - finite / temperature * tangents[1]) / temperature
+    log_probs = jax.nn.log_softmax(logits.astype(jnp.float32) / options.temperature)
+    if log_probs.ndim == 3:
+        members = log_probs if options.lm_weight is None else log_probs[:-1]
+        mean = jax.nn.logsumexp(members, axis=0) - jnp.log(jnp.float32(len(members)))
+        log_probs = mean if options.lm_weight is None else mean + options.lm_weight * log_probs[-1]
+    return jnp.where(jnp.isnan(log_probs), -jnp.inf, log_probs)
 
 
 @struct.dataclass

@@ -20,7 +20,7 @@ from convs2s_jax.search import rules
 from convs2s_jax.search.hypotheses import FAIRSEQ, StoppingRule
 from convs2s_jax.search.options import SearchOptions
 from convs2s_jax.search.requests import Request
-from convs2s_jax.search.top import is_large, top, top_of_logits
+from convs2s_jax.search.top import argmax, is_large, top, top_of_logits
 
 State = Any
 """A strategy's own pytree, with [B, W] as the first two axes of every leaf."""
@@ -140,7 +140,7 @@ def sampled(step: SearchStep) -> Candidates:
     scores = step.scores(lambda ruled, _free: ruled.at[..., BOS].set(-jnp.inf))
     B, W, V = scores.shape
     noise = jax.vmap(lambda key: jax.random.gumbel(jax.random.fold_in(key, step.step), (W, V), scores.dtype))(keys)
-    tokens = jnp.argmax(keep(step.options, scores) + noise, axis=-1).astype(jnp.int32)
+    tokens = argmax(keep(step.options, scores) + noise)
     new = step.totals + jnp.take_along_axis(scores, tokens[..., None], axis=-1)[..., 0]
     own = jnp.broadcast_to(jnp.arange(W, dtype=jnp.int32), (B, W))
     dead = jnp.full((B, W), -jnp.inf, new.dtype)
@@ -243,7 +243,7 @@ def constrained(step: SearchStep) -> Candidates:
     C = phrases.shape[1]
     padded = jnp.pad(phrases, ((0, 0), (0, 0), (0, 1)), constant_values=PAD)[:, None]
     wanted = jnp.take_along_axis(padded, matched(progress)[..., None], axis=-1)[..., 0]  # PAD after a whole phrase
-    best = jnp.argmax(scores, axis=-1).astype(jnp.int32)
+    best = argmax(scores)
     every = jnp.broadcast_to(jnp.arange(W, dtype=jnp.int32)[None, :, None], (B, W, C + 1)).reshape(B, -1)
     more = jnp.concatenate([best[..., None], wanted], axis=-1).reshape(B, -1)
     summed = scores + step.totals[:, :, None]

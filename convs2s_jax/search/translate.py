@@ -40,7 +40,7 @@ from convs2s_jax.search.generate import (
 )
 from convs2s_jax.search.hypotheses import Hypotheses
 from convs2s_jax.search.options import SearchOptions, search_options
-from convs2s_jax.search.requests import Sizes, as_ids, as_phrases, check_ids, request, sizes
+from convs2s_jax.search.requests import Sizes, as_ids, as_required, check_ids, request, sizes
 from convs2s_jax.search.shortlist import Shortlist, selector, word_indices
 from convs2s_jax.search.strategies import Strategy
 
@@ -244,11 +244,7 @@ def _checked(
     if shortlist is not None and search.sampling:
         raise ValueError("shortlist with sampling: samples are drawn from the whole vocabulary; leave one out")
     read, cuts = _checked_sources(sources, members, cfgs)
-    starts = as_ids("its prefix", [()] * len(read) if prefixes is None else prefixes)
-    required = as_phrases([()] * len(read) if phrases is None else phrases)
-    if len(starts) != len(read) or len(required) != len(read):
-        counts = f"{len(read)} sources, {len(starts)} prefixes and {len(required)} lists of phrases"
-        raise ValueError(f"got {counts}: pass one of each per source")
+    starts, required = as_required(prefixes, phrases, len(read))
     reads = any(c.reads_source for c in cfgs)
     most = partial(max_output_length, cfgs, search)
     for i, (source, prefix, wanted) in enumerate(zip(read, starts, required, strict=True)):

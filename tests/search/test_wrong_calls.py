@@ -60,7 +60,7 @@ CASES = [
         asked(prefixes=[[], [4, 4]], phrases=[[], [[7, 8, 9], [4]]]),
         "sentence 1: prefix and phrases have 6 tokens, but its translation has at most 4",
     ),
-    (asked(prefixes=[[4]]), "got 2 sources, 1 prefixes"),
+    (asked(prefixes=[[4]]), "got 1 prefixes and 2 lists of phrases for 2 sentences: pass one each"),
     (asked([[]], phrases=[[[5]]]), "sentence 0: prefix and phrases .* and none if its source is empty$"),
     (scored([[]], [[], []]), "got 1 sources and 2 targets"),
     # options that do not fit
