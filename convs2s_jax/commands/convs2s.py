@@ -51,7 +51,6 @@ COMMANDS: Mapping[str, Entry] = MappingProxyType(
         "decode": Entry("translate or label text with a trained model", "decode"),
         "serve": Entry("serve translations over HTTP", "models", "SERVE"),
         "report": Entry("write an HTML page with curves, translations and attention of runs", "models", "REPORT"),
-        "attention": Entry("draw the attention of each decoder layer", "models", "ATTENTION"),
         "shortlist": Entry("list likely target words for faster decoding", "models", "SHORTLIST"),
         "average": Entry("average several checkpoints into a new workdir", "models", "AVERAGE"),
         "import": Entry("import a fairseq checkpoint as a workdir", "models", "IMPORT"),

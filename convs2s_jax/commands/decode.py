@@ -75,7 +75,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
 
 COMMAND = Command(
     about=ABOUT,
-    stores=("workdir", "lm", "output", "reference", *READ),
+    stores=("workdir", "lm", "reference", *READ),
     groups=(Group("Options", Options, leave_out=("search", "corpus")), SEARCH),
     main=main,
     memory="use a smaller --batch_tokens, --batch_size, --beam_size or --window",

@@ -1,4 +1,4 @@
-"""Commands on trained models: serve, report, attention, shortlist, average, import and export."""
+"""Commands on trained models: serve, report, shortlist, average, import and export."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ from convs2s_jax.commands.shared import tell
 from convs2s_jax.core import command_line, guard, packages
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
-from convs2s_jax.core.errors import UserError, counted, located
+from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.fields import fields_of
 from convs2s_jax.core.guard import ended_by_signals
 from convs2s_jax.core.places import check_no_comma, joined, scheme_of
@@ -20,9 +20,6 @@ from convs2s_jax.interop.orders import FairseqExport, FairseqImport, ProgramExpo
 from convs2s_jax.reporting.options import ReportOptions
 from convs2s_jax.serving.options import ServeOptions
 
-FORMATS = ("png", "svg", "pdf")
-WINDOW = 64
-"""Number of lines whose attention is in memory at once."""
 FAIRSEQ = ".pt"
 """File name extension of fairseq checkpoints."""
 
@@ -45,34 +42,6 @@ class AverageOptions:
     def __post_init__(self) -> None:
         for name in ("workdir", "output"):
             check(getattr(self, name) != "", f"--{name} is missing: set --workdir and --output")
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttentionOptions(AverageOptions):
-    """The flags of `convs2s attention`.
-
-    Attributes:
-      output: folder for the pictures; file names are line numbers.
-      input: file with one source sentence per line; - for standard input.
-      targets: file with the translation of each line. Without it, the lines are translated first.
-      formats: file formats, from png, svg and pdf.
-      layers: panels to draw: all (each layer and the mean), mean, or layer numbers.
-    """
-
-    input: str = "-"
-    targets: str = ""
-    formats: tuple[str, ...] = ("png", "svg")
-    layers: tuple[str, ...] = ("all",)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        odd = [name for name in self.formats if name not in FORMATS]
-        check(bool(self.formats) and not odd, f"--formats={','.join(odd)}: choose from {', '.join(FORMATS)}")
-        check(len(self.layers) > 0, "--layers is empty: use all, mean or layer numbers, as in --layers=1,2")
-        check(
-            self.input != "-" or self.targets != "-",
-            "--input and --targets are both standard input, which can be read only once; use a file for one of them",
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,49 +104,6 @@ def report(values: dict[str, Any], overrides: Overrides) -> None:
     print(f"written: {place}")  # noqa: T201
 
 
-def attention(values: dict[str, Any], overrides: Overrides) -> None:
-    """Draw the pictures."""
-    options = command_line.options_of(AttentionOptions, values)
-    command_line.refuse_overrides(overrides, "a picture")
-    packages.check_installed("drawing attention", ("matplotlib",), "report")
-    with ended_by_signals():
-        from convs2s_jax.core import compiled_programs
-        from convs2s_jax.data.text_files import name_of, read_lines
-        from convs2s_jax.training.run import outputs, run_folder, store_copy
-        from convs2s_jax.translation import arguments, trained, translator
-        from convs2s_jax.translation import attention as figures
-        from convs2s_jax.translation.jobs.job import read_parallel
-
-    outputs.check_outside_runs(options.output, "--output")
-    compiled_programs.keep(os.environ)
-    with store_copy.reading(options.workdir, tell) as (workdir, told):
-        cfg = run_folder.load_config(workdir)
-        with located(f"--workdir={workdir}"):
-            figures.check_attends(cfg.translator)
-        found = trained.restore(workdir, options.checkpoint, None, told)
-    figures.check_layers(found.cfg.translator.decoder.attention_names, options.layers)
-    name, lines, targets = name_of(options.input), read_lines(options.input), None
-    if options.targets:
-        targets = read_parallel(options.targets, lines, name=name, what="translation")
-        arguments.check_targets(translator.from_trained(found), options.targets, targets)
-    real = [i for i, line in enumerate(lines) if line.strip()]
-    check(len(real) > 0, f"{name} has no line with text: there is nothing to draw; write one source on each line")
-    for i in sorted({*range(len(lines))} - {*real}):
-        tell(f"{name}, line {i + 1} is empty: no picture is drawn")
-    digits = max(4, len(str(len(lines))))
-    folder = Path(options.output)
-    folder.mkdir(parents=True, exist_ok=True)
-    for begin in range(0, len(real), WINDOW):
-        window = real[begin : begin + WINDOW]
-        some = None if targets is None else [targets[i] for i in window]
-        made = figures.layer_attention(found, [lines[i] for i in window], some)
-        for i, one in zip(window, made, strict=True):
-            if one.cut:
-                tell(arguments.left_out(f"{name}, line {i + 1}", one.cut))
-            figures.draw(one, folder / f"{i + 1:0{digits}}", options.formats, layers=options.layers, tell=tell)
-    print(f"written: {counted(len(real), 'picture')} as {' and '.join(options.formats)} in {options.output}")  # noqa: T201
-
-
 def shortlist(values: dict[str, Any], overrides: Overrides) -> None:
     """Learn the shortlist and write it."""
     options = command_line.options_of(ShortlistOptions, values)
@@ -194,10 +120,10 @@ def shortlist(values: dict[str, Any], overrides: Overrides) -> None:
     path = Path(options.output or joined(options.workdir, shortlists.NAME))
     with store_copy.reading(options.workdir, tell) as (workdir, told):
         if options.output or workdir.is_dir():  # a missing workdir is reported below
-            shortlists.check_writable(path)
+            output.check_writable(str(path))
         if options.output and workdir.is_dir():
             data = moved(run_folder.load_config(workdir, given_as="--workdir").data, places)
-            whose = f"the corpus of --workdir={options.workdir}"
+            whose = f"a file of the corpus of --workdir={options.workdir}"
             output.check_not_overwriting(str(path), corpora.files_of(data), whose)
         made, vocabularies = shortlists.make(
             workdir,
@@ -290,18 +216,6 @@ test set with scores and significance tests, and attention (docs/report.md). Wor
     main=report,
     stores=("workdir",),
     memory="use a smaller --batch_size, --beam_size or number of --lines",
-)
-ATTENTION = Command(
-    about="""
-Draw the attention of each decoder layer and their mean, one picture per line:
-
-  {program} --workdir=DIR --input=FILE --output=FOLDER [--targets=FILE] [--flag=value ...]
-
-Without --targets, the lines are translated first, with the run's search options (docs/attention.md).
-""",
-    groups=(Group("Options", AttentionOptions),),
-    main=attention,
-    stores=("workdir", "input", "targets"),
 )
 SHORTLIST = Command(
     about="""

@@ -104,19 +104,16 @@ def unusable(flag: str, address: str, error: OSError) -> UserError:
     return stores.unusable(flag, address, error)
 
 
-def temporary(address: str) -> tuple[Path, Path]:
-    """Return a new temporary folder, and a path in it with the name of an object or folder, or with its end."""
-    name = address.partition("://")[2].rpartition("/")[2]
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-    return folder, folder / ("copy" if name in ("", ".", "..") else name[-_LONGEST:])
-
-
 @contextlib.contextmanager
 def _copies(place: str, address: str) -> Iterator[Path]:
-    """Yield a path in a new temporary folder, which is deleted at the end. Errors state the address of the folder."""
-    folder, path = temporary(place)
+    """Yield a path in a new temporary folder, with the name of an object or folder, or its end.
+
+    The folder is deleted at the end. Errors state its address.
+    """
+    name = place.partition("://")[2].rpartition("/")[2]
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     try:
         with address_in_errors(folder, address):
-            yield path
+            yield folder / ("copy" if name in ("", ".", "..") else name[-_LONGEST:])
     finally:
         shutil.rmtree(folder, ignore_errors=True)

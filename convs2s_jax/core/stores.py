@@ -93,26 +93,6 @@ def in_parallel(work: Callable[[str], T], items: Iterable[str]) -> list[T]:
         return list(pool.map(work, items))
 
 
-def check_object(name: str, address: str) -> None:
-    """Reject the address of an object to write if its bucket cannot be listed.
-
-    Args:
-      name: of the flag, such as --output.
-      address: of the object.
-
-    Raises:
-      UserError: the address has no object name, the bucket does not exist, or these credentials cannot list it.
-    """
-    if address.count("/") < 3 or address.endswith("/"):
-        raise UserError(f"{name}={address} has no object name: use {scheme_of(address)}://BUCKET/NAME")
-    folder, _, name = address.rpartition("/")
-    try:
-        if name not in names(folder, name) and _read(address, slice(0, 0)).state == "value":
-            raise not_listed(folder)
-    except OSError as error:
-        raise unusable(name, address, error) from error
-
-
 def unusable(name: str, address: str, error: OSError) -> UserError:
     """Return the error for an address that cannot be read or written."""
     return UserError(f"{name}={address} cannot be used: {error.strerror}; {CREDENTIALS}")

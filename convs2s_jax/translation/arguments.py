@@ -1,10 +1,11 @@
 """Checks of what a translator is asked to do: lines of text, required words, options, beams."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from convs2s_jax.core.config import check
-from convs2s_jax.core.errors import UserError, counted, shown
+from convs2s_jax.core.errors import UserError, shown
 from convs2s_jax.core.tokens import UNK
 from convs2s_jax.data.symbols import Vocabulary
 from convs2s_jax.data.text_files import name_of, without_end
@@ -12,6 +13,7 @@ from convs2s_jax.search.batching import max_output_length
 from convs2s_jax.translation.lines import LoadedModel, TextRequest, encode, encode_phrases
 
 _PIECE = 4096  # lines to encode at once
+_SURROGATE = re.compile("[\ud800-\udfff]")  # "surrogateescape" stands for odd bytes with these
 
 
 def texts_of(name: str, given: Iterable[str]) -> list[str]:
@@ -32,33 +34,16 @@ def texts_of(name: str, given: Iterable[str]) -> list[str]:
         lines.append(without_end(text))
         if "\n" in lines[-1]:
             raise ValueError(f"{name} {number} contains a line break: pass each line as a separate string")
-        if not is_unicode(text):
+        if _SURROGATE.search(text):
             raise ValueError(
                 f"{name} {number} contains half of a surrogate pair, which is not a character: correct its encoding"
             )
     return lines
 
 
-def is_unicode(text: str) -> bool:
-    """Return whether a string has no half of a surrogate pair, for which "surrogateescape" stands for odd bytes."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def phrases_of(given: Iterable[Iterable[str]]) -> list[list[str]]:
     """Return the phrases of each line as lists. Raises TypeError and ValueError as `texts_of` does."""
     return [texts_of(f"constraints {i}: phrase", one) for i, one in enumerate(_listed(given), 1)]
-
-
-def check_options(translator: LoadedModel, request: TextRequest) -> None:
-    """Raise ValueError for options that have no effect, or that the model does not support; the message names them."""
-    if request.replace_unk and not translator.attends:
-        raise ValueError("replace_unk: this model has no attention to find the source words; leave it out")
-    if request.unk_dictionary is not None and not request.replace_unk:
-        raise ValueError("unk_dictionary without replace_unk: no unknown word is replaced; set replace_unk=True too")
 
 
 def check_required(
@@ -107,11 +92,6 @@ def check_required(
                     f"{where}: {used[i]} tokens are required in all, but a translation of this line has at "
                     f"most {room} (max_length_a * source + max_length_b, and the model's positions); require fewer"
                 )
-
-
-def left_out(where: str, cut: int) -> str:
-    """Return the message about a line of whose tokens the last `cut` were left out."""
-    return f"{where}: too long for the model's positions; left out at its end: {counted(cut, 'token')}"
 
 
 def check_targets(translator: LoadedModel, path: str, targets: Sequence[str]) -> None:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -65,14 +65,34 @@ class Classifier:
         """All labels, in the order of `classify`'s probabilities."""
         return [self.vocabularies.tgt.token(i) for i in range(len(SPECIAL), self.vocabularies.tgt.size)]
 
-    def label(self, lines: Iterable[str], *, batching: Batching = DEFAULT_BATCHING) -> list[Labelled]:
+    def label(
+        self,
+        lines: Iterable[str],
+        *,
+        first: int = 0,
+        batching: Batching = DEFAULT_BATCHING,
+        progress: Callable[[int], None] | None = None,
+    ) -> list[Labelled]:
         """Return the labels of lines of text, one result per line, in order; `result.best.text` is the label.
 
         Args:
           lines: lines of text, as in `Translator.translate`; an empty line gets labels too.
-          batching: how the lines are batched.
+          first: number of the first line, for its result.
+          batching, progress: as in `search.translate.translate`.
         """
-        return label(self, arguments.texts_of("line", lines), batching=batching)
+        given, texts = arguments.texts_of("line", lines), self.vocabularies.src
+        sources = encode(texts, given)
+        found = classify(self.params, self.model, sources, batching=batching, progress=progress)
+        names, room = self.labels, self.model.max_source - 1
+
+        def choices(probabilities: np.ndarray) -> tuple[Choice, ...]:
+            order = np.argsort(-probabilities, kind="stable")
+            return tuple(Choice(names[i], float(str(probabilities[i]))) for i in order)
+
+        return [
+            Labelled(first + i, line, choices(p), max(0, len(ids) - room), is_mostly_unknown(line, ids, texts))
+            for i, (line, ids, p) in enumerate(zip(given, sources, found, strict=True))
+        ]
 
 
 def load(
@@ -92,30 +112,3 @@ def from_trained(found: Trained) -> Classifier:
             f"model.kind is '{found.cfg.model.kind}', which does not predict labels; use a run of a classifier"
         )
     return Classifier(found.cfg.model, found.params, found.vocabularies)
-
-
-def label(
-    classifier: Classifier,
-    lines: Sequence[str],
-    *,
-    first: int = 0,
-    batching: Batching = DEFAULT_BATCHING,
-    progress: Callable[[int], None] | None = None,
-) -> list[Labelled]:
-    """Return all labels of each line with their probabilities, the most probable first; one result per line, in order.
-
-    `first` is the number of the first line; batching and progress are those of `search.translate.translate`.
-    """
-    texts = classifier.vocabularies.src
-    sources = encode(texts, lines)
-    found = classify(classifier.params, classifier.model, sources, batching=batching, progress=progress)
-    names, room = classifier.labels, classifier.model.max_source - 1
-
-    def choices(probabilities: np.ndarray) -> tuple[Choice, ...]:
-        order = np.argsort(-probabilities, kind="stable")
-        return tuple(Choice(names[i], float(str(probabilities[i]))) for i in order)
-
-    return [
-        Labelled(first + i, line, choices(p), max(0, len(ids) - room), is_mostly_unknown(line, ids, texts))
-        for i, (line, ids, p) in enumerate(zip(lines, sources, found, strict=True))
-    ]

@@ -113,12 +113,6 @@ def learn(
     )
 
 
-def check_writable(path: Path) -> None:
-    """Raise UserError for a file that `save` cannot write, before anything is learned. Nothing is changed."""
-    with files.writing(path, "choose another --output"):
-        files.check_replaceable(path)
-
-
 def save(shortlist: Shortlist, vocabularies: Vocabularies, path: Path) -> None:
     """Write the file atomically. Raises UserError if it cannot be written."""
     arrays = {name: getattr(shortlist, name).astype("<i4") for name in _ARRAYS}

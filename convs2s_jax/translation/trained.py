@@ -111,25 +111,24 @@ def steps_of(folder: Path, asked: Steps) -> tuple[int, ...]:
     Raises:
       UserError: an item is neither a step nor "last:N", a step occurs twice, or there are fewer than N checkpoints.
     """
-    steps = [step for item in asked for step in _steps(folder, str(item))]
+    steps: list[int] = []
+    for item in map(str, asked):
+        found = re.fullmatch("(last:)?([0-9]{1,12})", item.strip(), re.ASCII)
+        if found is None or (found[1] and not int(found[2])):
+            raise UserError(f"--checkpoint contains '{item}': expected a step, or last:N for the last N (1 or more)")
+        number = int(found[2])
+        if not found[1]:
+            steps.append(number)
+            continue
+        there = list(run_folder.finished(folder))
+        check(
+            len(there) >= number,
+            f"--checkpoint contains '{item}', but {folder} has only {len(there)}; training.keep sets how many are kept",
+        )
+        steps += there[-number:]
     for step in steps:
         check(steps.count(step) == 1, f"--checkpoint contains step {step} twice; an average uses each checkpoint once")
     return tuple(steps)
-
-
-def _steps(folder: Path, item: str) -> Sequence[int]:
-    found = re.fullmatch("(last:)?([0-9]{1,12})", item.strip(), re.ASCII)
-    if found is None or (found[1] and not int(found[2])):
-        raise UserError(f"--checkpoint contains '{item}': expected a step, or last:N for the last N (1 or more)")
-    number = int(found[2])
-    if not found[1]:
-        return [number]
-    there = list(run_folder.finished(folder))
-    check(
-        len(there) >= number,
-        f"--checkpoint contains '{item}', but {folder} has only {len(there)}; training.keep sets how many are kept",
-    )
-    return there[-number:]
 
 
 def read_split(

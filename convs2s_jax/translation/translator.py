@@ -12,7 +12,6 @@ import jax
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import Tell, UserError, located
 from convs2s_jax.core.places import check_place
-from convs2s_jax.data.symbols import Vocabulary
 from convs2s_jax.models import conversion
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
@@ -74,7 +73,10 @@ class Translator(LoadedModel):
             strategy=strategy,
             batching=batching,
         )
-        arguments.check_options(self, request)
+        if replace_unk and not self.attends:
+            raise ValueError("replace_unk: this model has no attention to find the source words; leave it out")
+        if unk_dictionary is not None and not replace_unk:
+            raise ValueError("unk_dictionary without replace_unk: no unknown word is replaced; set replace_unk=True")
         arguments.check_required(self, request)
         return translate(self, request)
 
@@ -144,8 +146,8 @@ def load(
             a, b = (getattr(one.vocabularies, side) for one in (first, member))
             check(
                 a.fingerprint == b.fingerprint,
-                f"{given_as}: {places[0]} and {place} have different vocabularies ({side}: {_difference(a, b)}); train "
-                "all members of an ensemble with the same vocabularies",
+                f"{given_as}: {places[0]} and {place} have different vocabularies ({side}); train all members of an "
+                "ensemble with the same vocabularies",
             )
     if len(members) == 1:
         return first
@@ -186,11 +188,10 @@ def fuse(
         translator.reads_source,
         f"--lm: {one} is itself a language model; --lm adds a language model to a translation model; leave it out",
     )
-    a, b = translator.vocabularies.tgt, lm.vocabularies.tgt
     check(
-        a.fingerprint == b.fingerprint,
-        f"--lm: {one} and {other} have different target vocabularies ({_difference(a, b)}); train the language model "
-        "with data.vocabulary.dir=WORKDIR/vocab of the other",
+        translator.vocabularies.tgt.fingerprint == lm.vocabularies.tgt.fingerprint,
+        f"--lm: {one} and {other} have different target vocabularies; train the language model with "
+        "data.vocabulary.dir=WORKDIR/vocab of the other",
     )
     return dataclasses.replace(
         translator,
@@ -230,11 +231,3 @@ def _load(workdir: str, steps: Steps, dtype: Dtype | None, tell: Tell, given_as:
     found = trained.restore_from(workdir, steps, dtype, tell, given_as=given_as)
     with located(f"{given_as}={workdir}"):
         return from_trained(found)
-
-
-def _difference(a: Vocabulary, b: Vocabulary) -> str:
-    for i in range(max(a.size, b.size)):
-        one, other = (repr(v.token(i)) if i < v.size else "nothing" for v in (a, b))
-        if one != other:
-            return f"id {i} is {one} in the first and {other} in the second"
-    return "they have the same tokens, but split text differently"

@@ -96,7 +96,6 @@ def test_nothing_is_imported_that_is_not_needed(code, libraries):
         ("scale check", ["--config=cldr_en_de"]),
         ("scale doctor", []),
         ("decode", ["--workdir=a", "--input=b"]),
-        ("attention", ["--workdir=a", "--input=b", "--output=c"]),
         ("average", ["--workdir=a", "--checkpoint=1,2", "--output=b"]),
         ("shortlist", ["--workdir=a", "--output=b"]),
         ("serve", ["--workdir=a"]),

@@ -7,7 +7,6 @@ from tests import tiny
 from tests.processes import called
 
 OUTPUTS = {
-    "attention": ("attention", "--workdir=none", "--input=none", "--output"),
     "export": ("export", "--workdir=none", "--output"),
     "export for fairseq": ("export", "--workdir=none", "--output"),
     "report": ("report", "--workdir=none", "--output"),

@@ -116,10 +116,3 @@ def test_credentials_that_google_refuses_are_no_empty_list(monkeypatch, status):
         pytest.raises(OSError, match=r"storage\.objects\.list access"),
     ):
         stores.names("gs://bucket/run")
-
-
-def test_objects_that_may_be_read_but_not_listed_are_not_taken_for_missing(monkeypatch):
-    with google(monkeypatch, {"run/config.json": "1"}, lambda kind, _: 403 * (kind == "list")):
-        with pytest.raises(UserError, match=r"its objects are not listed, for which the credentials need storage"):
-            stores.check_object("--output", "gs://bucket/run/config.json")
-        stores.check_object("--output", "gs://bucket/run/other")

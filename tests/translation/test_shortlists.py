@@ -109,7 +109,7 @@ def test_mistakes_in_making_one_are_told_in_one_sentence(arguments, sentence):
 def test_a_file_that_cannot_be_written_is_refused_before_anything_is_learned(trained, tmp_path, output, why):
     result = made_by(f"--workdir={trained}", f"--output={tmp_path / output}")
     assert result.returncode == 2
-    assert f"cannot be written: {why}; choose another --output" in result.stderr
+    assert f"cannot be written: {why}; choose another file" in result.stderr
     assert "learning" not in result.stderr
 
 

@@ -183,26 +183,11 @@ def test_the_room_of_an_ensemble_is_that_of_its_smallest_member(trained, other):
     assert (both.max_source, both.max_target) == (62, 18)
 
 
-def words_of(vocabulary, *, put=None, size=None):
-    words = [vocabulary.token(i) for i in range(4, size or vocabulary.size)]
-    if put:
-        words[put[0] - 4] = put[1]
-    return word_list(tuple(words))
-
-
-@pytest.mark.parametrize(
-    ("side", "changes", "difference"),
-    [
-        ("src", {"put": (9, "other")}, "src: id 9 is '.*' in the first and 'other' in the second"),
-        ("tgt", {"size": 20}, "tgt: id 20 is '.*' in the first and nothing in the second"),
-        ("tgt", {}, "tgt: they have the same tokens, but split text differently"),
-    ],
-)
-def test_an_ensemble_of_different_vocabularies_is_refused(trained, monkeypatch, side, changes, difference):
+@pytest.mark.parametrize("side", ["src", "tgt"])
+def test_an_ensemble_of_different_vocabularies_is_refused(trained, monkeypatch, side):
     first = load(trained, tell=print)
-    both = first.vocabularies
-    changed = dataclasses.replace(both, **{side: words_of(getattr(both, side), **changes)})
+    changed = dataclasses.replace(first.vocabularies, **{side: word_list(("other",))})
     members = iter([first, dataclasses.replace(first, vocabularies=changed)])
     monkeypatch.setattr(module, "_load", lambda *_: next(members))
-    with pytest.raises(UserError, match=rf"^workdirs: .*/run and b have different vocabularies \({difference}\)"):
+    with pytest.raises(UserError, match=rf"^workdirs: .*/run and b have different vocabularies \({side}\); train all"):
         load([trained, "b"], tell=print)

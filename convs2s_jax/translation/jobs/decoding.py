@@ -1,23 +1,26 @@
 """Decode whole files, window by window, or lines as they are typed."""
 
+import contextlib
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from convs2s_jax.core.errors import Tell, UserError
+from convs2s_jax.core import local_copies
+from convs2s_jax.core.errors import Tell, UserError, counted
 from convs2s_jax.core.guard import held_interrupts
+from convs2s_jax.core.places import scheme_of
 from convs2s_jax.data import corpora
 from convs2s_jax.data.text_files import without_end
 from convs2s_jax.metrics import scoring
-from convs2s_jax.training.run import outputs, run_folder
-from convs2s_jax.translation import arguments
-from convs2s_jax.translation.jobs import output, remote
+from convs2s_jax.training.run import outputs, run_folder, store_copy
+from convs2s_jax.translation.jobs import output
 from convs2s_jax.translation.jobs.job import JOBS, Job
-from convs2s_jax.translation.jobs.options import Options
+from convs2s_jax.translation.jobs.options import READ, Options
 from convs2s_jax.translation.trained import moved
 
 PROMPT = "> "
@@ -36,20 +39,49 @@ def decode(options: Options, *, tell: Tell) -> None:
     """
     scoring.check_metrics(options.metrics or scoring.DEFAULT, options.bleu_tokenize or "13a")
     outputs.check_outside_runs(options.output, "--output")
-    with remote.localised(options, tell) as (local, say, save):
+    with localised(options, tell) as (local, say):
         output.check_writable(local.output)
         configs = [run_folder.load_config(Path(workdir), given_as=flag) for flag, workdir in local.runs]
         for (flag, workdir), cfg in zip(local.runs, configs, strict=True):
             corpus = corpora.files_of(moved(cfg.data, local.corpus))
-            output.check_not_overwriting(local.output, corpus, f"the corpus of {flag}={workdir}")
+            output.check_not_overwriting(local.output, corpus, f"a file of the corpus of {flag}={workdir}")
         job = JOBS[configs[0].model.kind](local, say)
         if local.interactive:
             _answer_typed(job, say)
         else:
-            _decode_file(job, local, say, save)
+            _decode_file(job, local, say)
 
 
-def _decode_file(job: Job, options: Options, tell: Tell, save: Callable[[], None]) -> None:
+@contextlib.contextmanager
+def localised(options: Options, tell: Tell) -> Iterator[tuple[Options, Tell]]:
+    """Replace addresses in object stores by local copies, which exist within the block.
+
+    Yields:
+      The new options, and a `tell` that shows the addresses.
+
+    Raises:
+      UserError: a store cannot be used, or a file is missing.
+    """
+    with contextlib.ExitStack() as stack:
+
+        def copied(flag: str, place: str) -> str:
+            nonlocal tell
+            if not scheme_of(place):
+                return place
+            if flag in ("workdir", "lm"):
+                folder, tell = stack.enter_context(store_copy.reading(place, tell, flag=f"--{flag}"))
+                return str(folder)
+            path = stack.enter_context(local_copies.incoming(f"--{flag}", place))
+            tell = local_copies.with_address(tell, path, place)
+            return str(path)
+
+        changed: dict[str, Any] = {name: copied(name, getattr(options, name)) for name in (*READ, "lm")}
+        for name in ("reference", "workdir"):
+            changed[name] = tuple(copied(name, place) for place in getattr(options, name))
+        yield replace(options, **changed), tell
+
+
+def _decode_file(job: Job, options: Options, tell: Tell) -> None:
     total = len(job.lines)
     finished = output.finished_part(options.output, job.dependencies, total) if options.resume else b""
     texts = job.style.texts(finished)
@@ -69,7 +101,6 @@ def _decode_file(job: Job, options: Options, tell: Tell, save: Callable[[], None
                     texts += [result.best.text for result in results]
                 _warn_of_cuts(job, results, tell)
                 odd += [result.line + 1 for result in results if result.mostly_unknown]
-                save()
         except KeyboardInterrupt:
             resumed = output.record_of(options.output) is not None
             rest = "--resume continues after them" if resumed else "the rest was not translated"
@@ -84,9 +115,9 @@ def _decode_file(job: Job, options: Options, tell: Tell, save: Callable[[], None
 
 
 def _answer_typed(job: Job, tell: Tell) -> None:
-    """Answer each line of standard input before the next one is read, with programs that are compiled before."""
+    """Answer each line of standard input before the next one is read, with a program that is compiled before."""
     tell("compiling ...")
-    job.compile()
+    job.answer(0, "1")
     tell("ready: type one sentence per line; Ctrl-D ends")
     with output.opened("-", {}) as write:
         for number, line in enumerate(typed_lines()):
@@ -118,4 +149,7 @@ def typed_lines() -> Iterator[str]:
 def _warn_of_cuts(job: Job, results: Sequence[Any], tell: Tell) -> None:
     for result in results:
         if result.cut:
-            tell(arguments.left_out(f"{job.name}, line {result.line + 1}", result.cut))
+            tell(
+                f"{job.name}, line {result.line + 1}: too long for the model's positions; left out at its end: "
+                f"{counted(result.cut, 'token')}"
+            )

@@ -1,17 +1,14 @@
 """Jobs: what decoding does with the lines of a file, or with those that are typed, for each kind of model."""
 
-import abc
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from convs2s_jax.core.checksums import checksum
 from convs2s_jax.core.config import LARGEST, check, to_dict
 from convs2s_jax.core.errors import Tell, UserError, counted
-from convs2s_jax.core.places import scheme_of
 from convs2s_jax.data.corpora import ParallelText
 from convs2s_jax.data.text_files import name_of, read_lines
 from convs2s_jax.metrics import labels, scoring
@@ -20,7 +17,7 @@ from convs2s_jax.search.batching import Batching
 from convs2s_jax.search.shortlist import fixed_sizes
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.translation import arguments, shortlists, trained
-from convs2s_jax.translation.classifier import Labelled, from_trained, label
+from convs2s_jax.translation.classifier import Labelled, from_trained
 from convs2s_jax.translation.jobs.formats import FORMATS, LABEL_FORMATS, Format
 from convs2s_jax.translation.jobs.options import READ, Options
 from convs2s_jax.translation.jobs.output import Dependencies, digest_of
@@ -36,8 +33,8 @@ FLAGS = ("format", "batch_size", "batch_tokens", "window")
 Progress = Callable[[int], None]
 
 
-class Job(abc.ABC):
-    """Work on lines with a loaded model.
+class _Lines:
+    """The lines to work on, with the options.
 
     Attributes:
       name: name of the source, for messages.
@@ -53,32 +50,11 @@ class Job(abc.ABC):
         self.options, self.tell = options, tell
         self.name, self.lines = name_of(options.input), []
         for path in (*(getattr(options, name) for name in READ), *options.reference):
-            if path not in ("", "-") and not scheme_of(path):  # before the model is loaded
+            if path not in ("", "-"):  # before the model is loaded
                 try:
                     os.stat(path)
                 except OSError as error:
                     raise UserError(f"{path} cannot be read: {error.strerror}; choose another file") from error
-
-    @abc.abstractmethod
-    def window(self, first: int, progress: Progress) -> Sequence[Any]:
-        """Return the results of the next window of lines; `progress` gets the numbers of lines that were done."""
-
-    @abc.abstractmethod
-    def answer(self, number: int, line: str) -> Any:
-        """Return the result of a typed line; numbers start at 0."""
-
-    @property
-    @abc.abstractmethod
-    def dependencies(self) -> Dependencies:
-        """Everything that the bytes of the output depend on."""
-
-    @abc.abstractmethod
-    def report(self, texts: Sequence[str]) -> None:
-        """Print scores of the best text of every line, if there are references."""
-
-    def compile(self) -> None:
-        """Compile the programs for typed lines."""
-        self.answer(0, "1")
 
     def show(self, texts: Sequence[str], references: Sequence[str] | None) -> None:
         """Print the first texts with their sources and references."""
@@ -113,11 +89,11 @@ class Job(abc.ABC):
         return Batching(size=min(self.options.batch_size, LARGEST), tokens=min(self.options.batch_tokens, LARGEST))
 
 
-class Translation(Job):
+class Translation(_Lines):
     """Translate lines, or score given translations."""
 
     def __init__(self, options: Options, tell: Tell) -> None:
-        """As in `Job`."""
+        """Load the model, and read the files."""
         super().__init__(options, tell)
         self._translator = translator = load_translator(options, tell)
         search = options.resolve(translator.cfg.search, attends=translator.attends)
@@ -182,7 +158,7 @@ class Translation(Job):
             arguments.check_targets(translator, options.score, request.targets)
 
     def window(self, first: int, progress: Progress) -> list[Result]:
-        """As in `Job`."""
+        """Return the results of the next window of lines; `progress` gets the numbers of lines that were done."""
         found = translate(self._translator, self._request.part(first, self.options.window), progress=progress)
         if self._references:
             found = [dataclasses.replace(one, reference=self._references[0][one.line]) for one in found]
@@ -195,23 +171,14 @@ class Translation(Job):
         return found
 
     def answer(self, number: int, line: str) -> Result:
-        """As in `Job`."""
-        return self._answer(number, line, fixed_sizes(self._translator.shortlist, 1))
-
-    def _answer(self, number: int, line: str, sizes: tuple[int, ...]) -> Result:
+        """Return the result of a typed line; numbers start at 0."""
         key = keys.for_search(self._request.search, self.options.seed or 0, [number])
-        batching = Batching(size=1, min_width=WIDTH, word_sizes=sizes)
+        batching = Batching(size=1, min_width=WIDTH, word_sizes=fixed_sizes(self._translator.shortlist, 1))
         request = dataclasses.replace(self._request, lines=[line], key=key, first=number, batching=batching)
         return translate(self._translator, request)[0]
 
-    def compile(self) -> None:
-        """As in `Job`, for each number of words that a shortlist may allow."""
-        sizes = fixed_sizes(self._translator.shortlist, 1)
-        for i in range(max(1, len(sizes))):
-            self._answer(0, "1", sizes[i:])  # each is once the first in which the words fit
-
     def report(self, texts: Sequence[str]) -> None:
-        """As in `Job`."""
+        """Print scores of the best text of every line, if there are references."""
         options, own = self.options, self._translator.cfg.training
         self.show(texts, self._references[0] if self._references else None)
         if self._references:
@@ -225,7 +192,7 @@ class Translation(Job):
 
     @property
     def dependencies(self) -> Dependencies:
-        """As in `Job`."""
+        """Everything that the bytes of the output depend on."""
         options, translator, request = self.options, self._translator, self._request
         constraints, dictionary, few = request.constraints, request.unk_dictionary, translator.shortlist
         texts = {
@@ -249,11 +216,11 @@ class Translation(Job):
         }
 
 
-class Labelling(Job):
+class Labelling(_Lines):
     """Label lines with a classifier."""
 
     def __init__(self, options: Options, tell: Tell) -> None:
-        """As in `Job`."""
+        """Load the classifier, and read the files."""
         _check_labelling(options)
         super().__init__(options, tell)
         run = trained.restore(Path(options.workdir[0]), options.checkpoint, options.dtype, tell)
@@ -267,17 +234,17 @@ class Labelling(Job):
             self._right = [line.strip() for line in right]
 
     def window(self, first: int, progress: Progress) -> list[Labelled]:
-        """As in `Job`."""
+        """Return the results of the next window of lines; `progress` gets the numbers of lines that were done."""
         lines = self.lines[first : first + self.options.window]
-        return label(self._classifier, lines, first=first, batching=self.batching, progress=progress)
+        return self._classifier.label(lines, first=first, batching=self.batching, progress=progress)
 
     def answer(self, number: int, line: str) -> Labelled:
-        """As in `Job`."""
-        return label(self._classifier, [line], first=number, batching=Batching(size=1, min_width=WIDTH))[0]
+        """Return the result of a typed line; numbers start at 0."""
+        return self._classifier.label([line], first=number, batching=Batching(size=1, min_width=WIDTH))[0]
 
     @property
     def dependencies(self) -> Dependencies:
-        """As in `Job`."""
+        """Everything that the bytes of the output depend on."""
         return {
             "--checkpoint": self._run.steps,
             "--dtype": self._run.cfg.model.dtype,
@@ -287,7 +254,7 @@ class Labelling(Job):
         }
 
     def report(self, texts: Sequence[str]) -> None:
-        """As in `Job`."""
+        """Print scores of the best text of every line, if there are references."""
         self.show(texts, self._right)
         if self._right:
             self.tell(
@@ -298,7 +265,10 @@ class Labelling(Job):
                 self.tell(f"F1          {value:6.2f}  {name}")
 
 
-JOBS: Mapping[str, type[Job]] = MappingProxyType({"encoder_decoder": Translation, "classifier": Labelling})
+Job = Translation | Labelling
+JOBS: Mapping[str, Callable[[Options, Tell], Job]] = MappingProxyType(
+    {"encoder_decoder": Translation, "classifier": Labelling}
+)
 """The job of each kind of model."""
 
 

@@ -2,20 +2,20 @@
 
 import dataclasses
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.core.places import scheme_of
 from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.translation.jobs.output import check_not_overwriting
 
 if TYPE_CHECKING:
     from convs2s_jax.translation.lines import LoadedModel
 
 TRANSLATING = MappingProxyType({"translating": True})
 """Metadata of options that do not apply to labelling."""
+STDIN = ("-", "/dev/stdin", "/dev/fd/0")
 READ = ("input", "prefix", "constraints", "score", "unk_dictionary", "shortlist")
 """Options for a single file to read; --reference accepts several."""
 _SCORING = {field.name for field in dataclasses.fields(SearchConfig) if "scoring" in field.metadata}
@@ -44,11 +44,6 @@ _NEEDS = (
     ("lm_weight", ("lm",), "a language model and its weight go together, as in --lm=runs/lm --lm_weight=0.2"),
 )
 """(option, others of which one has to be set too, why)."""
-
-
-def is_stdin(path: str) -> bool:
-    """Return whether this is a name of standard input."""
-    return path in ("-", "/dev/stdin", "/dev/fd/0")
 
 
 def overridden(own: SearchConfig, values: Mapping[str, Any], *, attends: bool = True) -> SearchConfig:
@@ -104,7 +99,7 @@ def plain_search(model: "LoadedModel", workdir: str, values: Mapping[str, Any], 
 class Options:
     """What to decode, with which model, and how to write the results. Each field is a flag (docs/decoding.md).
 
-    Files and folders may be addresses in object stores (gs://BUCKET/NAME, s3://BUCKET/NAME; docs/object-stores.md).
+    Workdirs and files to read may be in object stores (gs://BUCKET/NAME, s3://BUCKET/NAME; docs/object-stores.md).
 
     Attributes:
       workdir: folder of a training run; several (A,B) form an ensemble.
@@ -202,25 +197,15 @@ class Options:
             self.seed is None or 0 <= self.seed < 2**32,
             f"--seed={self.seed}: expected an integer between 0 and 4294967295",
         )
-        self._check_files()
-
-    def _check_files(self) -> None:
-        """Check that standard input is read only once, and that no input file is also the output."""
-        given = [(name, getattr(self, name)) for name in READ if name != "input" or self.split is None]
-        given += [("reference", path) for path in self.reference]
-        twice = [f"--{name}" for name, path in given if is_stdin(path)]
+        files = [(name, getattr(self, name)) for name in READ if name != "input" or self.split is None]
+        files += [("reference", path) for path in self.reference]
+        twice = [f"--{name}" for name, path in files if path in STDIN]
         check(
             len(twice) < 2,
             f"{' and '.join(twice)} read standard input, which can be read only once; use files instead",
         )
-        target = Path(self.output)
-        for name, path in given:
-            source = Path("/dev/stdin" if is_stdin(path) else path)
-            read = path != "" and source.is_file() and target.is_file()
-            check(
-                not (read and source.samefile(target)) and not (path == self.output and scheme_of(path)),
-                f"--output={self.output} is the file of --{name}, which would be overwritten; choose another file",
-            )
+        for name, path in files:
+            check_not_overwriting(self.output, ["/dev/stdin" if path == "-" else path], f"the file of --{name}")
 
     @property
     def runs(self) -> list[tuple[str, str]]:

@@ -53,9 +53,7 @@ def check_not_overwriting(name: str, given: Iterable[str], whose: str) -> None:
     if Path(name).is_file():
         for file in given:
             if Path(file).is_file() and Path(name).samefile(file):
-                raise UserError(
-                    f"--output={name} is a file of {whose}, which would be overwritten; choose another file"
-                )
+                raise UserError(f"--output={name} is {whose}, which would be overwritten; choose another file")
 
 
 @contextlib.contextmanager

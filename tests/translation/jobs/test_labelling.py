@@ -10,7 +10,8 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.models.classifier import logits
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.translation import trained
-from convs2s_jax.translation.jobs import decoding, job
+from convs2s_jax.translation.classifier import Classifier, from_trained
+from convs2s_jax.translation.jobs import decoding
 from convs2s_jax.translation.jobs.options import Options
 from tests import tiny
 
@@ -73,7 +74,7 @@ def test_a_classifier_in_python_has_the_labels_of_decoding(desk, workdir, traine
 def test_json_has_all_labels_and_they_are_the_softmax_of_the_model(desk, workdir):
     records = [json.loads(line) for line in desk.decode(format="json", batch_size=2).splitlines()]
     found = trained.restore(workdir, (), None, print)
-    names = job.from_trained(found).labels
+    names = from_trained(found).labels
     assert len(names) == 18
     for i, record in enumerate(records):
         assert (record["line"], record["source"]) == (i, LINES[i])
@@ -91,7 +92,7 @@ def test_windows_and_resuming_change_nothing(desk, monkeypatch):
     whole = desk.decode(format="json", batch_size=1)
     assert desk.decode(output="windows", format="json", batch_size=1, window=2) == whole
     more = {"output": "part", "format": "json", "batch_size": 1, "window": 3}
-    calls, real = [], job.label
+    calls, real = [], Classifier.label
 
     def interrupted(*arguments, **named):
         calls.append(1)
@@ -99,7 +100,7 @@ def test_windows_and_resuming_change_nothing(desk, monkeypatch):
             raise KeyboardInterrupt
         return real(*arguments, **named)
 
-    monkeypatch.setattr(job, "label", interrupted)
+    monkeypatch.setattr(Classifier, "label", interrupted)
     with pytest.raises(KeyboardInterrupt):
         desk.decode(**more)
     with (desk.folder / "part").open("a") as file:
