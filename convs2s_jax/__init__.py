@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from convs2s_jax.search.requests import request
     from convs2s_jax.search.translate import score, translate
     from convs2s_jax.training.loss import loss
-    from convs2s_jax.training.mesh import MeshConfig, row_shards
+    from convs2s_jax.training.mesh import MeshConfig
     from convs2s_jax.training.mesh import make as make_mesh
     from convs2s_jax.training.parallel import compile_steps
-    from convs2s_jax.training.sharding import batch_sharding, shardings
+    from convs2s_jax.training.sharding import batch_sharding, row_shards, shardings
     from convs2s_jax.training.step import Batch, LossSums, TrainState, init_state, update
     from convs2s_jax.translation.classifier import load as load_classifier
     from convs2s_jax.translation.translator import load
@@ -127,7 +127,7 @@ _PLACES = {
     "register_decoder": "models.config.register_decoder",
     "register_encoder": "models.config.register_encoder",
     "request": "search.requests.request",
-    "row_shards": "training.mesh.row_shards",
+    "row_shards": "training.sharding.row_shards",
     "score": "search.translate.score",
     "shardings": "training.sharding.shardings",
     "split_classifier": "models.classifier.split",

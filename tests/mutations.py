@@ -134,7 +134,7 @@ nn/dropout.py  nn/test_dropout.py -k keeps_the_mean
 - x / (kept / LEVELS)
 + x
 dropout: devices count their rows from 0
-nn/dropout.py  training/test_by_device.py -k updates_of_several
+nn/keys.py  training/test_by_device.py -k updates_of_several
 - jnp.asarray(first, jnp.uint32)
 + jnp.uint32(0)
 initialisation: no factor 4 for the gate

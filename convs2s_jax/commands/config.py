@@ -4,6 +4,7 @@ import ast
 import json
 import re
 import textwrap
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,25 +81,33 @@ def shardings(cfg: Any, devices: int) -> str:
     Raises:
       UserError: the mesh does not fit this number, or its rules do not fit the model.
     """
+    import jax
+
+    from convs2s_jax.nn.trees import path_of
     from convs2s_jax.scaling.tables import table
     from convs2s_jax.training import mesh as meshes
     from convs2s_jax.training import sharding
-    from convs2s_jax.training.run.programs import abstract_state, check_rules, vocabulary_sizes
+    from convs2s_jax.training.run.programs import abstract_state, check_rules, placed, vocabulary_sizes
 
     mesh = meshes.abstract(cfg.mesh, devices)
     check_rules(cfg)
     state = abstract_state(cfg.model, cfg.training, **vocabulary_sizes(cfg))
-    found, all_rows = (sharding.table(tree, mesh, cfg.parallel, cfg.mesh.rules) for tree in (state.params, state))
+    state = placed(state, sharding.shardings(state, mesh, cfg.parallel, rules=cfg.mesh.rules))
+    equal = Counter[tuple[Any, ...]]()  # parameters of equal layers
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state.params):
+        name, (here, _) = path_of(path), sharding.stored_bytes(leaf)
+        along = ", ".join(axis if axis and mesh.shape[axis] > 1 else "-" for axis in leaf.sharding.spec)
+        rule = sharding.rule_of(name, cfg.mesh.rules)
+        equal[re.sub(r"/\d+/", "/*/", name), leaf.shape, along, here, rule.path if rule else ""] += 1
     head = ["parameter", "number", "shape", "sharded along", "per device", "rule"]
     cells = [
-        [row.name, str(row.number), str(list(row.shape)), row.cut, sharding.size_text(row.bytes_here), row.rule]
-        for row in found
+        [name, str(number), str(list(shape)), along, sharding.size_text(number * here), rule]
+        for (name, shape, along, here, rule), number in equal.items()
     ]
-    sums = [
-        f"{name}: {sharding.size_text(sum(row.bytes_here for row in rows))} per device of "
-        f"{sharding.size_text(sum(row.bytes_whole for row in rows))} in total"
-        for name, rows in (("parameters", found), ("with the optimiser's state", all_rows))
-    ]
+    sums = []
+    for name, tree in (("parameters", state.params), ("with the optimiser's state", state)):
+        stored, whole = map(sharding.size_text, sharding.stored_bytes(tree))
+        sums.append(f"{name}: {stored} per device of {whole} in total")
     axes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
     title = f"{counted(devices, 'device')} as {axes}; {cfg.parallel}"
     if cfg.classifies:

@@ -138,17 +138,20 @@ _ADDED: dict[tuple[Any, ...], dict[str, Any]] = {}
 """Records that `add_kind` registered: union members -> kind -> record."""
 
 
-def add_kind(union: Any, cls: Any) -> None:
+def add_kind(union: Any, base: type, cls: Any) -> None:
     """Accept another record in every field annotated with this union, for the rest of the process.
 
     Args:
       union: of records that differ in their `kind`, such as `ConvolutionConfig`.
+      base: the class that all of them inherit from.
       cls: a record whose field `kind` has the name of the kind as its default. A class with the same module and name
         replaces an earlier one, so that notebook cells can be re-run.
 
     Raises:
       ValueError: the class is not such a record, or its kind already exists.
     """
+    if not issubclass(cls, base):
+        raise ValueError(f"{cls.__name__} is not a {base.__name__}: inherit from `{base.__module__}.{base.__name__}`")
     kinds = typing.get_args(union)
     name, added = getattr(cls, "kind", None), _ADDED.setdefault(kinds, {})
     if not (dataclasses.is_dataclass(cls) and isinstance(name, str)):

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from convs2s_jax.nn.quantized import Quantized
-from convs2s_jax.nn.sharding import any_sharded
+from convs2s_jax.nn.sharding import ShardedKernel
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.weight_norm import Normed
 
@@ -46,7 +46,7 @@ def check_shapes(
 ) -> None:
     """Reject parameters whose sizes are not those that the `init` of their kind returns for this config.
 
-    Shards are not checked, those that the layers gather and those within `jax.shard_map`.
+    Within `jax.shard_map` they are not checked, since arrays are shards there.
 
     Args:
       name: of the parameters, for the message.
@@ -56,8 +56,8 @@ def check_shapes(
       dim: embedding size E of the whole model.
       precomputed: whether the parameters may have arrays besides those that `init` returns.
     """
-    leaves = jax.tree_util.tree_leaves_with_path(params, is_leaf=lambda x: isinstance(x, Quantized))
-    if not leaves or any_sharded(params) or jax.sharding.get_abstract_mesh().manual_axes:
+    leaves = jax.tree_util.tree_leaves_with_path(params, is_leaf=lambda x: isinstance(x, Quantized | ShardedKernel))
+    if not leaves or jax.sharding.get_abstract_mesh().manual_axes:
         return
     expected = _shapes(init, cfg, len(params.embedding.table), dim)
     given = {path: leaf.shape for path, leaf in leaves}

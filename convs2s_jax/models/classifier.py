@@ -22,8 +22,9 @@ from convs2s_jax.models.execution import matmul_precision_context
 from convs2s_jax.models.kinds import CommonConfig, Options, PartConfig
 from convs2s_jax.nn import affine, convolution, embedding, masking, struct, weight_norm
 from convs2s_jax.nn.affine import Affine, add_bias
-from convs2s_jax.nn.dropout import dropout, split_key, typed
+from convs2s_jax.nn.dropout import dropout, split_key
 from convs2s_jax.nn.embedding import Embedding, embed
+from convs2s_jax.nn.keys import threefry
 from convs2s_jax.nn.masking import zero_padding
 from convs2s_jax.nn.types import Array, Key, accumulation_dtype
 
@@ -45,11 +46,6 @@ class FeaturesConfig(PartConfig):
     """Base class of feature configs; `functions` are its functions."""
 
     functions: ClassVar[FeatureFunctions]
-
-    @property
-    def normalised(self) -> bool:
-        """Whether the kernels of its `Affine` records are trained with weight normalisation."""
-        return False
 
 
 @record
@@ -129,7 +125,7 @@ def extract_kim(params: KimParams, _cfg: KimConfig, src: Array, options: Options
     def pooled(bank: Bank) -> Array:
         width = bank.conv.w.shape[0]
         padded = jnp.pad(x, ((0, 0), (0, width - 1), (0, 0)))
-        c = jax.nn.relu(convolution.dense(bank.conv, padded, options.execution.form))
+        c = jax.nn.relu(convolution.dense(bank.conv, padded, options.execution.convolution))
         inside = mask & ((left >= width) | (begun == 1))
         return masking.maximum(c, inside)
 
@@ -232,7 +228,7 @@ def init(key: Key, cfg: ClassifierConfig, *, vocabulary: int, labels: int) -> Cl
     They are in float32, or in float64 under `jax_enable_x64`.
     """
     check_config(cfg, ClassifierConfig)
-    return _init(typed(key), cfg, vocabulary, labels)
+    return _init(threefry(key), cfg, vocabulary, labels)
 
 
 @partial(jax.jit, static_argnums=(1, 2, 3))

@@ -112,7 +112,7 @@ def register_encoder(config: type[EncoderConfig], *, init: Callable[..., Any], e
     Raises:
       ValueError: the kind is taken, or the class is not a record of a kind of encoder.
     """
-    _add(AnyEncoder, EncoderConfig, config)
+    add_kind(AnyEncoder, EncoderConfig, config)
     config.functions = EncoderFunctions(init, encode)
 
 
@@ -126,16 +126,8 @@ def register_decoder(config: type[DecoderConfig], **functions: Callable[..., Any
     Raises:
       ValueError: the kind is taken, or the class is not a record of a kind of decoder.
     """
-    _add(AnyDecoder, DecoderConfig, config)
+    add_kind(AnyDecoder, DecoderConfig, config)
     config.functions = DecoderFunctions(**functions)
-
-
-def _add(union: Any, base: type, config: type) -> None:
-    if not issubclass(config, base):
-        raise ValueError(
-            f"{config.__name__} is not a {base.__name__}: inherit from `{base.__module__}.{base.__name__}`"
-        )
-    add_kind(union, config)
 
 
 class ReceptiveFields(NamedTuple):

@@ -62,7 +62,6 @@ def precompute(params: Params, cfg: ModelConfig) -> Params:
     """
     if isinstance(params, PrecomputedParams):
         return params
-    check_params(params, Params)
     check_decoder(params, cfg)
     params = cast(params, cfg)
     precomputed = cfg.decoder.functions.precompute

@@ -3,12 +3,10 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
-from operator import itemgetter
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from convs2s_jax.core.config import check, record
 from convs2s_jax.core.tokens import PAD
@@ -28,9 +26,6 @@ from convs2s_jax.nn.gradient import scale_gradient
 from convs2s_jax.nn.masking import mean, zero_padding
 from convs2s_jax.nn.sharding import all_gather_channels, replicate_channels, shard_channels
 from convs2s_jax.nn.types import SQRT_HALF, Array, Key, Tree
-
-T = TypeVar("T")
-SizeT = TypeVar("SizeT")
 
 
 @record(kw_only=False)
@@ -67,12 +62,22 @@ def layer_channels(layers: Sequence[ConvLayer]) -> list[tuple[int, int | None]]:
     return result
 
 
+@record
 class ConvStack(kinds.HasPositions):
-    """What the configs of encoder and decoder share: a stack of convolutions over embeddings with positions."""
+    """Config fields that encoder and decoder share: a stack of convolutions over embeddings.
 
-    normalised: ClassVar[bool] = True
-    layers: tuple[ConvLayer, ...]
-    convolution: ConvolutionConfig
+    Attributes:
+      layers: from bottom to top, each (channels, width) or (channels, width, skip).
+      convolution: the kind of convolution of all layers, dense, separable, lightweight or dynamic.
+      positions: whether position embeddings are added (table 4 of the paper).
+      max_positions: rows of the position table, two more than the longest sequence including its end symbol.
+    """
+
+    kind: Literal["conv"] = "conv"
+    layers: tuple[ConvLayer, ...] = (ConvLayer(256, 3),) * 4
+    convolution: ConvolutionConfig = DenseConfig()
+    positions: bool = True
+    max_positions: int = 1024
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -85,6 +90,11 @@ class ConvStack(kinds.HasPositions):
             self.convolution.check_inputs(inputs)
 
     @property
+    def normalised(self) -> bool:
+        """Yes, as in section 3.5."""
+        return True
+
+    @property
     def reaches(self) -> list[int]:
         """Inputs (K - 1) r that an output of each layer sees besides its own, width K, dilation r."""
         return [(layer.width - 1) * self.convolution.at(i).dilation for i, layer in enumerate(self.layers)]
@@ -92,20 +102,7 @@ class ConvStack(kinds.HasPositions):
 
 @record
 class ConvEncoderConfig(ConvStack, kinds.EncoderConfig):
-    """Convolutional encoder.
-
-    Attributes:
-      layers: from bottom to top, each (channels, width) or (channels, width, skip).
-      convolution: the kind of convolution of all layers, dense, separable, lightweight or dynamic.
-      positions: whether position embeddings are added (table 4 of the paper).
-      max_positions: rows of the position table, two more than the longest source including its end symbol.
-    """
-
-    kind: Literal["conv"] = "conv"
-    layers: tuple[ConvLayer, ...] = (ConvLayer(256, 3),) * 4
-    convolution: ConvolutionConfig = DenseConfig()
-    positions: bool = True
-    max_positions: int = 1024
+    """Convolutional encoder."""
 
 
 @record
@@ -113,24 +110,16 @@ class ConvDecoderConfig(ConvStack, kinds.DecoderConfig):
     """Convolutional decoder.
 
     Attributes:
-      layers: from bottom to top, each (channels, width) or (channels, width, skip).
-      convolution: the kind of convolution of all layers, dense, separable, lightweight or dynamic.
       attention_layers: which layers attend, counted from 1 as in table 5 of the paper. None for all; () for a language
         model, which has no source.
       out_dim: output size O of the linear map before the softmax.
       tied_output: whether the softmax uses the embedding table (O = E).
-      positions: whether position embeddings are added.
-      max_positions: rows of the position table, two more than the longest target including its end symbol.
     """
 
-    kind: Literal["conv"] = "conv"
     layers: tuple[ConvLayer, ...] = (ConvLayer(256, 3),) * 3
-    convolution: ConvolutionConfig = DenseConfig()
     attention_layers: tuple[int, ...] | None = None
     out_dim: int = 256
     tied_output: bool = False
-    positions: bool = True
-    max_positions: int = 1024
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -206,33 +195,18 @@ class ConvDecoderParams(ConvEncoderParams):
     maps_source: bool = struct.field(pytree_node=False, default=False)
 
 
-def init_each(init: Callable[[Key, SizeT], T], keys: Key, sizes: Sequence[SizeT]) -> list[T]:
-    """Compute [init(key, size) for key, size in zip(keys, sizes)], with one loop over all layers of equal size.
-
-    The program contains the code of the random number generator once for each size, not once for each layer. That code
-    is most of what is compiled. Equal sizes mean equal parameter shapes.
-    """
-    found: dict[int, T] = {}
-    for size in dict.fromkeys(sizes):
-        places = [i for i, other in enumerate(sizes) if other == size]
-        stacks = jax.lax.map(lambda key, size=size: init(key, size), keys[np.array(places)])
-        found |= {place: jax.tree.map(itemgetter(i), stacks) for i, place in enumerate(places)}
-    return [found[i] for i in range(len(sizes))]
-
-
 def init_blocks(keys: Key, cfg: ConvStack, keep: float) -> list[ConvBlock]:
     """Initialise the convolution of each layer, from C to 2D channels, and its residual's projection [C, D] or None."""
-
-    def init(key: Key, size: tuple[ConvLayer, tuple[int, int | None], ConvolutionConfig]) -> ConvBlock:
-        layer, (inputs, source), own = size
+    blocks = []
+    for i, (key, layer, (inputs, source)) in enumerate(zip(keys, cfg.layers, layer_channels(cfg.layers), strict=True)):
         conv_key, projection_key = jax.random.split(key)
+        own = cfg.convolution.at(i)
         conv = own.functions.init(conv_key, own, layer.width, inputs, 2 * layer.channels, keep)
-        if source is None or source == layer.channels:
-            return ConvBlock(conv, None)
-        return ConvBlock(conv, affine.init(projection_key, source, layer.channels))
-
-    own = [cfg.convolution.at(i) for i in range(len(cfg.layers))]
-    return init_each(init, keys, list(zip(cfg.layers, layer_channels(cfg.layers), own, strict=True)))
+        projection = None
+        if source is not None and source != layer.channels:
+            projection = affine.init(projection_key, source, layer.channels)
+        blocks.append(ConvBlock(conv, projection))
+    return blocks
 
 
 def init_encoder(key: Key, cfg: ConvEncoderConfig, vocabulary: int, dim: int, rate: float) -> ConvEncoderParams:
@@ -251,15 +225,14 @@ def init_decoder(key: Key, cfg: ConvDecoderConfig, vocabulary: int, dim: int, ra
     """Initialise parameters (section 3.5) for V = vocabulary, E = dim and dropout `rate`."""
     keys = jax.random.split(key, 2 * len(cfg.layers) + 4)
     keep = 1.0 - rate
-    channels = [layer.channels if cfg.attends(i) else None for i, layer in enumerate(cfg.layers)]
-    attentions = init_each(
-        lambda key, size: None if size is None else attention.init(key, size, dim), keys[5::2], channels
-    )
-    blocks = zip(init_blocks(keys[4::2], cfg, keep), attentions, strict=True)
+    blocks = init_blocks(keys[4::2], cfg, keep)
+    for i, (k, layer) in enumerate(zip(keys[5::2], cfg.layers, strict=True)):
+        if cfg.attends(i):
+            blocks[i] = dataclasses.replace(blocks[i], attention=attention.init(k, layer.channels, dim))
     return ConvDecoderParams(
         embedding=embedding.init(keys[0], vocabulary, dim, cfg.max_positions if cfg.positions else None),
         map_in=affine.init(keys[1], dim, cfg.layers[0].channels, keep=keep),
-        blocks=tuple(dataclasses.replace(block, attention=attends) for block, attends in blocks),
+        blocks=tuple(blocks),
         map_out=affine.init(keys[2], cfg.layers[-1].channels, cfg.out_dim),
         output=output.init(keys[3], cfg.out_dim, vocabulary, tied=cfg.tied_output, keep=keep),
     )
@@ -271,7 +244,7 @@ def encode(params: ConvEncoderParams, cfg: ConvEncoderConfig, src: Array, option
     Padding is set to zero before each convolution, so it has the same effect as the sentence boundary. The residual is
     the unmasked input (fairseq). Dropout is applied to the embeddings and to the input of each convolution.
     """
-    mask, rate, form = src != PAD, options.rate, options.execution.form
+    mask, rate, form = src != PAD, options.rate, options.execution.convolution
     keys = split_key(options.key, len(cfg.layers) + 1)
     e = replicate_channels(embed(params.embedding, src).astype(params.map_in.w.dtype))
     e = dropout(e, rate, keys[0])
@@ -281,17 +254,12 @@ def encode(params: ConvEncoderParams, cfg: ConvEncoderConfig, src: Array, option
         x = all_gather_channels(dropout(zero_padding(outputs[-1], mask), rate, k))
         convolve = own.functions.convolve(block.conv, own, x, form)
         y = convolution.centred(convolve, x, (layer.width - 1) * own.dilation)
-        return add_residual(gated(y, form), residual(outputs, layer, block.projection)), None
+        return add_residual(gated(y, form), outputs, layer, block.projection), None
 
     items = list(zip(params.blocks, keys[1:], strict=True))
     x, _ = apply_layers(apply, cfg, items, shard_channels(linear(params.map_in, e)), options.execution)
     z = scale_gradient(zero_padding(replicate_channels(linear(params.map_out, x)), mask), options.gradient_scale)
     return Memory(keys=z, values=(z + e) * SQRT_HALF, mask=mask, summary=mean(z, mask))
-
-
-def prepare(params: ConvDecoderParams, _cfg: ConvDecoderConfig, memory: Memory) -> Memory:
-    """Map the source for the attention of each layer, once for all steps and hypotheses, if `maps_source`."""
-    return convs2s_fast.prepare(params, memory) if params.maps_source else memory
 
 
 def init_cache(params: ConvDecoderParams, cfg: ConvDecoderConfig, _memory: Memory, rows: int) -> Cache:
@@ -314,7 +282,7 @@ def advance(
 
     Dropout is applied to the embeddings, the input of each convolution and the features.
     """
-    keys, rate, form = split_key(options.key, len(cfg.layers) + 2), options.rate, options.execution.form
+    keys, rate, form = split_key(options.key, len(cfg.layers) + 2), options.rate, options.execution.convolution
     g = replicate_channels(embed(params.embedding, tokens, cache.length).astype(params.map_in.w.dtype))
     g, tables = dropout(g, rate, keys[0]), params.tables
     words = Words(tokens=tokens, places=position_rows(tokens, cache.length))
@@ -330,7 +298,7 @@ def advance(
         h, a = gated(y, form), None
         if block.attention is not None:
             h, a = attend(block.attention, h, g, memory.keys, values, memory.mask)
-        return add_residual(h, residual(outputs, layer, block.projection)), (history, a)
+        return add_residual(h, outputs, layer, block.projection), (history, a)
 
     values = memory.values if memory.prepared else [memory.values] * len(cfg.layers)
     items = list(zip(params.blocks, cache.histories, values, keys[2:], strict=True))
@@ -341,22 +309,21 @@ def advance(
     return features, tuple(a for _, a in made if a is not None), after
 
 
-def residual(outputs: Sequence[Array], layer: ConvLayer, projection: Affine | None) -> Array | None:
-    """Return the input of a layer's residual connection, projected if channels change (section 3.2), or None."""
-    if layer.skip == 0:
-        return None
-    r = outputs[-layer.skip]
-    return r if projection is None else linear(projection, r)
-
-
 def gated(y: Array, form: DenseForm) -> Array:
     """Apply the GLU to a convolution's output: [B, T, 2D] to [B, T, D]. Recomputation sees whether y is a product."""
     return shard_channels(glu(mark_product(y) if form == "products" else y))
 
 
-def add_residual(x: Array, r: Array | None) -> Array:
-    """Return (x + r) * sqrt(0.5), which preserves the variance (section 3.4), or x if there is no residual."""
-    return x if r is None else shard_channels((x + r) * SQRT_HALF)
+def add_residual(x: Array, outputs: Sequence[Array], layer: ConvLayer, projection: Affine | None) -> Array:
+    """Return (x + r) * sqrt(0.5), which preserves the variance (section 3.4), or x if the layer has no residual.
+
+    r is an earlier output, projected if channels change (section 3.2).
+    """
+    if layer.skip == 0:
+        return x
+    r = outputs[-layer.skip]
+    r = r if projection is None else linear(projection, r)
+    return shard_channels((x + r) * SQRT_HALF)
 
 
 def apply_layers(
@@ -383,5 +350,5 @@ def apply_layers(
 
 ConvEncoderConfig.functions = kinds.EncoderFunctions(init_encoder, encode)
 ConvDecoderConfig.functions = kinds.DecoderFunctions(
-    init_decoder, init_cache, advance, prepare, convs2s_fast.precompute, convs2s_fast.for_one_hypothesis
+    init_decoder, init_cache, advance, convs2s_fast.prepare, convs2s_fast.precompute, convs2s_fast.for_one_hypothesis
 )

@@ -19,7 +19,7 @@ from convs2s_jax.models.kinds import Memory
 from convs2s_jax.nn import struct
 from convs2s_jax.nn.affine import Affine, add_bias, linear
 from convs2s_jax.nn.attention import MultiStepAttention, queries, scaled_context
-from convs2s_jax.nn.embedding import Embedding, widened
+from convs2s_jax.nn.embedding import Embedding
 from convs2s_jax.nn.types import SQRT_HALF, Array, accumulation_dtype
 
 MOST_BYTES = 2**27
@@ -77,11 +77,14 @@ def for_one_hypothesis(params: Any) -> Any:
     return dataclasses.replace(params, maps_source=False)
 
 
-def prepare(params: Any, memory: Memory) -> Memory:
-    """Map the source for the attention of each layer: keys of `scaled_keys`, as values a `ProjectedSource` or None."""
+def prepare(params: Any, _cfg: Any, memory: Memory) -> Memory:
+    """Map the source for the attention of each layer, once for all steps and hypotheses, if `params.maps_source`.
+
+    The keys of the result are `scaled_keys`, its values a `ProjectedSource` or None for each layer.
+    """
     maps = [block.attention for block in params.blocks]
     first = next((m for m in maps if m is not None), None)
-    if first is None:
+    if first is None or not params.maps_source:
         return memory
     z = scaled_keys(first, memory.keys)
     sources = tuple(None if m is None else project_source(m, z, memory.values) for m in maps)
@@ -140,9 +143,9 @@ def convolve(tables: Tables, history: Words, words: Words) -> tuple[Array, Words
 
 def _within(tables: Tables, words: Words) -> Words:
     """Clip ids and places to rows of the plain tables, as `nn.embedding.rows` does; negative ids count from the end."""
-    ids, places = widened(words.tokens), words.places
+    ids, places = words.tokens.astype(jnp.int32), words.places
     V = len(tables.words.inputs) - 1
-    ids = jnp.clip(jnp.where(ids < 0, ids + V, ids), 0, V - 1).astype(jnp.int32)  # that of the history
+    ids = jnp.clip(jnp.where(ids < 0, ids + V, ids), 0, V - 1)
     if tables.positions is not None:
         places = jnp.minimum(places, len(tables.positions.inputs) - 2)
     return Words(tokens=ids, places=places)

@@ -15,7 +15,7 @@ from convs2s_jax.models.execution import matmul_precision_context
 from convs2s_jax.models.kinds import Memory, Options
 from convs2s_jax.nn import output, struct
 from convs2s_jax.nn.affine import Affine
-from convs2s_jax.nn.dropout import typed
+from convs2s_jax.nn.keys import threefry
 from convs2s_jax.nn.types import Array, Key, Tree, accumulation_dtype
 
 
@@ -49,7 +49,7 @@ def init(key: Key, cfg: ModelConfig, *, source_vocabulary: int, target_vocabular
             f"vocabularies of {source_vocabulary} and {target_vocabulary} entries cannot share one table: both sides "
             "need the same vocabulary"
         )
-    key = typed(key)
+    key = threefry(key)
     if key.ndim:
         raise ValueError(f"key has shape {key.shape}: pass one key, or map `init` over several with jax.vmap")
     return _init(key, cfg, source_vocabulary, target_vocabulary)
@@ -95,6 +95,7 @@ def with_shared_table(params: Params, cfg: ModelConfig) -> Params:
 
 def check_decoder(params: Params, cfg: ModelConfig) -> None:
     """Reject parameters of another decoder than that of cfg."""
+    check_params(params, Params)
     check_config(cfg, ModelConfig)
     init, precomputed = cfg.decoder.functions.init, isinstance(params, PrecomputedParams)
     check_shapes("params.decoder", params.decoder, init, cfg.decoder, cfg.embedding_dim, precomputed=precomputed)
@@ -130,7 +131,6 @@ def init_cache(params: Params, cfg: ModelConfig, memory: Memory, rows: int) -> T
 
     The hypotheses of a sentence are adjacent rows.
     """
-    check_params(params, Params)
     check_rows(rows, len(memory.mask))
     check_decoder(params, cfg)
     memory = prepare(params, cfg, memory)
@@ -157,7 +157,6 @@ def advance_in_layers(
     params: Params, cfg: ModelConfig, memory: Memory, cache: Tree, tokens: Array, *, key: Key | None = None
 ) -> tuple[Array, tuple[Array, ...], Tree]:
     """Like `advance`, but return a separate attention [N, T, S] for each of `cfg.decoder.attention_names`."""
-    check_params(params, Params)
     check_tokens("tokens", tokens)
     check_rows(len(tokens), len(memory.mask))
     check_decoder(params, cfg)

@@ -13,7 +13,6 @@ from convs2s_jax.nn.convolution import DenseForm
 from convs2s_jax.nn.types import Array
 
 F = TypeVar("F", bound=Callable[..., Any])
-SOFTMAX_ROWS = 512
 MatmulPrecision = Literal["default", "high", "highest"]
 """Precision of products of float32 arrays, as in `jax.lax.Precision`."""
 
@@ -46,7 +45,7 @@ class ExecutionConfig:
     """
 
     remat: Literal["none", "block", "dots"] = "none"
-    convolution: Literal["auto", "xla", "products", "winograd"] = "auto"
+    convolution: DenseForm = "auto"
     softmax_rows: int | None = None
 
     RETIRED: ClassVar = MappingProxyType({"scan_layers": ...})
@@ -54,11 +53,6 @@ class ExecutionConfig:
     def __post_init__(self) -> None:
         rows = self.softmax_rows
         check(rows is None or rows >= 1, f"softmax_rows is {rows}: use 1 or more, or None")
-
-    @property
-    def rows_of_scores(self) -> int:
-        """`softmax_rows`, or `SOFTMAX_ROWS` if it is None."""
-        return SOFTMAX_ROWS if self.softmax_rows is None else self.softmax_rows
 
     def with_remat(self, layer: F, *, scanned: bool = False) -> F:
         """Wrap a layer, a function of parameters and arrays, in `jax.checkpoint` with the policy of `remat`.
@@ -69,26 +63,19 @@ class ExecutionConfig:
         """
         if self.remat == "none":
             return layer
-        policy: Any = _products if self.remat == "dots" else None
+        policy: Any = PRODUCTS if self.remat == "dots" else None
         checkpointed: Any = jax.checkpoint(layer, prevent_cse=not scanned, policy=policy)
-        same: F = checkpointed
-        return same
+        return checkpointed
 
-    @property
-    def form(self) -> DenseForm:
-        """The form of dense convolutions, with the default resolved."""
-        return "xla" if self.convolution == "auto" else self.convolution
+
+_PRODUCT = "matrix product"
+PRODUCTS = jax.checkpoint_policies.save_from_both_policies(
+    jax.checkpoint_policies.dots_saveable, jax.checkpoint_policies.save_only_these_names(_PRODUCT)
+)
+"""Policy that saves outputs of products: they are expensive, and none depends on kernels alone."""
 
 
 def mark_product(x: Array) -> Array:
     """Mark x as the output of matrix products, which policies do not see in a function with a custom derivative."""
     named: Array = checkpoint_name(x, _PRODUCT)
     return named
-
-
-def _products(primitive: Any, *_: Any, **params: Any) -> bool:
-    """Policy that saves outputs of products: they are expensive, and none depends on kernels alone."""
-    return primitive.name in ("dot_general", "conv_general_dilated") or params.get("name") == _PRODUCT
-
-
-_PRODUCT = "matrix product"

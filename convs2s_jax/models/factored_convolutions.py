@@ -63,22 +63,14 @@ class _Headed(ConvolutionKind):
 
 @record
 class LightweightConfig(_Headed):
-    """Lightweight convolutions (Wu et al. 2019, section 3, equation 4).
-
-    Attributes:
-      heads: H, a divisor of the channels of every layer.
-    """
+    """Lightweight convolutions (Wu et al. 2019, section 3, equation 4)."""
 
     kind: Literal["lightweight"] = "lightweight"
 
 
 @record
 class DynamicConfig(_Headed):
-    """Dynamic convolutions (Wu et al. 2019, section 4, equation 5).
-
-    Attributes:
-      heads: H, a divisor of the channels of every layer.
-    """
+    """Dynamic convolutions (Wu et al. 2019, section 4, equation 5)."""
 
     kind: Literal["dynamic"] = "dynamic"
 
@@ -129,9 +121,5 @@ def register_convolution(config: type[ConvolutionKind], **functions: Callable[..
     Raises:
       ValueError: the kind is taken, or the class is not a record of a kind of convolution.
     """
-    if not issubclass(config, ConvolutionKind):
-        raise ValueError(
-            f"{config.__name__} is not a ConvolutionKind: inherit from `{ConvolutionKind.__module__}.ConvolutionKind`"
-        )
-    add_kind(ConvolutionConfig, config)
+    add_kind(ConvolutionConfig, ConvolutionKind, config)
     config.functions = ConvolutionFunctions(**functions)

@@ -121,6 +121,11 @@ class PartConfig:
         """Maximum length of a sequence in tokens, including its end symbol."""
         raise NotImplementedError(f"{type(self).__name__} needs a field or property `max_length`")
 
+    @property
+    def normalised(self) -> bool:
+        """Whether the kernels of its `Affine` records are trained with weight normalisation; by default not."""
+        return False
+
     def check_dim(self, dim: int) -> None:
         """Reject an embedding size E = dim that this kind cannot use; the default accepts any."""
 
@@ -139,13 +144,11 @@ class EncoderConfig(PartConfig):
 
     Attributes:
       functions: its functions.
-      normalised: whether the kernels of its `Affine` records are trained with weight normalisation.
       reads_source: whether the encoder reads a source. If not, and the decoder does not read the memory, the model is
         a language model.
     """
 
     functions: ClassVar[EncoderFunctions]
-    normalised: ClassVar[bool] = False
     reads_source: ClassVar[bool] = True
 
 
@@ -154,14 +157,12 @@ class DecoderConfig(PartConfig):
 
     Attributes:
       functions: its functions.
-      normalised: whether the kernels of its `Affine` records are trained with weight normalisation.
       averages_attention: whether the attention of the decoder is the mean over its layers; if not, it is that of the
         last layer.
       tied_output: whether the softmax uses the embedding table.
     """
 
     functions: ClassVar[DecoderFunctions]
-    normalised: ClassVar[bool] = False
     averages_attention: ClassVar[bool] = True
     tied_output: bool = False
 

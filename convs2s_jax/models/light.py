@@ -19,10 +19,11 @@ from convs2s_jax.nn.convolution import glu
 from convs2s_jax.nn.cpu import materialise_gradient
 from convs2s_jax.nn.depthwise import TAPS, uniform
 from convs2s_jax.nn.dropout import dropout, split_key
-from convs2s_jax.nn.embedding import Embedding, length_after, sinusoidal
+from convs2s_jax.nn.embedding import Embedding, length_after
 from convs2s_jax.nn.layer_norm import LayerNorm
 from convs2s_jax.nn.masking import zero_padding
 from convs2s_jax.nn.multihead import Multihead, SourceHeads
+from convs2s_jax.nn.sinusoidal import sinusoidal
 from convs2s_jax.nn.types import Array, Key
 
 

@@ -38,7 +38,8 @@ from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.attention import context
 from convs2s_jax.nn.dropout import dropout, split_key
 from convs2s_jax.nn.embedding import Embedding, embed
-from convs2s_jax.nn.gradient import broadcast, scan
+from convs2s_jax.nn.gradient import broadcast
+from convs2s_jax.nn.loops import scan
 from convs2s_jax.nn.recurrent import (
     ATTENTIONS,
     CELLS,

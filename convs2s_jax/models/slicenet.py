@@ -28,9 +28,10 @@ from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.attention import context
 from convs2s_jax.nn.depthwise import TAPS, Factored, normal
 from convs2s_jax.nn.dropout import dropout, split_key
-from convs2s_jax.nn.embedding import Embedding, embed, length_after, position_embeddings, sinusoidal
+from convs2s_jax.nn.embedding import Embedding, embed, length_after, position_embeddings
 from convs2s_jax.nn.layer_norm import LayerNorm, normalise
 from convs2s_jax.nn.masking import zero_padding
+from convs2s_jax.nn.sinusoidal import sinusoidal
 from convs2s_jax.nn.types import Array, Key, accumulation_dtype
 
 Shapes = tuple[tuple[int, int], ...]
@@ -52,12 +53,14 @@ class SliceNetConfig(kinds.HasPositions):
     """Config fields that encoder and decoder share.
 
     Attributes:
+      kind: SliceNet.
       modules: number of modules.
       kernels: widths of the four steps of each module.
       dilations: dilations of the same steps.
       max_positions: two more than the longest sentence including its end symbol.
     """
 
+    kind: Literal["slicenet"] = "slicenet"
     modules: int = 4
     kernels: tuple[int, int, int, int] = (3, 7, 15, 31)
     dilations: tuple[int, int, int, int] = (1, 1, 1, 1)
@@ -169,11 +172,9 @@ class SliceNetEncoderConfig(SliceNetConfig, kinds.EncoderConfig):
     """SliceNet's encoder.
 
     Attributes:
-      kind: SliceNet.
       modules: number of modules. The published code has six, 1.5 times as many as in the decoder.
     """
 
-    kind: Literal["slicenet"] = "slicenet"
     modules: int = 6
 
     @property
@@ -233,7 +234,6 @@ class SliceNetDecoderConfig(SliceNetConfig, kinds.DecoderConfig):
       tied_output: whether the softmax uses the embedding table, as in the published code.
     """
 
-    kind: Literal["slicenet"] = "slicenet"
     tied_output: bool = True
 
     @property

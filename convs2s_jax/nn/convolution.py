@@ -19,7 +19,7 @@ from convs2s_jax.nn.quantized import Quantized
 from convs2s_jax.nn.sharding import gathers_kernel
 from convs2s_jax.nn.types import Array, Key
 
-DenseForm = Literal["xla", "products", "winograd"]
+DenseForm = Literal["auto", "xla", "products", "winograd"]
 
 Valid = Callable[[Array], Array]
 """A convolution of a padded input, [B, T + R, C] -> [B, T, D]. An output sees R + 1 positions; R is the reach."""
@@ -86,7 +86,7 @@ def init(key: Key, width: int, inputs: int, outputs: int, *, keep: float = 1.0) 
 
 
 @gathers_kernel
-def dense(params: Affine, x: Array, form: DenseForm = "xla") -> Array:
+def dense(params: Affine, x: Array, form: DenseForm = "auto") -> Array:
     """Dense convolution y_t = b + sum_j x_{t+j} w_j, in which every output channel sees every input channel.
 
     In all forms, a single output position, as in decoding, is one matrix product. With an integer kernel, so are all
@@ -121,10 +121,12 @@ def xla(w: Array, x: Array) -> Array:
 
 
 DENSE_FORMS: dict[str, Callable[[Array, Array], Array]] = {
+    "auto": xla,
     "xla": xla,
     "products": cpu.convolution,
     "winograd": cpu.winograd,
 }
-"""At width 3 on CPU, the first two are about equally fast, but the gradient of XLA's convolution is 20 times slower
-inside a loop there. It is silently wrong if batch and kernel are sharded over a mesh of three axes. The
-third needs half as many multiplications and has ten times the rounding error (docs/decisions.md)."""
+"""Training may replace "auto" (`ExecutionConfig`). At width 3 on CPU, "xla" and "products" are about equally fast, but
+the gradient of XLA's convolution is 20 times slower inside a loop there. It is silently wrong if batch and kernel are
+sharded over a mesh of three axes. "winograd" needs half as many multiplications and has ten times the rounding error
+(docs/decisions.md)."""

@@ -150,12 +150,10 @@ class TapKind(NamedTuple):
     Attributes:
       init: (key, K, C, H, draw) -> parameters.
       taps: (parameters, x [N, T, C]) -> shared taps [K, H], or taps per position [N, T, K, H].
-      shared: whether taps are shared by all positions, so that x is not read.
     """
 
     init: Callable[[Key, int, int, int, Draw], Any]
     taps: Callable[[Any, Array], Array]
-    shared: bool = True
 
 
 def softmax(scores: Array) -> Array:
@@ -181,7 +179,6 @@ TAPS: dict[str, TapKind] = {
     "dynamic": TapKind(
         lambda key, K, C, H, draw: PredictedTaps(draw(key, (C, K, H))),
         lambda params, x: predicted(params.maker, x),
-        shared=False,
     ),
 }
 
@@ -240,7 +237,7 @@ def factored_convolution(params: Factored, kind: TapKind, x: Array, dilation: in
 
 def factored_as_dense(params: Factored, kind: TapKind) -> Affine | None:
     """Return the equivalent dense convolution, w_j P for each tap, without dilation; None if the taps depend on x."""
-    if not kind.shared:
+    if isinstance(params.taps, PredictedTaps):
         return None
     P = params.pointwise
     w = kind.taps(params.taps, P.w)

@@ -6,10 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from convs2s_jax.nn.keys import threefry
 from convs2s_jax.nn.types import Array, Key
 
-THREEFRY = "threefry2x32"
-"""JAX's default generator. Its numbers depend on nothing but the key, also under `vmap`."""
 LEVELS = 2**16
 """Probabilities are multiples of 1 / LEVELS, so 32 random bits, the main cost of dropout, suffice for two elements."""
 GOLDEN = np.uint32(0x9E3779B9)
@@ -40,16 +39,6 @@ def dropout(x: Array, rate: float, key: Key | None) -> Array:
     return jnp.where(keep, x / (kept / LEVELS), jnp.zeros_like(x))
 
 
-def row_keys(key: Key, count: int, first: Array | int = 0) -> Key:
-    """Derive one key per row, [count], from `key` and the row numbers, which start at `first`.
-
-    With these keys, a batch that is sharded over devices drops the same elements as on one device.
-    """
-    key = threefry(key)
-    numbers = jnp.arange(count, dtype=jnp.uint32) + jnp.asarray(first, jnp.uint32)
-    return jax.vmap(jax.random.fold_in, (None, 0))(key, numbers)
-
-
 def split_key(key: Key | None, count: int) -> list[Key | None]:
     """Split a key, or each of the keys [B], into `count`; without a key, return None `count` times."""
     if key is None:
@@ -58,34 +47,6 @@ def split_key(key: Key | None, count: int) -> list[Key | None]:
     if key.ndim == 0:
         return list(jax.random.split(key, count))
     return list(jax.vmap(lambda k: jax.random.split(k, count), out_axes=1)(key))
-
-
-def check_key(key: Key) -> None:
-    """Reject anything but a key, such as a seed."""
-    if not isinstance(key, jax.Array | np.ndarray):
-        raise TypeError(f"key is {key!r}: create one with jax.random.key(seed)")
-    if key.dtype != np.uint32 and not jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key):
-        raise TypeError(f"key is an array of {key.dtype}: create one with jax.random.key(seed)")
-
-
-def typed(key: Key) -> Key:
-    """Return a typed key [...], as `jax.random.key` does. Wraps raw keys (`jax.random.PRNGKey`, uint32 [..., 2])."""
-    check_key(key)
-    if jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key):
-        return key
-    return jax.random.wrap_key_data(key, impl=THREEFRY if key.shape[-1:] == (2,) else None)
-
-
-def threefry(key: Key) -> Key:
-    """Return a typed key [...] of JAX's default generator: of a key of another one, the first two words.
-
-    Under `vmap` over keys, the generators "rbg" and "unsafe_rbg" use only the first key (documentation of
-    `jax.random`), so that a row would depend on its neighbours.
-    """
-    key = typed(key)
-    if jax.random.key_impl(key) == THREEFRY:
-        return key
-    return jax.random.wrap_key_data(jax.random.key_data(key)[..., :2], impl=THREEFRY)
 
 
 @partial(jax.jit, static_argnums=1)

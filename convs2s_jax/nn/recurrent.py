@@ -19,7 +19,8 @@ import jax.numpy as jnp
 
 from convs2s_jax.nn import affine, struct
 from convs2s_jax.nn.affine import Affine, add_bias, linear, matmul
-from convs2s_jax.nn.gradient import add_broadcast, loop_invariant, scan
+from convs2s_jax.nn.gradient import add_broadcast
+from convs2s_jax.nn.loops import loop_invariant, scan
 from convs2s_jax.nn.types import Array, Key, accumulation_dtype
 
 CellName = Literal["gru", "lstm"]

@@ -92,17 +92,10 @@ def gathers_kernel(layer: F) -> F:
         def gathered(params: Any, x: Array) -> Array:
             return layer(dataclasses.replace(params, w=jnp.asarray(params.w)), x, *rest, **options)
 
-        result: Array = gathered(params, x)
-        return result
+        return gathered(params, x)
 
-    same: Any = apply
-    return same
-
-
-def any_sharded(params: Any) -> bool:
-    """Whether any of the parameters is a `ShardedKernel`."""
-    leaves = jax.tree.leaves(params, is_leaf=lambda x: isinstance(x, ShardedKernel))
-    return any(isinstance(x, ShardedKernel) for x in leaves)
+    layer_that_gathers: Any = apply
+    return layer_that_gathers
 
 
 def shard_channels(x: Array) -> Array:

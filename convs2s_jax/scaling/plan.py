@@ -6,18 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import Tell
 from convs2s_jax.core.rows import round_up
 from convs2s_jax.data.shapes import Shape
-from convs2s_jax.nn.types import Tree
 from convs2s_jax.scaling import programs, rates, roofline
 from convs2s_jax.scaling.chips import Chip
 from convs2s_jax.scaling.programs import Compiled, TooLargeError
 from convs2s_jax.scaling.topology import Topology
 from convs2s_jax.training import mesh as meshes
+from convs2s_jax.training import sharding
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.programs import check_rules, placed_state, program_key, vocabulary_sizes
 
@@ -113,7 +112,7 @@ def make(
     mesh = meshes.make(cfg.mesh, topology.devices, parallel=cfg.parallel)
     check_rules(cfg)
     if tokens_per_chip:
-        tokens = tokens_per_chip * meshes.row_shards(mesh)
+        tokens = tokens_per_chip * sharding.row_shards(mesh)
     shapes = dict.fromkeys(programs.shape_of(cfg, each, tokens or cfg.data.batch.tokens) for each in lengths)
     tell(f"planning {topology.name}: for a large model or hundreds of devices, compiling takes minutes ...")
     chip = topology.chip or rates.measured(tuple(mesh.devices.flat), cfg.model.dtype)
@@ -131,9 +130,9 @@ def make(
         dtype=cfg.model.dtype,
         vocabularies=sizes,
         parameters=sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state.params)),
-        state_bytes=bytes_on_a_device(state),
+        state_bytes=sharding.stored_bytes(state)[0],
         # rows are padded as in training: to a multiple of the row shards
-        shapes=tuple(shape._replace(rows=round_up(shape.rows, meshes.row_shards(mesh))) for shape in shapes),
+        shapes=tuple(shape._replace(rows=round_up(shape.rows, sharding.row_shards(mesh))) for shape in shapes),
         rows=tuple(shape.rows for shape in shapes),
         counts="texts" if cfg.classifies else "target tokens",
     )
@@ -141,7 +140,7 @@ def make(
         compiled = tuple(programs.compile_all(cfg, mesh, plan.shapes, sizes))
     except TooLargeError as error:
         return dataclasses.replace(plan, refused=str(error))
-    beside = plan.state_bytes - bytes_on_a_device(state.params)  # what is no argument of gradient programs
+    beside = plan.state_bytes - sharding.stored_bytes(state.params)[0]  # what is no argument of gradient programs
     counts, steps = list[int](), list[roofline.Step]()
     for shape, rows in zip(plan.shapes, plan.rows, strict=True):
         counts.append(cfg.data.batch.accumulate * rows * (1 if cfg.classifies else shape.tgt))
@@ -153,13 +152,6 @@ def make(
         resident=max(each.memory.peak + (beside if each.shape else 0) for each in compiled),
         tokens=tuple(counts),
         steps=tuple(steps),
-    )
-
-
-def bytes_on_a_device(tree: Tree) -> int:
-    """Return the bytes of the largest shards of abstract arrays on one device."""
-    return sum(
-        int(np.prod(leaf.sharding.shard_shape(leaf.shape))) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree)
     )
 
 

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from convs2s_jax.nn.dropout import THREEFRY, threefry
+from convs2s_jax.nn.keys import THREEFRY, threefry
 from convs2s_jax.nn.types import Key
 from convs2s_jax.search.config import SearchConfig
 
@@ -39,7 +39,7 @@ def _folded(seeds: Array, numbers: Array) -> Array:
 
 
 def checked_keys(key: Key | np.ndarray | None, count: int) -> Key:
-    """Return keys [count] of JAX's default generator (`nn.dropout.threefry`), one per sentence.
+    """Return keys [count] of JAX's default generator (`nn.keys.threefry`), one per sentence.
 
     These are the given ones, or a single key with the index of each sentence folded into it.
 

@@ -54,8 +54,9 @@ def jit_with_barriers(
 
     XLA's CPU compiler removes barriers before it fuses operations (in jax 0.10; that of 0.12 keeps them). Then the
     elementwise parts of all layers of a deep stack are fused into one another: each is recomputed from the products of
-    all layers before it. The pass that removes barriers is disabled here. JAX accepts compiler options at the outermost
-    `jax.jit` only, so within another transformation the function is compiled without them; results are the same.
+    all layers before it. The pass that removes barriers, `cse_barrier_expander`, is disabled here. JAX accepts compiler
+    options at the outermost `jax.jit` only, so within another transformation the function is compiled without them;
+    results are the same.
 
     Args:
       function: the function to compile.
@@ -67,12 +68,8 @@ def jit_with_barriers(
     plain = jit(function, **options)
     if device.platform != "cpu":
         return plain
-    chosen = {"xla_disable_hlo_passes": REMOVAL, **unless_set(compiler_options or {})}
+    chosen = {"xla_disable_hlo_passes": "cse_barrier_expander", **unless_set(compiler_options or {})}
     return OnCpu(plain, jit(function, compiler_options=chosen, **options), is_cpu=lambda: True)
-
-
-REMOVAL = "cse_barrier_expander"
-"""The XLA pass that removes barriers."""
 
 
 def jit_once(function: Callable[..., Any], mesh: Mesh | None, **options: Any) -> Callable[..., Any]:

@@ -13,11 +13,14 @@ from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.models.execution import matmul_precision_context
 from convs2s_jax.nn.dropout import split_key
-from convs2s_jax.nn.gradient import scan
+from convs2s_jax.nn.loops import scan
 from convs2s_jax.nn.types import Array, Key, accumulation_dtype
 from convs2s_jax.training.mesh import ROWS
 from convs2s_jax.training.softmax import chunks, summed_cross_entropy
 from convs2s_jax.training.step import Batch, LossSums
+
+SOFTMAX_ROWS = 512
+"""Default of `ExecutionConfig.softmax_rows`, for the caches of CPUs."""
 
 
 def cross_entropy(
@@ -69,7 +72,7 @@ def loss(
       shards: number of shards of the rows, a divisor of B; None for that of the mesh of the program being traced.
       first_order: for the training step: faster, with a gradient of `LossSums.loss` only, in reverse mode only. The
         gradient of the softmax layer is computed in the forward pass (`training.softmax`), and `smoothing` is static.
-      key: for dropout, one key or the keys [B] of `nn.dropout.row_keys`; None for no dropout.
+      key: for dropout, one key or the keys [B] of `nn.keys.row_keys`; None for no dropout.
 
     Raises:
       ValueError: src and tgt differ in rows, `shards` does not divide them, or `smoothing` is out of range or has
@@ -82,7 +85,7 @@ def loss(
     if first_order:
         with matmul_precision_context(cfg.matmul_precision):
             layer = encoder_decoder.output_layer(params, cfg, features.dtype)
-            rows = cfg.execution.rows_of_scores
+            rows = cfg.execution.softmax_rows or SOFTMAX_ROWS
             total, nll = summed_cross_entropy(
                 layer, features, batch.tgt, smoothing=float(smoothing), shards=shards, rows=rows
             )
@@ -137,5 +140,5 @@ def _projected(
         return (sums[0] + total, sums[1] + nll), None
 
     zero = jnp.zeros((), accumulation_dtype(features.dtype))
-    cut = tuple(chunks(x, shards, cfg.execution.rows_of_scores) for x in (features, targets))
+    cut = tuple(chunks(x, shards, cfg.execution.softmax_rows or SOFTMAX_ROWS) for x in (features, targets))
     return scan(add_chunk, params, (zero, zero), cut)[0]

@@ -146,19 +146,3 @@ def abstract(cfg: MeshConfig, devices: int) -> AbstractMesh:
       UserError: the sizes do not fit the number of devices.
     """
     return AbstractMesh(shape(cfg, devices), AXES)
-
-
-def check_mesh(mesh: Mesh | AbstractMesh) -> None:
-    """Reject a mesh with other axes than those of `make`.
-
-    Raises:
-      ValueError: an axis is missing, or has another name.
-    """
-    if set(mesh.axis_names) != set(AXES):
-        raise ValueError(f"mesh has the axes {mesh.axis_names}: expected {AXES}, as convs2s.make_mesh creates them")
-
-
-def row_shards(mesh: Mesh | AbstractMesh) -> int:
-    """Number of shards of the rows of a batch. Raises ValueError as `check_mesh` does."""
-    check_mesh(mesh)
-    return math.prod(mesh.shape[axis] for axis in ROWS)

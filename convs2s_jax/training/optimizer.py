@@ -4,8 +4,7 @@ The updates u of a `transformation` are added, as in optax: the step computes pa
 (`step.apply_gradients`).
 """
 
-from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -35,76 +34,59 @@ class NesterovConfig:
 
 
 @record
-class AdamConfig:
-    """Adam (Kingma and Ba 2015), as for light and dynamic convolutions, computed as fairseq's `adam`.
-
-    The order of computation follows the end of section 2 of the paper: eps is added before the bias is corrected.
+class _AdamConfig:
+    """Config fields that both kinds of Adam share.
 
     Attributes:
       b1: decay rate of the mean of gradients, in [0, 1).
       b2: decay rate of the mean of squared gradients, in [0, 1).
-      eps: added to the root of the mean of squares, before its bias is corrected.
+      eps: added to the root of the mean of squares.
       weight_decay: before each update, every trained array is multiplied by 1 - learning rate * weight_decay. 0
         disables it.
     """
 
-    kind: Literal["adam"] = "adam"
+    kind: str
     b1: float = 0.9
     b2: float = 0.98
     eps: float = 1e-8
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_adam(self.b1, self.b2, self.eps)
+        for name in ("b1", "b2"):
+            check(0 <= getattr(self, name) < 1, f"{name} is {getattr(self, name)}: use 0 or more and less than 1")
+        check(self.eps > 0, f"eps is {self.eps}: use more than 0")
         _check_decay(self.weight_decay)
 
 
 @record
-class AdamWConfig:
+class AdamConfig(_AdamConfig):
+    """Adam (Kingma and Ba 2015), as for light and dynamic convolutions, computed as fairseq's `adam`.
+
+    The order of computation follows the end of section 2 of the paper: eps is added before the bias is corrected.
+    """
+
+    kind: Literal["adam"] = "adam"
+
+
+@record
+class AdamWConfig(_AdamConfig):
     """AdamW (Loshchilov and Hutter 2019, algorithm 2) as in optax, with the usual defaults.
 
     The decay is multiplied by the learning rate, as in PyTorch and optax; in the paper it only follows the schedule.
-    Every trained array decays, as with `adam`.
-
-    Attributes:
-      b1: decay rate of the mean of gradients, in [0, 1).
-      b2: decay rate of the mean of squared gradients, in [0, 1).
-      eps: added to the root of the corrected mean of squares.
-      weight_decay: before each update, every trained array is multiplied by 1 - learning rate * weight_decay.
+    Every trained array decays, as with `adam`. The bias of the mean of squares is corrected before eps is added.
     """
 
     kind: Literal["adamw"] = "adamw"
-    b1: float = 0.9
     b2: float = 0.999
-    eps: float = 1e-8
     weight_decay: float = 0.01
-
-    def __post_init__(self) -> None:
-        _check_adam(self.b1, self.b2, self.eps)
-        _check_decay(self.weight_decay)
 
 
 AnyOptimizer = NesterovConfig | AdamConfig | AdamWConfig
 """The config of any kind of optimiser, identified by `kind`."""
 
 
-def _check_adam(b1: float, b2: float, eps: float) -> None:
-    for name, value in (("b1", b1), ("b2", b2)):
-        check(0 <= value < 1, f"{name} is {value}: use 0 or more and less than 1")
-    check(eps > 0, f"eps is {eps}: use more than 0")
-
-
 def _check_decay(weight_decay: float) -> None:
     check(weight_decay >= 0, f"weight_decay is {weight_decay}: use 0 or more, such as 1e-4")
-
-
-def _nesterov(cfg: NesterovConfig) -> optax.GradientTransformation:
-    """u <- g + m u;  direction = g + m u.
-
-    With b = -lr u this is fairseq's NAG with its buffer b, the correction at a change of the rate included. After an
-    update with rate 0, as after the end of a cosine whose minimum is 0, u remains while b is 0.
-    """
-    return optax.trace(decay=cfg.momentum, nesterov=True)
 
 
 def _adam(cfg: AdamConfig) -> optax.GradientTransformation:
@@ -127,25 +109,28 @@ def _adam(cfg: AdamConfig) -> optax.GradientTransformation:
     return optax.GradientTransformation(like.init, update)
 
 
-def _adamw(cfg: AdamWConfig) -> optax.GradientTransformation:
-    return optax.scale_by_adam(b1=cfg.b1, b2=cfg.b2, eps=cfg.eps)
+def directions(cfg: AnyOptimizer) -> optax.GradientTransformation:
+    """Return the directions v of an optimiser, without weight decay, as in `optax.scale_by_adam`.
 
-
-OPTIMIZERS: dict[str, Callable[[Any], optax.GradientTransformation]] = {
-    "nesterov": _nesterov,
-    "adam": _adam,
-    "adamw": _adamw,
-}
-"""The directions v of each kind, without weight decay, as in `optax.scale_by_adam`; `transformation` returns -v."""
+    Nesterov:  u <- g + m u;  v = g + m u. With b = -lr u this is fairseq's NAG with its buffer b, the correction at a
+    change of the rate included. After an update with rate 0, as after the end of a cosine whose minimum is 0, u remains
+    while b is 0.
+    """
+    match cfg:
+        case NesterovConfig():
+            return optax.trace(decay=cfg.momentum, nesterov=True)
+        case AdamWConfig():
+            return optax.scale_by_adam(b1=cfg.b1, b2=cfg.b2, eps=cfg.eps)
+    return _adam(cfg)
 
 
 def transformation(cfg: AnyOptimizer) -> optax.GradientTransformation:
     """Return the optax transformation of an optimiser's config. Multiply its updates by the rate, then add them.
 
-    They are -(v + d p) with the directions v of `OPTIMIZERS`, parameters p and weight decay d, which is decoupled:
+    They are -(v + d p) with the `directions` v, parameters p and weight decay d, which is decoupled:
     p - rate (v + d p) = (1 - rate d) p - rate v. The state is that of the directions; `optax.chain` would add to it.
     """
-    inner, decay = OPTIMIZERS[cfg.kind](cfg), cfg.weight_decay
+    inner, decay = directions(cfg), cfg.weight_decay
 
     def update(grads: Tree, state: Tree, params: Tree | None = None) -> tuple[Tree, Tree]:
         if decay and params is None:

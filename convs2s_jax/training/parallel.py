@@ -26,7 +26,7 @@ from convs2s_jax.nn.sharding import ShardedKernel, gather
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Array, Key, Tree, accumulation_dtype
 from convs2s_jax.training import dispatch, sharding
-from convs2s_jax.training.mesh import Parallel, ShardingRule, check_mesh, row_shards, spans_slices
+from convs2s_jax.training.mesh import Parallel, ShardingRule, spans_slices
 from convs2s_jax.training.step import (
     BatchT,
     Finish,
@@ -37,8 +37,6 @@ from convs2s_jax.training.step import (
     TrainState,
     apply_gradients,
     gradients,
-    gradients_through_merge,
-    merged_gradients,
     tree_add,
 )
 
@@ -105,7 +103,7 @@ def compile_steps(
         return _pmap(loss, finish, place)
     if mesh is None:
         return _jit(loss, finish, place)
-    check_mesh(mesh)
+    sharding.check_mesh(mesh)
     all_three = all(size > 1 for size in mesh.shape.values())
     # XLA's partitioner ends the process on lookups in a `shard_map` over one of three axes (jax 0.10)
     check(
@@ -113,7 +111,7 @@ def compile_steps(
         "parallel is shard_map, but data, fsdp and tensor of the mesh are above 1: set one of them to 1, or use jit",
     )
     check(
-        sum_dtype == "auto" or (mesh.shape["data"] > 1 and not all_three) or row_shards(mesh) == 1,
+        sum_dtype == "auto" or (mesh.shape["data"] > 1 and not all_three) or sharding.row_shards(mesh) == 1,
         f"training.sum_dtype is {sum_dtype}: it is the dtype of sums over data, on meshes where data is above 1 "
         "and fsdp or tensor is 1; use auto",
     )
@@ -172,7 +170,7 @@ def _jit(loss: Loss[BatchT, SumsT], finish: Finish[SumsT], place: Placement) -> 
             return loss(in_use(params, mesh, place.rules, place.layers_gather), batch, key)
 
     def first(params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
-        grads, sums = gradients(sharded_loss, params, batch, key=key)
+        grads, sums = gradients(sharded_loss, weight_norm.merge(params), batch, key=key)
         return _placed(grads, place), sums
 
     return _compiled(first, finish, place)
@@ -204,7 +202,7 @@ def _shard_map(loss: Loss[BatchT, SumsT], finish: Finish[SumsT], place: Placemen
 
             batch = batch if alone else lax.with_sharding_constraint(batch, NamedSharding(inside, P("fsdp")))
             whole = jax.tree.map(partial(_gathered, place), merged, cut)
-            found = merged_gradients(sharded_loss, whole, batch, first=first[0], key=key)
+            found = gradients(sharded_loss, whole, batch, first=first[0], key=key)
             return jax.tree.map(lambda x: x[None], found)
 
         rows, count = len(jax.tree.leaves(batch)[0]), mesh.shape["data"]
@@ -224,13 +222,14 @@ def _shard_map(loss: Loss[BatchT, SumsT], finish: Finish[SumsT], place: Placemen
         return found
 
     def first(params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
+        total = computed(weight_norm.merge(params), batch, key)
         if place.accumulates:
-            return computed(weight_norm.merge(params), batch, key)
-        grads, sums = gradients_through_merge(params, lambda merged: summed(computed(merged, batch, key)))
+            return total
+        grads, sums = summed(total)
         return _placed(grads, place), sums
 
     def finish_summed(state: TrainState, total: Any, rate: Array | None) -> tuple[TrainState, StepSums[SumsT]]:
-        return finish(state, gradients_through_merge(state.params, lambda _: summed(total)), rate)
+        return finish(state, summed(total), rate)
 
     return _compiled(first, finish_summed if place.accumulates else finish, place)
 
@@ -267,7 +266,7 @@ def _pmap(loss: Loss[BatchT, SumsT], finish: Finish[SumsT], place: Placement) ->
 
     def local(params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
         begin = lax.axis_index("data") * len(jax.tree.leaves(batch)[0])
-        grads, sums = gradients(loss, params, batch, first=begin, key=key)
+        grads, sums = gradients(loss, weight_norm.merge(params), batch, first=begin, key=key)
         return jax.tree.map(partial(_summed, place), grads), lax.psum(sums, "data")
 
     def cut(batch: BatchT) -> BatchT:
@@ -299,7 +298,7 @@ def check_pmap(mesh: Mesh | None, rules: Sequence[ShardingRule]) -> None:
     """Refuse sharding rules, and a mesh that shards parameters. Raises UserError."""
     check(not rules, "mesh.rules is set with parallel=pmap, which replicates all parameters; drop it, or use jit")
     if mesh is not None:
-        check_mesh(mesh)
+        sharding.check_mesh(mesh)
         for axis in ("fsdp", "tensor"):
             size = mesh.shape[axis]
             check(size == 1, f"mesh.{axis} is {size}, but parallel=pmap shards data only: use 1, or parallel=jit")

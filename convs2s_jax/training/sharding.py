@@ -1,11 +1,9 @@
 """How parameters are sharded over the mesh: by rules of the configuration, then by one table of parameter names."""
 
 import math
-import re
-from collections import Counter
 from collections.abc import Sequence
 from itertools import starmap
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
@@ -14,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 from convs2s_jax.core.config import check
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Tree
-from convs2s_jax.training.mesh import ROWS, Parallel, ShardingRule, check_mesh
+from convs2s_jax.training.mesh import AXES, ROWS, Parallel, ShardingRule
 
 RULES = tuple(
     starmap(
@@ -144,22 +142,30 @@ def check_rules(params: Tree, rules: Sequence[ShardingRule]) -> None:
             )
 
 
-def shardings(abstract: Tree, mesh: Mesh, parallel: Parallel = "jit", *, rules: Sequence[ShardingRule] = ()) -> Tree:
+def check_mesh(mesh: Mesh | AbstractMesh) -> None:
+    """Reject a mesh with other axes than those of `make`.
+
+    Raises:
+      ValueError: an axis is missing, or has another name.
+    """
+    if set(mesh.axis_names) != set(AXES):
+        raise ValueError(f"mesh has the axes {mesh.axis_names}: expected {AXES}, as convs2s.make_mesh creates them")
+
+
+def shardings(
+    abstract: Tree, mesh: Mesh | AbstractMesh, parallel: Parallel = "jit", *, rules: Sequence[ShardingRule] = ()
+) -> Tree:
     """Return a NamedSharding for each leaf of trained parameters or of a training state. With pmap they are whole.
 
     Raises ValueError as `check_mesh` and `spec` do.
     """
     check_mesh(mesh)
-    cut = _cut(mesh, parallel)
+    cut = None if parallel == "pmap" else state_axis(mesh)
 
     def each(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
         return NamedSharding(mesh, spec(path_of(path), leaf.shape, mesh, cut=cut, rules=rules))
 
     return jax.tree_util.tree_map_with_path(each, abstract)
-
-
-def _cut(mesh: Mesh | AbstractMesh, parallel: Parallel) -> str | None:
-    return None if parallel == "pmap" else state_axis(mesh)
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
@@ -168,61 +174,22 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, P(ROWS))
 
 
+def row_shards(mesh: Mesh | AbstractMesh) -> int:
+    """Number of shards of the rows of a batch. Raises ValueError as `check_mesh` does."""
+    check_mesh(mesh)
+    return math.prod(mesh.shape[axis] for axis in ROWS)
+
+
 def replicated(mesh: Mesh) -> NamedSharding:
     """The sharding of an array that is the same on every device."""
     return NamedSharding(mesh, P())
 
 
-class TableRow(NamedTuple):
-    """Parameters that are alike, such as the kernels of equal layers.
-
-    Attributes:
-      name: path, with * for the number of a layer.
-      number: of parameters.
-      shape: of each.
-      cut: for each axis of the array, the mesh axis that shards it, as in "-, fsdp, tensor".
-      bytes_here: of all of them on a device.
-      bytes_whole: of all of them unsharded.
-      rule: path of the rule.
-    """
-
-    name: str
-    number: int
-    shape: tuple[int, ...]
-    cut: str
-    bytes_here: int
-    bytes_whole: int
-    rule: str
-
-
-def table(
-    params: Tree, mesh: Mesh | AbstractMesh, parallel: Parallel = "jit", rules: Sequence[ShardingRule] = ()
-) -> list[TableRow]:
-    """Return a row for each parameter, in the order of the tree; equal layers share a row.
-
-    Args:
-      params: trained parameters, or a state; shapes are enough.
-      mesh: the axes.
-      parallel: how an update is spread over devices.
-      rules: of the configuration.
-    """
-    alike = Counter[tuple[Any, ...]]()
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        name = path_of(path)
-        rule, axes = rule_of(name, rules), spec(name, leaf.shape, mesh, cut=_cut(mesh, parallel), rules=rules)
-        alike[re.sub(r"/\d+/", "/*/", name), leaf.shape, leaf.dtype.itemsize, axes, rule.path if rule else ""] += 1
-    rows = []
-    for (name, shape, item, axes, rule), number in alike.items():
-        cut = ", ".join(axis if axis and mesh.shape[axis] > 1 else "-" for axis in axes)
-        here = math.prod(NamedSharding(mesh, axes).shard_shape(shape))
-        rows.append(TableRow(name, number, shape, cut, number * item * here, number * item * math.prod(shape), rule))
-    return rows
-
-
-def summary(found: Sequence[TableRow]) -> str:
-    """How much of the parameters a device stores, for the log."""
-    here, whole = (size_text(sum(getattr(row, name) for row in found)) for name in ("bytes_here", "bytes_whole"))
-    return f"each device stores {here} of {whole} of parameters (convs2s config --shardings=N lists them)"
+def stored_bytes(tree: Tree) -> tuple[int, int]:
+    """Bytes of arrays, abstract or not, on one device by their shardings, and those of whole arrays."""
+    leaves = jax.tree.leaves(tree)
+    here = sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in leaves)
+    return here, sum(math.prod(x.shape) * x.dtype.itemsize for x in leaves)
 
 
 def size_text(size: int) -> str:

@@ -51,7 +51,7 @@ def summed_cross_entropy(
       smoothing: label smoothing, in [0, 1).
       shards: number of devices over which the rows are sharded, a divisor of B. Each accumulates its own gradient of
         the kernel, and these are summed after the last chunk.
-      rows: maximum rows of a chunk on a device (`ExecutionConfig.rows_of_scores`).
+      rows: maximum rows of a chunk on a device (`ExecutionConfig.softmax_rows`).
 
     Returns:
       Two sums in nats: the loss, and the negative log-likelihood, whose gradient is taken as zero.
@@ -62,12 +62,7 @@ def summed_cross_entropy(
 
 @partial(jax.custom_vjp, nondiff_argnums=(3,))
 def _sums(layer: Affine, features: Array, targets: Array, options: Options) -> tuple[Array, Array]:
-    def chunk(_: None, rows: tuple[Array, Array]) -> tuple[None, tuple[Array, Array]]:
-        scores = _scores(layer, rows[0], options)
-        return None, (jax.nn.logsumexp(scores, axis=-1), _picked(scores, rows[1]))
-
-    cut = _cut(features, targets, options)
-    return _totals(layer, *cut, *jax.lax.scan(chunk, None, cut)[1], options)
+    return _forward(layer, features, targets, options)[0]  # XLA removes the gradient, which nothing reads
 
 
 def _forward(
@@ -78,13 +73,15 @@ def _forward(
     The gradient of the layer excludes its part that is the same for all words, which is returned separately: for all
     columns of the kernel [O], and for all entries of the bias.
     """
-    dtype, each = accumulation_dtype(features.dtype), _each(layer, options)
+    dtype, V = accumulation_dtype(features.dtype), layer.b.shape[0]
+    each = options.smoothing / (V - 1)
     keep = 1.0 - options.smoothing - each
     product = partial(jnp.einsum, precision=options.precision, preferred_element_type=dtype)
 
     def chunk(sums: tuple[Array, Array], rows: tuple[Array, Array]) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
         h, target = rows
-        scores = _scores(layer, h, options)
+        with jax.default_matmul_precision(options.precision):
+            scores = output.logits(layer, h)
         m = jnp.max(scores, axis=-1, keepdims=True)
         e = jnp.exp(scores - m)
         s = jnp.sum(e, axis=-1, keepdims=True)
@@ -96,20 +93,25 @@ def _forward(
         dw = product("...iNO,...iNV->...OV", scaled[..., None, :, :], e[..., None, :, :])
         db = product("...N,...NV->...V", scale[..., 0].astype(h.dtype), e)
         dh = product("...NV,OV->...NO", e, layer.w) * scale
-        return (sums[0] + dw, sums[1] + db), (dh.astype(h.dtype), (m + jnp.log(s))[..., 0], _picked(scores, target))
+        picked = jnp.take_along_axis(scores, target[..., None], axis=-1)[..., 0]
+        return (sums[0] + dw, sums[1] + db), (dh.astype(h.dtype), (m + jnp.log(s))[..., 0], picked)
 
-    cut = _cut(features, targets, options)
+    cut = chunks(features, options.shards, options.rows), chunks(targets, options.shards, options.rows)
     start = [jnp.zeros((*cut[0].shape[1:-2], *shape), dtype) for shape in (layer.w.shape, layer.b.shape)]
     (dw, db), (dh, lse, picked) = jax.lax.scan(chunk, (start[0], start[1]), cut)
     if options.shards > 1:  # here, so that all of the backward pass can overlap with the reduction
         dw, db = jnp.sum(dw, axis=0), jnp.sum(db, axis=0)
     dh = _whole(dh, features.shape, options.shards)
-    constant = None
-    if options.smoothing:
-        real = (targets != PAD).astype(dtype)
-        dh -= (each * product("BT,O->BTO", real, jnp.sum(layer.w, axis=1, dtype=dtype))).astype(dh.dtype)
-        constant = each * product("BT,BTO->O", real, features.astype(dtype)), each * jnp.sum(real)
-    return _totals(layer, *cut, lse, picked, options), (Affine(w=dw, b=db), constant, dh)
+    lse, picked = (jnp.where(cut[1] != PAD, x, 0.0) for x in (lse, picked))
+    nll = jnp.sum(lse - picked)
+    if not options.smoothing:
+        return (nll, nll), (Affine(w=dw, b=db), None, dh)
+    # the scores of all words of the real rows add up to  (sum h) . (sum_v W_v) + rows sum_v b_v
+    real = (targets != PAD).astype(dtype)
+    count, h, column = jnp.sum(real), product("BT,BTO->O", real, features.astype(dtype)), jnp.sum(layer.w, 1, dtype)
+    total = V * jnp.sum(lse) - product("O,O->", h, column) - count * jnp.sum(layer.b)
+    dh -= (each * product("BT,O->BTO", real, column)).astype(dh.dtype)
+    return (keep * nll + each * total, nll), (Affine(w=dw, b=db), (each * h, each * count), dh)
 
 
 def _backward(
@@ -124,39 +126,6 @@ def _backward(
 
 
 _sums.defvjp(_forward, _backward)
-
-
-def _scores(layer: Affine, h: Array, options: Options) -> Array:
-    with jax.default_matmul_precision(options.precision):
-        return output.logits(layer, h)
-
-
-def _picked(scores: Array, targets: Array) -> Array:
-    return jnp.take_along_axis(scores, targets[..., None], axis=-1)[..., 0]
-
-
-def _each(layer: Affine, options: Options) -> float:
-    """s_i, the share of one word in the smoothed loss."""
-    return options.smoothing / (layer.b.shape[0] - 1)
-
-
-def _totals(
-    layer: Affine, features: Array, targets: Array, lse: Array, picked: Array, options: Options
-) -> tuple[Array, Array]:
-    """The two sums, over chunks. The sum of a row's scores is  h . sum_v W_v + sum_v b_v."""
-    real = targets != PAD
-    nll = jnp.sum(jnp.where(real, lse - picked, 0.0))
-    if not options.smoothing:
-        return nll, nll
-    dtype, each = lse.dtype, _each(layer, options)
-    column, offset = jnp.sum(layer.w, axis=1, dtype=dtype), jnp.sum(layer.b)
-    scores = jnp.einsum("...O,O->...", features.astype(dtype), column, precision=options.precision) + offset
-    total = jnp.sum(jnp.where(real, layer.b.shape[0] * lse - scores, 0.0))
-    return (1.0 - options.smoothing - each) * nll + each * total, nll
-
-
-def _cut(features: Array, targets: Array, options: Options) -> tuple[Array, Array]:
-    return chunks(features, options.shards, options.rows), chunks(targets, options.shards, options.rows)
 
 
 def chunks(x: Array, shards: int, rows: int) -> Array:

@@ -13,7 +13,7 @@ import optax
 from jax.typing import ArrayLike
 
 from convs2s_jax.nn import struct, weight_norm
-from convs2s_jax.nn.dropout import check_key, row_keys
+from convs2s_jax.nn.keys import check_key, row_keys
 from convs2s_jax.nn.types import Array, Key, Tree
 from convs2s_jax.training import dispatch
 from convs2s_jax.training.optimizer import clip_gradients
@@ -96,11 +96,11 @@ def init_state(params: Tree, optimizer: optax.GradientTransformation) -> TrainSt
 def gradients(
     loss: Loss[BatchT, SumsT], params: Tree, batch: BatchT, *, first: Array | int = 0, key: Key | None
 ) -> tuple[Tree, SumsT]:
-    """Gradient of the summed loss with respect to the trained parameters, and the sums.
+    """Gradient of the summed loss with respect to its parameters, and the sums.
 
     Args:
-      loss: called with merged kernels.
-      params: trained parameters.
+      loss: as in `Loss`.
+      params: merged parameters.
       batch: rows of a batch, all or some.
       first: index of the first of these rows in the whole batch.
       key: for dropout; each row gets its own key, from `key` and the row's index in the whole batch. None: no dropout.
@@ -109,31 +109,19 @@ def gradients(
       ValueError: the leaves of the batch do not have the same number of rows.
       TypeError: the loss returned no sums.
     """
-    return gradients_through_merge(params, lambda merged: merged_gradients(loss, merged, batch, first=first, key=key))
+    shapes = [leaf.shape for leaf in jax.tree.leaves(batch)]
+    if not shapes or any(shape[:1] != shapes[0][:1] or not shape for shape in shapes):
+        raise ValueError(f"the leaves of the batch have shapes {shapes}: each needs the same number of rows on axis 0")
+    keys = None if key is None else row_keys(key, shapes[0][0], first)
 
-
-def gradients_through_merge(params: Tree, compute: Callable[[Tree], tuple[Tree, SumsT]]) -> tuple[Tree, SumsT]:
-    """Return gradients with respect to trained parameters, and sums; `compute` returns both for merged parameters."""
-    merged, pull = jax.vjp(weight_norm.merge, params)
-    grads, sums = compute(merged)
-    return pull(grads)[0], sums
-
-
-def merged_gradients(
-    loss: Loss[BatchT, SumsT], merged: Tree, batch: BatchT, *, first: Array | int = 0, key: Key | None
-) -> tuple[Tree, SumsT]:
-    """As `gradients`, with respect to merged parameters."""
-    rows = _rows(batch)
-    keys = None if key is None else row_keys(key, rows, first)
-
-    def summed(merged: Tree) -> tuple[Array, SumsT]:
-        sums = loss(merged, batch, keys)
+    def summed(params: Tree) -> tuple[Array, SumsT]:
+        sums = loss(params, batch, keys)
         if not (hasattr(sums, "loss") and hasattr(sums, "tokens")):
             kind = "an array" if isinstance(sums, jax.Array) else f"a {type(sums).__name__}"
             raise TypeError(f"the loss returned {kind}: expected sums with `loss` and `tokens`, such as `LossSums`")
         return sums.loss, sums
 
-    return jax.grad(summed, has_aux=True)(merged)
+    return jax.grad(summed, has_aux=True)(params)
 
 
 def apply_gradients(
@@ -146,13 +134,13 @@ def apply_gradients(
     clip: float = 0.0,
     skip_bad_steps: bool = False,
 ) -> tuple[TrainState, StepSums[SumsT]]:
-    """Divide by the total count, clip, and apply the optimiser.
+    """Divide by the total count, pull through weight normalisation, clip, and apply the optimiser.
 
     Args:
       state: before the update.
       optimizer: an optax transformation whose update needs gradients, its state, parameters and the value of the loss
         per token; so not `optax.lbfgs`, which also evaluates the loss elsewhere.
-      grads: summed gradients.
+      grads: summed gradients with respect to merged parameters.
       sums: sums of the loss for the same rows; `tokens` is the divisor (at least 1).
       rate: the learning rate, by which the updates u are multiplied before they are added: params + rate * u. Use it
         with the transformations of `training.optimizer`, or with `optax.adam(1.0)`, whose own rate is 1. None for
@@ -162,6 +150,8 @@ def apply_gradients(
     """
     count = jnp.maximum(sums.tokens, 1)
     grads = jax.tree.map(lambda g: g / count.astype(g.dtype), grads)
+    _, pull = jax.vjp(weight_norm.merge, state.params)
+    (grads,) = pull(grads)
     finite = jnp.stack([jnp.all(jnp.isfinite(g)) for g in jax.tree.leaves(grads)])
     grads, norm = clip_gradients(grads, clip)
     value = sums.loss / count.astype(sums.loss.dtype)
@@ -181,7 +171,7 @@ class Step(NamedTuple, Generic[BatchT, SumsT]):
     """Three compiled functions that make up an update, as `training.parallel.compile_steps` returns them.
 
     `update` calls `first` for the first batch, `add` for each further one, and `finish` once at the end. They pass on a
-    total: the gradients and the sums of the batches so far.
+    total: the gradients with respect to merged parameters and the sums of the batches so far.
 
     Attributes:
       first: (params, batch, key) -> the total of one batch.
@@ -237,11 +227,3 @@ def update(
     for batch, batch_key in zip(batches[1:], keys[1:], strict=True):
         total = step.add(total, state.params, batch, batch_key)
     return step.finish(state, total, rate)
-
-
-def _rows(batch: Tree) -> int:
-    """Rows of a batch."""
-    shapes = [leaf.shape for leaf in jax.tree.leaves(batch)]
-    if not shapes or any(shape[:1] != shapes[0][:1] or not shape for shape in shapes):
-        raise ValueError(f"the leaves of the batch have shapes {shapes}: each needs the same number of rows on axis 0")
-    return int(shapes[0][0])

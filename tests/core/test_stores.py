@@ -9,7 +9,6 @@ import urllib.parse
 import pytest
 
 from convs2s_jax.core import stores
-from convs2s_jax.core.errors import UserError
 from tests.stores import bucket  # noqa: F401  (a fixture)
 
 

@@ -111,11 +111,11 @@ def test_fresh_parameters_follow_section_3_5_as_fairseq_reads_it():
 
 def test_a_residual_reads_the_output_that_many_layers_back_and_halves_the_variance_of_the_sum():
     outputs = [jnp.full((1, 2, 3), float(i)) for i in range(4)]
-    assert convs2s.residual(outputs, ConvLayer(3, 1, 0), None) is None
+    x = jnp.ones((1, 2, 3))
+    assert convs2s.add_residual(x, outputs, ConvLayer(3, 1, 0), None) is x
     for skip in (1, 2, 4):
-        np.testing.assert_array_equal(convs2s.residual(outputs, ConvLayer(3, 1, skip), None), 4.0 - skip)
+        found = convs2s.add_residual(x, outputs, ConvLayer(3, 1, skip), None)
+        np.testing.assert_allclose(found, (1.0 + 4.0 - skip) / np.sqrt(2), rtol=1e-6)
     projection = Affine(w=2.0 * jnp.eye(3), b=jnp.ones(3))
-    np.testing.assert_array_equal(convs2s.residual(outputs, ConvLayer(3, 1, 2), projection), 5.0)
-    x, r = np.random.default_rng(0).normal(size=(2, 1, 3, 4)).astype(np.float32)
-    np.testing.assert_allclose(convs2s.add_residual(jnp.asarray(x), jnp.asarray(r)), (x + r) / np.sqrt(2), rtol=1e-6)
-    assert convs2s.add_residual(x, None) is x
+    found = convs2s.add_residual(x, outputs, ConvLayer(3, 1, 2), projection)
+    np.testing.assert_allclose(found, (1.0 + 5.0) / np.sqrt(2), rtol=1e-6)

@@ -11,7 +11,7 @@ from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models import conversion
 from convs2s_jax.models import encoder_decoder as model
 from convs2s_jax.models.kinds import Memory
-from convs2s_jax.nn.dropout import row_keys
+from convs2s_jax.nn.keys import row_keys
 from tests.helpers import array, close, drills_but, same
 from tests.models.kinds import DECODERS, LANGUAGE_MODELS
 from tests.models.laws import TARGET, E, S, config, parameters

@@ -7,7 +7,7 @@ import pytest
 
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import encoder_decoder as model
-from convs2s_jax.nn.dropout import row_keys
+from convs2s_jax.nn.keys import row_keys
 from tests.helpers import array, drills_but, padded, same
 from tests.models.kinds import ENCODERS
 from tests.models.laws import SENTENCES, config, parameters

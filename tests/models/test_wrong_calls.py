@@ -13,7 +13,7 @@ from convs2s_jax.models.classifier import ClassifierConfig, PooledConfig
 from convs2s_jax.models.convs2s import ConvDecoderConfig, ConvEncoderConfig
 from convs2s_jax.models.encoder_decoder import layer_attention
 from convs2s_jax.nn import convolution, multihead
-from convs2s_jax.nn.embedding import sinusoidal
+from convs2s_jax.nn.sinusoidal import sinusoidal
 from convs2s_jax.training.loss import Batch, loss
 from tests.models.small_model import BATCH, CFG, KIM, SRC, L, V, decode, init, initialised
 
@@ -98,7 +98,7 @@ WRONG = [
     ),
     (
         lambda made: convolution.dense(made.params.encoder.blocks[0].conv, jnp.zeros((1, 9, 8)), "fft"),
-        "^form is 'fft': use one of xla, products, winograd$",
+        "^form is 'fft': use one of auto, xla, products, winograd$",
     ),
     (
         lambda _: multihead.map_source(multihead.init(KEY, 6), 4, *[jnp.zeros((1, 2, 6))] * 2),

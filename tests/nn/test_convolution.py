@@ -11,7 +11,7 @@ from convs2s_jax.nn import convolution
 from convs2s_jax.nn.affine import Affine
 from tests.helpers import array, close, drills_but
 
-every_form = pytest.mark.parametrize("form", list(convolution.DENSE_FORMS))
+every_form = pytest.mark.parametrize("form", ["xla", "products", "winograd"])
 every_width = pytest.mark.parametrize("width", [1, 2, 3, 4])
 
 

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from convs2s_jax.nn.dropout import LEVELS, dropout, row_keys, split_key
+from convs2s_jax.nn.dropout import LEVELS, dropout, split_key
+from convs2s_jax.nn.keys import row_keys
 
 data = jax.random.key_data
 

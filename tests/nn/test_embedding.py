@@ -9,6 +9,7 @@ import pytest
 
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.nn import embedding
+from convs2s_jax.nn.sinusoidal import sinusoidal
 from tests.helpers import array
 from tests.interop.test_light_golden import positions_table
 
@@ -60,7 +61,7 @@ def test_fresh_tables_have_deviation_a_tenth_and_a_zero_row_for_padding():
 
 
 def test_first_half_are_sines_and_second_half_cosines_of_falling_frequency():
-    table = embedding.sinusoidal(40, 12)
+    table = sinusoidal(40, 12)
     assert (table.shape, table.dtype) == ((40, 12), np.float32)
     for n, i in np.ndindex(40, 6):
         angle = n * 10000 ** (-i / 5)
@@ -70,6 +71,6 @@ def test_first_half_are_sines_and_second_half_cosines_of_falling_frequency():
 
 def test_sinusoids_are_those_of_fairseq_up_to_the_rounding_of_angles():
     """At place n the angle is n times a frequency, whose last bit may fall otherwise: n times 2**-24, twice allowed."""
-    difference = np.abs(embedding.sinusoidal(1024, 256) - positions_table(1024, 256))
+    difference = np.abs(sinusoidal(1024, 256) - positions_table(1024, 256))
     assert (difference <= 2**-23 * np.maximum(np.arange(1024), 1)[:, None]).all()
     assert np.median(difference) == 0.0

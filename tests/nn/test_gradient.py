@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from convs2s_jax.nn.gradient import add_broadcast, broadcast, scale_gradient, scan
+from convs2s_jax.nn.gradient import add_broadcast, broadcast, scale_gradient
+from convs2s_jax.nn.loops import scan
 
 EQUAL = 1000
 """Summands of one, of which a sum in bfloat16 would give 256."""

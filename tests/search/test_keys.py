@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from convs2s_jax.nn.dropout import threefry
+from convs2s_jax.nn.keys import threefry
 from convs2s_jax.search import keys
 from convs2s_jax.search.config import SearchConfig
 

@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.training import mesh
+from convs2s_jax.training import mesh, sharding
 from convs2s_jax.training.mesh import MeshConfig
 
 
@@ -45,7 +45,7 @@ def test_fewer_devices_than_there_are_may_be_used_by_one_process():
     made = mesh.make(MeshConfig(data=2, tensor=2))
     assert dict(made.shape) == {"data": 2, "fsdp": 1, "tensor": 2}
     assert list(made.devices.flat) == jax.devices()[:4]
-    assert mesh.row_shards(mesh.make(MeshConfig(data=2, fsdp=2, tensor=2))) == 4
+    assert sharding.row_shards(mesh.make(MeshConfig(data=2, fsdp=2, tensor=2))) == 4
 
 
 def test_several_processes_use_all_their_devices():
@@ -101,7 +101,7 @@ def test_a_mesh_with_other_axes_is_refused():
         r"^mesh has the axes \('mine',\): expected \('data', 'fsdp', 'tensor'\), as convs2s.make_mesh creates them$"
     )
     with pytest.raises(ValueError, match=sentence):
-        mesh.row_shards(own)
+        sharding.row_shards(own)
 
 
 def test_what_would_cross_slices_of_a_tpu_is_refused():

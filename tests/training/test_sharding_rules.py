@@ -1,16 +1,18 @@
 """Sharding rules, built-in and of the configuration, and the table of what they resolve to."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
+from convs2s_jax.commands.config import shardings
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.nn.embedding import rows
-from convs2s_jax.nn.trees import path_of
 from convs2s_jax.training import sharding
-from convs2s_jax.training.mesh import MeshConfig, ShardingRule, abstract
+from convs2s_jax.training.mesh import ShardingRule
 from convs2s_jax.training.parallel import compile_steps
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.programs import vocabulary_sizes
@@ -136,14 +138,12 @@ def test_the_table_says_what_a_device_holds():
     )
     mesh = mesh_of((2, 2, 2))
     state = first_state(jax.random.key(0), cfg.model, cfg.training, **vocabulary_sizes(cfg))
-    table = sharding.table(state.params, abstract(cfg.mesh, 8), cfg.parallel, cfg.mesh.rules)
     params = jax.device_put(state.params, sharding.shardings(state.params, mesh, rules=cfg.mesh.rules))
-    leaves = {path_of(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
-    assert sum(row.number for row in table) == len(leaves)
-    assert sum(row.bytes_here for row in table) == sum(x.addressable_shards[0].data.nbytes for x in leaves.values())
-    assert sum(row.bytes_whole for row in table) == sum(x.nbytes for x in leaves.values())
-    found = {(row.name, row.shape): row for row in table}
-    assert found["encoder/blocks/*/conv/w/v", (3, 16, 32)][1:4] == (3, (3, 16, 32), "-, fsdp, tensor")
-    assert found["encoder/blocks/*/conv/b", (64,)].number == 1
-    whole = sharding.table(state.params, abstract(MeshConfig(), 8), "pmap")
-    assert all(row.bytes_here == row.bytes_whole for row in whole)
+    leaves = jax.tree.leaves(params)
+    here, whole = sharding.stored_bytes(params)
+    assert here == sum(x.addressable_shards[0].data.nbytes for x in leaves)
+    assert whole == sum(x.nbytes for x in leaves)
+    lines = [" ".join(line.split()) for line in shardings(cfg, 8).splitlines()]
+    assert sum(int(line.split()[1]) for line in lines if line.startswith(("encoder/", "decoder/"))) == len(leaves)
+    assert "encoder/blocks/*/conv/w/v 3 [3, 16, 32] -, fsdp, tensor 4.61 kB conv/w" in lines
+    assert re.search(r"parameters: (.*) per device of \1 in total", shardings(tiny.config(parallel="pmap"), 8))

@@ -17,7 +17,6 @@ from convs2s_jax.data.plan import Plan, PlannedBatch, plan_all
 from convs2s_jax.data.shapes import Shape, choose_shapes
 from convs2s_jax.data.tokens_on_disk import TokenizedText
 from convs2s_jax.training import sharding
-from convs2s_jax.training.mesh import row_shards
 from convs2s_jax.training.run.config import AnyModel
 from convs2s_jax.training.step import Batch
 
@@ -96,7 +95,7 @@ def batch_on(mesh: Mesh, split: Split, plan: Plan, planned: PlannedBatch) -> Bat
     Padding rows add nothing to sums. So the last batch of an epoch or a validation set need not be dropped.
     """
     shape = plan.shapes[planned.shape]
-    rows, where = round_up(shape.rows, row_shards(mesh)), sharding.batch_sharding(mesh)
+    rows, where = round_up(shape.rows, sharding.row_shards(mesh)), sharding.batch_sharding(mesh)
 
     def side(sentences: Sentences, length: int) -> jax.Array:
         read: dict[int, np.ndarray] = {}

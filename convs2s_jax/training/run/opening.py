@@ -183,7 +183,8 @@ def _begin(run: Run, workdir: Path, programs: Programs, tell: Tell) -> _Begun:
         begun = _Begun(state, Position(schedule=schedule.start(cfg.training.schedule)), origin=origin)
     tell(f"{begun.parameters:,} parameters; vocabularies of {run.sizes['source']} and {run.sizes['target']}")
     if programs.mesh.devices.size > 1:
-        tell(sharding.summary(sharding.table(layout.params, programs.mesh, cfg.parallel, cfg.mesh.rules)))
+        here, whole = map(sharding.size_text, sharding.stored_bytes(layout.params))
+        tell(f"each device stores {here} of {whole} of parameters (convs2s config --shardings lists them)")
     return begun
 
 

@@ -27,7 +27,7 @@ from convs2s_jax.data.shapes import Shape
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.types import Key, Tree
 from convs2s_jax.training import dispatch, flops, optimizer, sharding
-from convs2s_jax.training.mesh import Parallel, ShardingRule, row_shards
+from convs2s_jax.training.mesh import Parallel, ShardingRule
 from convs2s_jax.training.parallel import check_pmap, compile_steps, in_use
 from convs2s_jax.training.run.compilations import shared
 from convs2s_jax.training.run.config import AnyModel, Config, TrainingConfig
@@ -311,7 +311,7 @@ class Programs:
             return
         for shape in shapes:
             batch = abstract_batch(
-                self.mesh, rows=round_up(shape.rows, row_shards(self.mesh)), src=shape.src, tgt=shape.tgt
+                self.mesh, rows=round_up(shape.rows, sharding.row_shards(self.mesh)), src=shape.src, tgt=shape.tgt
             )
             if _shape(batch) not in self._requested:
                 self._requested[_shape(batch)] = self._pool.submit(self._compile_gradient, batch)

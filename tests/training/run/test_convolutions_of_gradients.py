@@ -10,6 +10,7 @@ import pytest
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.convs2s import ConvDecoderConfig, ConvEncoderConfig, ConvLayer
 from convs2s_jax.models.execution import ExecutionConfig
+from convs2s_jax.nn import weight_norm
 from convs2s_jax.training.run.config import TrainingConfig
 from convs2s_jax.training.run.programs import ProgramKey, compile_run, loss_of
 from convs2s_jax.training.step import Batch, gradients
@@ -49,7 +50,7 @@ def test_gradients_of_training_are_those_of_the_public_loss():
     assert "conv_general_dilated" not in str(jax.make_jaxpr(step.first)(params, batch(), key))
     found, sums = step.first(params, batch(), key)
     public = partial(gradients, loss_of(cfg, smoothing=TrainingConfig().label_smoothing), key=key)
-    expected, same = jax.jit(public)(params, batch())
+    expected, same = jax.jit(public)(weight_norm.merge(params), batch())
     assert float(sums.loss) == pytest.approx(float(same.loss), rel=1e-6)
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=2e-5 * float(jnp.max(jnp.abs(b))))
