@@ -37,7 +37,7 @@ def close(a, b, tolerance=1e-5):
 
 
 def test_every_example_is_tested_and_says_how_to_run_it():
-    text = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+    text = "".join(path.read_text() for path in Path(__file__).parents[1].rglob("test_*.py"))
     for path in FOLDER.glob("*.py"):
         assert f'"{path.stem}"' in text
         assert f"\n    python examples/{path.name}\n" in path.read_text()
