@@ -102,7 +102,7 @@ def main(
     mesh, optimizer = convs2s.make_mesh(axes), optax.adam(3e-3)
 
     def loss(params: Any, batch: convs2s.Batch, key: jax.Array | None) -> convs2s.LossSums:
-        return convs2s.loss(params, CFG, batch, shards=convs2s.row_shards(mesh), key=key)
+        return convs2s.loss(params, CFG, batch, key=key)
 
     step = convs2s.compile_steps(loss, optimizer, mesh, clip=1.0, rules=axes.rules)
     params = convs2s.init(jax.random.key(0), CFG, source_vocabulary=V, target_vocabulary=V)

@@ -38,7 +38,7 @@ def main(updates=200, axes=convs2s.MeshConfig(data=-1, fsdp=1, tensor=1)):  # no
     optimizer = optax.adamw(optax.linear_schedule(0.0, 4e-3, transition_steps=20))
 
     def loss(params, batch, key):
-        return convs2s.loss(params, CFG, batch, smoothing=0.1, shards=convs2s.row_shards(mesh), key=key)
+        return convs2s.loss(params, CFG, batch, smoothing=0.1, key=key)
 
     params = convs2s.init(jax.random.key(0), CFG, source_vocabulary=V, target_vocabulary=V)
     state = convs2s.init_state(convs2s.split_kernels(params, CFG), optimizer)

@@ -89,7 +89,7 @@ def shardings(cfg: Any, devices: int) -> str:
     from convs2s_jax.training import sharding
     from convs2s_jax.training.run.programs import abstract_state, check_rules, placed, vocabulary_sizes
 
-    mesh = meshes.abstract(cfg.mesh, devices)
+    mesh = jax.sharding.AbstractMesh(meshes.shape(cfg.mesh, devices), meshes.AXES)
     check_rules(cfg)
     state = abstract_state(cfg.model, cfg.training, **vocabulary_sizes(cfg))
     state = placed(state, sharding.shardings(state, mesh, cfg.parallel, rules=cfg.mesh.rules))

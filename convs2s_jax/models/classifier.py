@@ -20,13 +20,13 @@ from convs2s_jax.models.conversion import cast
 from convs2s_jax.models.convs2s import ConvEncoderConfig
 from convs2s_jax.models.execution import matmul_precision_context
 from convs2s_jax.models.kinds import CommonConfig, Options, PartConfig
-from convs2s_jax.nn import affine, convolution, embedding, masking, struct, weight_norm
-from convs2s_jax.nn.affine import Affine, add_bias
+from convs2s_jax.nn import affine, convolution, embedding, masking, output, struct, weight_norm
+from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.dropout import dropout, split_key
 from convs2s_jax.nn.embedding import Embedding, embed
 from convs2s_jax.nn.keys import threefry
 from convs2s_jax.nn.masking import zero_padding
-from convs2s_jax.nn.types import Array, Key, accumulation_dtype
+from convs2s_jax.nn.types import Array, Key
 
 
 class FeatureFunctions(NamedTuple):
@@ -273,7 +273,4 @@ def logits(params: ClassifierParams, cfg: ClassifierConfig, src: Array, *, key: 
     params = cast(params, cfg)
     with matmul_precision_context(cfg.matmul_precision):
         z = functions.extract(params.features, cfg.features, src, Options(cfg.dropout, features_key, cfg.execution))
-        z = dropout(z, cfg.dropout, output_key)
-        dtype = accumulation_dtype(z.dtype)
-        y = jnp.einsum("BF,FL->BL", z, params.output.w, preferred_element_type=dtype)
-    return add_bias(y, params.output.b)
+        return output.logits(params.output, dropout(z, cfg.dropout, output_key))

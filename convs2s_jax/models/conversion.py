@@ -15,7 +15,7 @@ from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.embedding import Embedding
 from convs2s_jax.nn.layer_norm import LayerNorm
-from convs2s_jax.nn.quantized import Quantized, is_quantized, quantize
+from convs2s_jax.nn.quantized import Quantized, quantize
 from convs2s_jax.nn.sharding import ShardedKernel
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Tree
@@ -133,7 +133,7 @@ def quantize_kernels(params: T) -> T:
         if names[-1] == "output_kernel":
             return quantize(node)
         in_block = "blocks" in names and not {"attention", "steps"} & set(names)  # SliceNet's blocks have steps
-        if isinstance(node, Affine) and not is_quantized(node.w) and (in_block or names[-1] == "output"):
+        if isinstance(node, Affine) and not isinstance(node.w, Quantized) and (in_block or names[-1] == "output"):
             return dataclasses.replace(node, w=quantize(node.w))
         return node
 
@@ -143,4 +143,5 @@ def quantize_kernels(params: T) -> T:
 
 def has_integers(params: Any) -> bool:
     """Whether any kernel is quantised to integers."""
-    return any(map(is_quantized, jax.tree.leaves(params, is_leaf=is_quantized)))
+    nodes = jax.tree.leaves(params, is_leaf=lambda x: isinstance(x, Quantized))
+    return any(isinstance(node, Quantized) for node in nodes)

@@ -262,6 +262,11 @@ def encode(params: ConvEncoderParams, cfg: ConvEncoderConfig, src: Array, option
     return Memory(keys=z, values=(z + e) * SQRT_HALF, mask=mask, summary=mean(z, mask))
 
 
+def prepare(params: ConvDecoderParams, _cfg: ConvDecoderConfig, memory: Memory) -> Memory:
+    """Map the source for each layer if `params.maps_source`, for decoding token by token; else layers read it as is."""
+    return convs2s_fast.map_source(params, memory) if params.maps_source else memory
+
+
 def init_cache(params: ConvDecoderParams, cfg: ConvDecoderConfig, _memory: Memory, rows: int) -> Cache:
     """Create the cache before the first token, with zero histories, so that the first steps see zeros on the left.
 
@@ -350,5 +355,5 @@ def apply_layers(
 
 ConvEncoderConfig.functions = kinds.EncoderFunctions(init_encoder, encode)
 ConvDecoderConfig.functions = kinds.DecoderFunctions(
-    init_decoder, init_cache, advance, convs2s_fast.prepare, convs2s_fast.precompute, convs2s_fast.for_one_hypothesis
+    init_decoder, init_cache, advance, prepare, convs2s_fast.precompute, convs2s_fast.for_one_hypothesis
 )

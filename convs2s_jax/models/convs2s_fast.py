@@ -57,7 +57,7 @@ class Words:
 
 
 def precompute(params: Any, cfg: Any) -> Any:
-    """Build the tables of the first layer, and let `prepare` map the source for the attention of each layer.
+    """Build the tables of the first layer, and let `convs2s.prepare` map the source for the attention of each layer.
 
     There are no tables if the convolution depends on its input (dynamic) or has a dilation, or if they are too large.
 
@@ -77,14 +77,14 @@ def for_one_hypothesis(params: Any) -> Any:
     return dataclasses.replace(params, maps_source=False)
 
 
-def prepare(params: Any, _cfg: Any, memory: Memory) -> Memory:
-    """Map the source for the attention of each layer, once for all steps and hypotheses, if `params.maps_source`.
+def map_source(params: Any, memory: Memory) -> Memory:
+    """Map the source for the attention of each layer, once for all steps and hypotheses.
 
     The keys of the result are `scaled_keys`, its values a `ProjectedSource` or None for each layer.
     """
     maps = [block.attention for block in params.blocks]
     first = next((m for m in maps if m is not None), None)
-    if first is None or not params.maps_source:
+    if first is None:
         return memory
     z = scaled_keys(first, memory.keys)
     sources = tuple(None if m is None else project_source(m, z, memory.values) for m in maps)

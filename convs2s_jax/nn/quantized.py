@@ -57,11 +57,6 @@ class Quantized:
         return dataclasses.replace(self, values=self.values[..., numbers], scale=self.scale[numbers])
 
 
-def is_quantized(x: Any) -> bool:
-    """Whether a tree node is a `Quantized`."""
-    return isinstance(x, Quantized)
-
-
 def quantize(w: Array) -> Quantized:
     """Quantise a kernel [..., D] to 8-bit integers, each output with the finest step that covers its largest weight."""
     values, scale = _rounded(w.astype(jnp.float32), axes=tuple(range(w.ndim - 1)))

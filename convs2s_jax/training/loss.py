@@ -58,7 +58,6 @@ def loss(
     batch: Batch,
     *,
     smoothing: float | Array = 0.0,
-    shards: int | None = None,
     first_order: bool = False,
     key: Key | None = None,
 ) -> LossSums:
@@ -69,19 +68,18 @@ def loss(
       cfg: model.
       batch: sentence pairs.
       smoothing: label smoothing, in [0, 1), a number or an array [], which can be traced.
-      shards: number of shards of the rows, a divisor of B; None for that of the mesh of the program being traced.
       first_order: for the training step: faster, with a gradient of `LossSums.loss` only, in reverse mode only. The
         gradient of the softmax layer is computed in the forward pass (`training.softmax`), and `smoothing` is static.
       key: for dropout, one key or the keys [B] of `nn.keys.row_keys`; None for no dropout.
 
     Raises:
-      ValueError: src and tgt differ in rows, `shards` does not divide them, or `smoothing` is out of range or has
-        axes.
+      ValueError: src and tgt differ in rows, the devices of the program's mesh cannot share them evenly, or `smoothing`
+        is out of range or has axes.
     """
     if first_order:
         check_static("smoothing", smoothing)
-    shards = _row_shards() if shards is None else shards
-    params, features = _features(params, cfg, batch, smoothing, shards, key)
+    params, features = _features(params, cfg, batch, smoothing, key)
+    shards = _row_shards(len(batch.tgt))
     if first_order:
         with matmul_precision_context(cfg.matmul_precision):
             layer = encoder_decoder.output_layer(params, cfg, features.dtype)
@@ -95,15 +93,18 @@ def loss(
     return LossSums(loss=total, nll=nll, tokens=jnp.sum(batch.tgt != PAD))
 
 
-def _row_shards() -> int:
+def _row_shards(rows: int) -> int:
     """Number of devices over which XLA shards the rows of the program being traced."""
     mesh = jax.sharding.get_abstract_mesh()
     types = zip(mesh.axis_names, mesh.axis_types, strict=True)
-    return math.prod(mesh.shape[name] for name, kind in types if name in ROWS and kind == AxisType.Auto)
+    shards = math.prod(mesh.shape[name] for name, kind in types if name in ROWS and kind == AxisType.Auto)
+    if rows % shards:
+        raise ValueError(f"{rows} rows cannot be split over {shards} devices: use a multiple")
+    return shards
 
 
 def _features(
-    params: Params, cfg: ModelConfig, batch: Batch, smoothing: float | Array, shards: int, key: Key | None
+    params: Params, cfg: ModelConfig, batch: Batch, smoothing: float | Array, key: Key | None
 ) -> tuple[Params, Array]:
     """The parameters in the dtype of the computation, and the decoder's features [B, T, O]."""
     check_params(params, Params)
@@ -111,13 +112,10 @@ def _features(
     if not (hasattr(batch, "src") and hasattr(batch, "tgt")):
         raise TypeError(f"batch is a {type(batch).__name__}: create it with convs2s_jax.Batch(src=..., tgt=...)")
     check_pairs(batch.src, batch.tgt)
-    check_static("shards", shards)
     if jnp.ndim(smoothing):
         raise ValueError(f"smoothing has shape {jnp.shape(smoothing)}: pass one number, or map with jax.vmap")
     if not isinstance(smoothing, jax.core.Tracer) and not 0.0 <= float(smoothing) < 1.0:
         raise ValueError(f"smoothing is {smoothing}: use 0 or more and less than 1")
-    if shards < 1 or len(batch.tgt) % shards:
-        raise ValueError(f"{len(batch.tgt)} rows cannot be split over {shards} devices: use a multiple")
     encoder_key, decoder_key = split_key(key, 2)
     params = conversion.cast(params, cfg)
     memory = encoder_decoder.prepare(params, cfg, encoder_decoder.encode(params, cfg, batch.src, key=encoder_key))

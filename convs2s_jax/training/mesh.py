@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 import jax
 from jax.experimental import mesh_utils
-from jax.sharding import AbstractMesh, Mesh
+from jax.sharding import Mesh
 
 from convs2s_jax.core.config import check, record
 from convs2s_jax.core.errors import UserError
@@ -137,12 +137,3 @@ def spans_slices(mesh: Mesh) -> bool:
     """Whether the devices are several TPU slices."""
     devices = list(mesh.devices.flat)
     return devices[0].platform == "tpu" and len(set(slice_numbers(devices))) > 1
-
-
-def abstract(cfg: MeshConfig, devices: int) -> AbstractMesh:
-    """The axes of `make` for this number of devices, which need not exist.
-
-    Raises:
-      UserError: the sizes do not fit the number of devices.
-    """
-    return AbstractMesh(shape(cfg, devices), AXES)

@@ -109,8 +109,11 @@ def _adam(cfg: AdamConfig) -> optax.GradientTransformation:
     return optax.GradientTransformation(like.init, update)
 
 
-def directions(cfg: AnyOptimizer) -> optax.GradientTransformation:
-    """Return the directions v of an optimiser, without weight decay, as in `optax.scale_by_adam`.
+def transformation(cfg: AnyOptimizer) -> optax.GradientTransformation:
+    """Return the optax transformation of an optimiser's config. Multiply its updates by the rate, then add them.
+
+    They are -(v + d p) with the optimiser's directions v, parameters p and weight decay d, which is decoupled:
+    p - rate (v + d p) = (1 - rate d) p - rate v. The state is that of the directions; `optax.chain` would add to it.
 
     Nesterov:  u <- g + m u;  v = g + m u. With b = -lr u this is fairseq's NAG with its buffer b, the correction at a
     change of the rate included. After an update with rate 0, as after the end of a cosine whose minimum is 0, u remains
@@ -118,19 +121,12 @@ def directions(cfg: AnyOptimizer) -> optax.GradientTransformation:
     """
     match cfg:
         case NesterovConfig():
-            return optax.trace(decay=cfg.momentum, nesterov=True)
+            inner = optax.trace(decay=cfg.momentum, nesterov=True)
         case AdamWConfig():
-            return optax.scale_by_adam(b1=cfg.b1, b2=cfg.b2, eps=cfg.eps)
-    return _adam(cfg)
-
-
-def transformation(cfg: AnyOptimizer) -> optax.GradientTransformation:
-    """Return the optax transformation of an optimiser's config. Multiply its updates by the rate, then add them.
-
-    They are -(v + d p) with the `directions` v, parameters p and weight decay d, which is decoupled:
-    p - rate (v + d p) = (1 - rate d) p - rate v. The state is that of the directions; `optax.chain` would add to it.
-    """
-    inner, decay = directions(cfg), cfg.weight_decay
+            inner = optax.scale_by_adam(b1=cfg.b1, b2=cfg.b2, eps=cfg.eps)
+        case AdamConfig():
+            inner = _adam(cfg)
+    decay = cfg.weight_decay
 
     def update(grads: Tree, state: Tree, params: Tree | None = None) -> tuple[Tree, Tree]:
         if decay and params is None:

@@ -12,7 +12,6 @@ This has no forward mode (`jax.jvp`, `jax.hessian`); `training.loss.loss` has on
 """
 
 from functools import partial
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,21 +21,8 @@ from convs2s_jax.nn import output
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.types import Array, accumulation_dtype
 
-
-class Options(NamedTuple):
-    """Static arguments.
-
-    Attributes:
-      smoothing: label smoothing.
-      shards: number of shards of the rows.
-      rows: maximum rows of a chunk on a device.
-      precision: JAX's name for the precision of products; None for its default.
-    """
-
-    smoothing: float
-    shards: int
-    rows: int
-    precision: str | None
+Static = tuple[float, int, int, str | None]
+"""Smoothing, shards and rows as in `summed_cross_entropy`, and the precision of products, None for JAX's default."""
 
 
 def summed_cross_entropy(
@@ -56,31 +42,32 @@ def summed_cross_entropy(
     Returns:
       Two sums in nats: the loss, and the negative log-likelihood, whose gradient is taken as zero.
     """
-    options = Options(smoothing, shards, rows, jax.default_matmul_precision.value)
-    return _sums(layer, features, targets.astype(jnp.int32), options)  # 8-bit ids could not be compared with V
+    static = smoothing, shards, rows, jax.default_matmul_precision.value
+    return _sums(layer, features, targets.astype(jnp.int32), static)  # 8-bit ids could not be compared with V
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _sums(layer: Affine, features: Array, targets: Array, options: Options) -> tuple[Array, Array]:
-    return _forward(layer, features, targets, options)[0]  # XLA removes the gradient, which nothing reads
+def _sums(layer: Affine, features: Array, targets: Array, static: Static) -> tuple[Array, Array]:
+    return _forward(layer, features, targets, static)[0]  # XLA removes the gradient, which nothing reads
 
 
 def _forward(
-    layer: Affine, features: Array, targets: Array, options: Options
+    layer: Affine, features: Array, targets: Array, static: Static
 ) -> tuple[tuple[Array, Array], tuple[Affine, tuple[Array, Array] | None, Array]]:
     """The sums, and the gradient of the first with respect to the layer and the features.
 
     The gradient of the layer excludes its part that is the same for all words, which is returned separately: for all
     columns of the kernel [O], and for all entries of the bias.
     """
+    smoothing, shards, limit, precision = static
     dtype, V = accumulation_dtype(features.dtype), layer.b.shape[0]
-    each = options.smoothing / (V - 1)
-    keep = 1.0 - options.smoothing - each
-    product = partial(jnp.einsum, precision=options.precision, preferred_element_type=dtype)
+    each = smoothing / (V - 1)
+    keep = 1.0 - smoothing - each
+    product = partial(jnp.einsum, precision=precision, preferred_element_type=dtype)
 
     def chunk(sums: tuple[Array, Array], rows: tuple[Array, Array]) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
         h, target = rows
-        with jax.default_matmul_precision(options.precision):
+        with jax.default_matmul_precision(precision):
             scores = output.logits(layer, h)
         m = jnp.max(scores, axis=-1, keepdims=True)
         e = jnp.exp(scores - m)
@@ -96,15 +83,15 @@ def _forward(
         picked = jnp.take_along_axis(scores, target[..., None], axis=-1)[..., 0]
         return (sums[0] + dw, sums[1] + db), (dh.astype(h.dtype), (m + jnp.log(s))[..., 0], picked)
 
-    cut = chunks(features, options.shards, options.rows), chunks(targets, options.shards, options.rows)
+    cut = chunks(features, shards, limit), chunks(targets, shards, limit)
     start = [jnp.zeros((*cut[0].shape[1:-2], *shape), dtype) for shape in (layer.w.shape, layer.b.shape)]
     (dw, db), (dh, lse, picked) = jax.lax.scan(chunk, (start[0], start[1]), cut)
-    if options.shards > 1:  # here, so that all of the backward pass can overlap with the reduction
+    if shards > 1:  # here, so that all of the backward pass can overlap with the reduction
         dw, db = jnp.sum(dw, axis=0), jnp.sum(db, axis=0)
-    dh = _whole(dh, features.shape, options.shards)
+    dh = _whole(dh, features.shape, shards)
     lse, picked = (jnp.where(cut[1] != PAD, x, 0.0) for x in (lse, picked))
     nll = jnp.sum(lse - picked)
-    if not options.smoothing:
+    if not smoothing:
         return (nll, nll), (Affine(w=dw, b=db), None, dh)
     # the scores of all words of the real rows add up to  (sum h) . (sum_v W_v) + rows sum_v b_v
     real = (targets != PAD).astype(dtype)
@@ -115,7 +102,7 @@ def _forward(
 
 
 def _backward(
-    _options: Options, gradients: tuple[Affine, tuple[Array, Array] | None, Array], cotangents: tuple[Array, Array]
+    _static: Static, gradients: tuple[Affine, tuple[Array, Array] | None, Array], cotangents: tuple[Array, Array]
 ) -> tuple[Affine, Array, None]:
     layer, constant, dh = gradients
     g = cotangents[0]

@@ -13,7 +13,7 @@ from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.conversion import average
 from convs2s_jax.models.encoder_decoder import PrecomputedParams
 from convs2s_jax.nn.affine import Affine
-from convs2s_jax.nn.quantized import is_quantized, quantize
+from convs2s_jax.nn.quantized import Quantized, quantize
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.weight_norm import Normed
 from tests.helpers import array, drills_but
@@ -83,8 +83,8 @@ def made(encoder, decoder, **more):
 
 
 def integers(params):
-    leaves = jax.tree_util.tree_leaves_with_path(params, is_leaf=is_quantized)
-    return {path_of(path): leaf for path, leaf in leaves if is_quantized(leaf)}
+    leaves = jax.tree_util.tree_leaves_with_path(params, is_leaf=lambda x: isinstance(x, Quantized))
+    return {path_of(path): leaf for path, leaf in leaves if isinstance(leaf, Quantized)}
 
 
 @pytest.mark.parametrize(("encoder", "decoder"), drills_but(INTEGERS, kept=[("conv", "conv")]))
