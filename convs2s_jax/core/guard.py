@@ -80,7 +80,7 @@ def sigterm_interrupts() -> Iterator[None]:
     """
 
     is_default = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    with _handlers({signal.SIGTERM: _terminate} if is_default else {}):
+    with handlers({signal.SIGTERM: _terminate} if is_default else {}):
         yield
 
 
@@ -98,7 +98,7 @@ def ended_by_signals() -> Iterator[None]:
     """
     raising = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: _terminate}
     ours = [number for number, handler in raising.items() if signal.getsignal(number) is handler]
-    with _handlers(dict.fromkeys(ours, signal.SIG_DFL)):
+    with handlers(dict.fromkeys(ours, signal.SIG_DFL)):
         yield
 
 
@@ -113,7 +113,7 @@ def held_interrupts() -> Iterator[None]:
         received.append(number)
 
     try:
-        with _handlers(dict.fromkeys((signal.SIGINT, signal.SIGTERM), note)):
+        with handlers(dict.fromkeys((signal.SIGINT, signal.SIGTERM), note)):
             yield
     finally:
         for number in received:
@@ -121,7 +121,7 @@ def held_interrupts() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _handlers(handlers: Mapping[int, Any]) -> Iterator[None]:
+def handlers(handlers: Mapping[int, Any]) -> Iterator[None]:
     """Set handlers of signals within the block. Outside the main thread, where Python refuses that, set none."""
     in_main = threading.current_thread() is threading.main_thread()
     before = {number: signal.signal(number, new) for number, new in handlers.items()} if in_main else {}

@@ -18,12 +18,6 @@ from convs2s_jax.translation import translator as translators
 from convs2s_jax.translation.jobs.options import Options
 from convs2s_jax.translation.trained import Trained
 
-OTHER_LINES = {
-    "test": "use the validation lines with --split=valid",
-    "valid": "use the test lines with --split=test",
-}
-"""What the user of a report can do if a split has changed."""
-
 
 @dataclass(frozen=True)
 class Translations:
@@ -81,7 +75,8 @@ def translate(run: Run, model: Trained, options: ReportOptions, tell: Tell) -> T
     Raises:
       UserError: the split cannot be read, it has changed since the run, or the search does not fit the model.
     """
-    remedy = OTHER_LINES[options.split]
+    name, other = ("validation", "valid") if options.split == "test" else ("test", "test")
+    remedy = f"use the {name} lines with --split={other}"
     text = trained.read_split(
         model.cfg, model.vocabularies, options.split, model.splits, run.place, tell=tell, remedy=remedy
     )

@@ -6,11 +6,11 @@ import signal
 import socket
 from collections.abc import Generator
 from types import FrameType
-from typing import Any
 
 import uvicorn
 
 from convs2s_jax.core.errors import Tell, UserError
+from convs2s_jax.core.guard import handlers
 from convs2s_jax.serving import app, engine
 from convs2s_jax.serving.options import ServeOptions
 from convs2s_jax.serving.service import Service
@@ -43,7 +43,7 @@ def serve(options: ServeOptions, *, tell: Tell) -> None:
             timeout_graceful_shutdown=options.drain,
         )
         server = _Server(config)
-        with server.handling_signals():
+        with handlers(dict.fromkeys((signal.SIGTERM, signal.SIGINT), server.stop)):
             tell(f"serving on {address_of(listener)}; compiling {service.programs} programs")
             server.run(sockets=[listener])  # with uvloop, which `asyncio.run` would not use
         if not server.started:
@@ -90,22 +90,10 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Leave the signals to `handling_signals`."""
+        """Leave the signals to `serve`, also while the event loop closes, which waits for a program being compiled."""
         yield
 
-    @contextlib.contextmanager
-    def handling_signals(self) -> Generator[None, None, None]:
-        """Shut down on the signals, also while the event loop closes, which waits for a program being compiled."""
-        before: dict[Any, Any] = {
-            number: signal.signal(number, self._stop) for number in (signal.SIGTERM, signal.SIGINT)
-        }
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _stop(self, number: int, _frame: FrameType | None) -> None:
+    def stop(self, number: int, _frame: FrameType | None) -> None:
         """Shut down. A second Ctrl-C ends the process at once; a second SIGTERM, as `timeout` sends it, does not."""
         if self.should_exit and number == signal.SIGINT:
             signal.signal(number, signal.SIG_DFL)

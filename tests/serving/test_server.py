@@ -16,6 +16,7 @@ import pytest
 import uvicorn
 
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.guard import handlers
 from convs2s_jax.serving.server import _Server, address_of, listening_socket
 from tests.workdirs import unpacked
 
@@ -59,7 +60,7 @@ def signalled_twice(number):
     sending = threading.Thread(target=send)
     with listening_socket("127.0.0.1", 0) as listener:
         sending.start()
-        with server.handling_signals():
+        with handlers(dict.fromkeys((signal.SIGTERM, signal.SIGINT), server.stop)):
             server.run(sockets=[listener])
     sending.join()
 

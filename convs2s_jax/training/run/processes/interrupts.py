@@ -14,13 +14,12 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn
 
 from jax.experimental import multihost_utils
 
-from convs2s_jax.core.guard import INTERRUPTED
+from convs2s_jax.core.guard import INTERRUPTED, handlers
 from convs2s_jax.training.run.processes import distributed
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -64,7 +63,7 @@ class Interrupts:
 
     def __enter__(self) -> "Interrupts":
         if distributed.is_multi_process():
-            self._handle(signal.SIGINT, self._pass_on)
+            self._undo.enter_context(handlers({signal.SIGINT: self._pass_on}))
             return self
         if self._own_process:
             watched, woken = socket.socketpair()
@@ -72,19 +71,15 @@ class Interrupts:
             self._undo.enter_context(woken)
             self._undo.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(woken.fileno(), warn_on_full_buffer=False))
             threading.Thread(target=self._watch, args=(watched,), name="interrupts", daemon=True).start()
-        for number in SIGNALS:
-            self._handle(number, self._note)
+        self._undo.enter_context(handlers(dict.fromkeys(SIGNALS, self._note)))
         return self
-
-    def _handle(self, number: signal.Signals, handler: Callable[[int, FrameType | None], None]) -> None:
-        self._undo.callback(signal.signal, number, signal.signal(number, handler))
 
     def begin(self) -> None:
         """Note that the first update is done: from now on a signal saves. May be called at every update."""
         if not self._begun:
             self._begun = True
             if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
-                self._handle(signal.SIGHUP, self._hang_up)
+                self._undo.enter_context(handlers({signal.SIGHUP: self._hang_up}))
 
     def ask(self) -> None:
         """Ask whether a signal arrived. All processes call this at the same places: they agree on the number of a call.
