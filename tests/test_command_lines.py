@@ -112,7 +112,6 @@ def test_a_training_whose_messages_have_no_reader_runs_to_its_end(tmp_path):
     os.close(reader)
     assert process.wait(timeout=240) == 0
     assert (tmp_path / "run" / "checkpoints" / "3").is_dir()
-    assert "standard error cannot be written" in (tmp_path / "run" / "train.log").read_text()
 
 
 @pytest.mark.drill
