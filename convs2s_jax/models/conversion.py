@@ -21,7 +21,6 @@ from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Tree
 
 T = TypeVar("T")
-_HALVES = (jnp.bfloat16, jnp.float16)
 
 
 def split(params: Params, cfg: ModelConfig) -> Params:
@@ -43,7 +42,7 @@ def cast(params: T, cfg: Any) -> T:
     Embeddings stay in float32, since their gradients add up row by row. So do the parameters of layer normalisation.
     """
     if cfg.dtype == "float32":
-        return jax.tree.map(lambda x: x.astype(jnp.float32) if x.dtype in _HALVES else x, params)
+        return jax.tree.map(lambda x: x.astype(jnp.float32) if x.dtype in (jnp.bfloat16, jnp.float16) else x, params)
     whole = Embedding | LayerNorm | ShardedKernel | Quantized
     converted: T = jax.tree.map(
         lambda x: x if isinstance(x, Embedding | LayerNorm) else x.astype(cfg.dtype),

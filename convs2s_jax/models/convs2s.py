@@ -7,13 +7,14 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 from convs2s_jax.core.config import check, record
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import convs2s_fast, kinds
 from convs2s_jax.models.convolutions import DenseConfig
 from convs2s_jax.models.convs2s_fast import Tables, Words
-from convs2s_jax.models.execution import ExecutionConfig, mark_product
+from convs2s_jax.models.execution import PRODUCT, ExecutionConfig
 from convs2s_jax.models.factored_convolutions import ConvolutionConfig
 from convs2s_jax.models.kinds import Cache, Memory, Options
 from convs2s_jax.nn import affine, attention, convolution, embedding, output, struct
@@ -316,7 +317,7 @@ def advance(
 
 def gated(y: Array, form: DenseForm) -> Array:
     """Apply the GLU to a convolution's output: [B, T, 2D] to [B, T, D]. Recomputation sees whether y is a product."""
-    return shard_channels(glu(mark_product(y) if form == "products" else y))
+    return shard_channels(glu(checkpoint_name(y, PRODUCT) if form == "products" else y))
 
 
 def add_residual(x: Array, outputs: Sequence[Array], layer: ConvLayer, projection: Affine | None) -> Array:

@@ -6,11 +6,9 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Literal, TypeVar
 
 import jax
-from jax.ad_checkpoint import checkpoint_name
 
 from convs2s_jax.core.config import check, record
 from convs2s_jax.nn.convolution import DenseForm
-from convs2s_jax.nn.types import Array
 
 F = TypeVar("F", bound=Callable[..., Any])
 MatmulPrecision = Literal["default", "high", "highest"]
@@ -68,14 +66,9 @@ class ExecutionConfig:
         return checkpointed
 
 
-_PRODUCT = "matrix product"
+PRODUCT = "matrix product"
+"""Name, for `checkpoint_name`, of outputs of products that policies do not see: those of custom derivatives."""
 PRODUCTS = jax.checkpoint_policies.save_from_both_policies(
-    jax.checkpoint_policies.dots_saveable, jax.checkpoint_policies.save_only_these_names(_PRODUCT)
+    jax.checkpoint_policies.dots_saveable, jax.checkpoint_policies.save_only_these_names(PRODUCT)
 )
 """Policy that saves outputs of products: they are expensive, and none depends on kernels alone."""
-
-
-def mark_product(x: Array) -> Array:
-    """Mark x as the output of matrix products, which policies do not see in a function with a custom derivative."""
-    named: Array = checkpoint_name(x, _PRODUCT)
-    return named

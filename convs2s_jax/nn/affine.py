@@ -1,4 +1,4 @@
-"""Linear maps, and the dataclasses of kernels and biases that they share with convolutions."""
+"""Linear maps, and the dataclass of a kernel and a bias that they share with convolutions."""
 
 from typing import Any
 
@@ -25,17 +25,6 @@ class Affine:
 
     w: Any
     b: Array
-
-
-@struct.dataclass
-class Kernel:
-    """A kernel without a bias.
-
-    Attributes:
-      w: [K, C] of a depthwise convolution; during training a `weight_norm.Normed`, as in `Affine`.
-    """
-
-    w: Any
 
 
 def init(key: Key, inputs: int, outputs: int, *, keep: float = 1.0) -> Affine:

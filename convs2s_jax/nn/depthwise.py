@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 
 from convs2s_jax.nn import affine, struct
-from convs2s_jax.nn.affine import Affine, Kernel, linear
+from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.convolution import Valid
 from convs2s_jax.nn.dropout import dropout
 from convs2s_jax.nn.gradient import broadcast
@@ -120,6 +120,17 @@ def normal(deviation: float) -> Draw:
 def uniform(bound: float) -> Draw:
     """Return an initialiser that samples from U(-bound, bound)."""
     return lambda key, shape: jax.random.uniform(key, shape, minval=-bound, maxval=bound)
+
+
+@struct.dataclass
+class Kernel:
+    """Parameters of separable convolutions.
+
+    Attributes:
+      w: [K, C]; during training a `weight_norm.Normed`, as in `Affine`.
+    """
+
+    w: Any
 
 
 @struct.dataclass

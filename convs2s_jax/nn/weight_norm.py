@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from convs2s_jax.nn import struct
-from convs2s_jax.nn.affine import Affine, Kernel
+from convs2s_jax.nn.affine import Affine
+from convs2s_jax.nn.depthwise import Kernel
 from convs2s_jax.nn.types import Array, Tree
 
 

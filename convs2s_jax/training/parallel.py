@@ -37,7 +37,6 @@ from convs2s_jax.training.step import (
     TrainState,
     apply_gradients,
     gradients,
-    tree_add,
 )
 
 SumDtype = Literal["auto", "float32", "bfloat16"]
@@ -281,7 +280,7 @@ def _pmap(loss: Loss[BatchT, SumsT], finish: Finish[SumsT], place: Placement) ->
         return jax.make_array_from_single_device_arrays(x.shape, sharding.replicated(mesh), shards)
 
     computed = dispatch.pmap(local, axis_name="data", devices=devices, in_axes=(None, 0, None), out_axes=None)
-    cut_compiled, add = dispatch.jit(cut), dispatch.jit(tree_add, donate_argnums=0)
+    cut_compiled, add = dispatch.jit(cut), dispatch.jit(partial(jax.tree.map, jnp.add), donate_argnums=0)
 
     def first(params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
         found: tuple[Tree, SumsT] = jax.tree.map(public, computed(params, cut_compiled(batch), key))
@@ -317,7 +316,7 @@ def _compiled(
     """The programs of an update that adds up what `first` returns for each batch."""
 
     def add(total: tuple[Tree, SumsT], params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
-        return tree_add(total, first(params, batch, key))
+        return jax.tree.map(jnp.add, total, first(params, batch, key))
 
     def finish_placed(
         state: TrainState, total: tuple[Tree, SumsT], rate: Array | None

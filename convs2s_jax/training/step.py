@@ -190,11 +190,6 @@ Finish = Callable[[TrainState, tuple[Tree, SumsT], Array | None], tuple[TrainSta
 """`Step.finish` before it is compiled."""
 
 
-def tree_add(total: Tree, more: Tree) -> Tree:
-    """The sum of two trees, leaf by leaf."""
-    return jax.tree.map(jnp.add, total, more)
-
-
 fold_in = dispatch.jit(jax.random.fold_in)
 """`jax.random.fold_in` compiled into one program, for loops: its five operations, called one by one, take eight times
 as long (0.27 ms on one Zen 3 core), while the device may be idle."""
