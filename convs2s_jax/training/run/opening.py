@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from convs2s_jax.core import platforms
 from convs2s_jax.core.config import to_dict
 from convs2s_jax.core.errors import Tell
-from convs2s_jax.core.packages import versions
+from convs2s_jax.core.packages import check_installed, versions
 from convs2s_jax.nn.trees import paths
 from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training import schedule, sharding
@@ -31,7 +31,6 @@ from convs2s_jax.training.run.prepare import Run, prepare
 from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.processes.interrupts import Interrupts
 from convs2s_jax.training.run.programs import Programs, check_rules, program_key
-from convs2s_jax.training.run.reports import trackers
 from convs2s_jax.training.run.reports.measures import PROFILE, Profile, WallClock, Window, peak_flops
 from convs2s_jax.training.run.reports.reports import Reports, show, silence
 from convs2s_jax.training.run.saving import Position, Saves
@@ -87,7 +86,8 @@ def open_run(
         if distributed.is_primary():
             told.append(show(sentence))
 
-    trackers.check_installed(cfg.training.trackers)
+    for name in cfg.training.trackers:
+        check_installed(f"'{name}' in training.trackers", [name], name)
     mesh, key = meshes.make(cfg.mesh, parallel=cfg.parallel), program_key(cfg)
     check_rules(cfg)
     _take(cfg, place, stack)

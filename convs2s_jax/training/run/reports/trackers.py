@@ -14,7 +14,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from convs2s_jax.core import packages
 from convs2s_jax.core.errors import Tell, first_line
 
 PROJECT = "convs2s_jax"
@@ -106,12 +105,6 @@ class MLflow:
 
 TRACKERS: Mapping[str, Callable[[TrackedRun], WandB | MLflow]] = MappingProxyType({"wandb": WandB, "mlflow": MLflow})
 """By the name of their package and of the extra that installs it."""
-
-
-def check_installed(names: Sequence[str]) -> None:
-    """Raise UserError if the package of a tracker is not installed; the message says how to install it."""
-    for name in names:
-        packages.check_installed(f"'{name}' in training.trackers", [name], name)
 
 
 class Trackers:

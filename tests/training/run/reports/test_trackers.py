@@ -76,12 +76,12 @@ def test_a_continued_run_keeps_its_id_and_a_copy_of_its_workdir_has_another(reco
     assert [one.run.name for one in recorded[::2]] == ["run", "run", "copy", "copy", "run"]
 
 
-def test_a_tracker_that_is_unknown_or_not_installed_is_refused(monkeypatch):
+def test_a_tracker_that_is_unknown_or_not_installed_is_refused(monkeypatch, tmp_path):
     with pytest.raises(UserError, match=r"trackers contains 'wandB'; did you mean 'wandb'\?"):
         TrainingConfig(trackers=("wandB",))
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(UserError, match=r"^'mlflow' in training.trackers needs mlflow: pip install '\.\[mlflow\]'$"):
-        trackers.check_installed(("mlflow",))
+        train(tiny.config(training__trackers=("mlflow",)), tmp_path / "run")
 
 
 def numbers(workdir):
