@@ -209,9 +209,8 @@ def _values_of_json(path: str, text: str) -> Any:
 
 
 def _values_of_python(path: str) -> Any:
-    before, loaded = list(sys.path), set(sys.modules)
-    folder = os.path.dirname(os.path.abspath(path))
-    sys.path.append(folder)  # the file may import its neighbours, which hide no library
+    before = list(sys.path)
+    sys.path.append(os.path.dirname(os.path.abspath(path)))  # the file may import its neighbours, which hide no library
     try:
         values = runpy.run_path(path)["get_config"]()
     except UserError:
@@ -228,9 +227,6 @@ def _values_of_python(path: str) -> Any:
         raise UserError(f"{where}: {type(error).__name__}: {error}") from error
     finally:
         sys.path[:] = before
-        for name in set(sys.modules) - loaded:  # another configuration may have a neighbour of the same name
-            if os.path.dirname(getattr(sys.modules[name], "__file__", None) or "") == folder:
-                del sys.modules[name]
     return values.to_dict() if hasattr(values, "to_dict") else values
 
 

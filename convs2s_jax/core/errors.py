@@ -36,9 +36,9 @@ def located(where: str) -> Iterator[None]:
         raise UserError(f"{where}: {error}") from None
 
 
-def counted(count: int, noun: str, plural: str = "") -> str:
-    """Return a count with its noun: "1 line", "2 lines". `plural` is needed if it is not the noun with an s."""
-    return f"{count} {noun}" if count == 1 else f"{count} {plural or noun + 's'}"
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun: "1 line", "2 lines"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def did_you_mean(name: str, known: Iterable[str], *, otherwise: str | None = None) -> str:

@@ -71,9 +71,9 @@ def read_text(path: str | Path, *, remedy: str, most: int = LARGEST) -> str:
         raise UserError(f"{path}, line {line}: byte 0x{data[error.start]:02x} is not UTF-8; {remedy}") from error
 
 
-def read_json(path: str | Path, *, remedy: str, most: int = LARGEST) -> Any:
+def read_json(path: str | Path, *, remedy: str) -> Any:
     """Return the content of a JSON file. Arguments and errors as in `read_text`; invalid JSON raises UserError too."""
-    text = read_text(path, remedy=remedy, most=most)
+    text = read_text(path, remedy=remedy)
     try:
         return json.loads(text)
     except (RecursionError, ValueError) as error:  # ValueError also for a number of thousands of digits

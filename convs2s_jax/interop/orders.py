@@ -1,10 +1,9 @@
 """What to import or export: the flags of `convs2s import` and `convs2s export`, and their validation."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from convs2s_jax.core.config import check
-
-PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
 
 def _check_given(order: object, what: str, *names: str) -> None:
@@ -91,7 +90,7 @@ class ProgramExport:
       output: folder to create; FILE.pt for a fairseq checkpoint.
       checkpoint: steps of checkpoints, or last:N for the last N; the kernels of several checkpoints are averaged.
         Default: the best checkpoint on validation.
-      platforms: platforms that the programs run on, from cpu, cuda, rocm and tpu.
+      platforms: platforms that the programs run on.
       max_tokens: maximum number of source tokens per line, including the end symbol, rounded up to the width of a
         program.
     """
@@ -99,12 +98,11 @@ class ProgramExport:
     workdir: str = ""
     output: str = ""
     checkpoint: tuple[str, ...] = ()
-    platforms: tuple[str, ...] = ("cpu", "cuda", "tpu")
+    platforms: tuple[Literal["cpu", "cuda", "rocm", "tpu"], ...] = ("cpu", "cuda", "tpu")
     max_tokens: int = 256
 
     def __post_init__(self) -> None:
         """Raise UserError for invalid flags."""
         _check_given(self, "export", "workdir", "output")
-        odd = [name for name in self.platforms if name not in PLATFORMS]
-        check(bool(self.platforms) and not odd, f"--platforms={','.join(odd)}: choose from {', '.join(PLATFORMS)}")
+        check(len(self.platforms) > 0, "--platforms is empty: use one or more, as in --platforms=cpu,cuda")
         check(self.max_tokens >= 2, f"--max_tokens is {self.max_tokens}: use 2 or more")
