@@ -214,9 +214,6 @@ class Expendable:
     """Standard error that may be lost: if writing to it fails, a command of many hours continues without it.
 
     Its terminal, reader or disk may be gone. Everything but writing is done by the given stream.
-
-    Attributes:
-      lost: the first error of writing; None while there is none.
     """
 
     _stream: Any = None  # of a copy that is being made
@@ -224,7 +221,6 @@ class Expendable:
     def __init__(self, stream: Any) -> None:
         """Write to `stream` until that fails."""
         self._stream = stream
-        self.lost: OSError | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -247,8 +243,7 @@ class Expendable:
             action(*arguments)
         except BlockingIOError:
             pass  # full for now
-        except OSError as error:
-            self.lost = self.lost or error
+        except OSError:
             _discard(self._stream)
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from convs2s_jax.core.config import check, literal
@@ -121,12 +122,8 @@ def _write(path: Path, content: Mapping[str, Any]) -> None:
     import torch
 
     def convert(value: Any) -> Any:
-        if isinstance(value, np.ndarray):
-            return torch.from_numpy(np.array(value))
-        if isinstance(value, dict):
-            return type(value)((key, convert(item)) for key, item in value.items())
-        return value
+        return torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray) else value
 
     buffer = io.BytesIO()  # on a full disk torch would not raise OSError
-    torch.save(convert(content), buffer)
+    torch.save(jax.tree.map(convert, content), buffer)
     path.write_bytes(buffer.getbuffer())
