@@ -70,7 +70,7 @@ nn/embedding.py  nn/test_embedding.py -k trains_no_row
 - jax.lax.stop_gradient(e)
 + e
 masks: the maximum over time includes padding
-nn/masking.py  models/test_classifier.py -k padding
+models/classifier.py  models/test_classifier.py -k padding
 - jnp.where(mask[:, :, None], x, least)
 + x
 scaling: residuals without sqrt(.5)
@@ -170,9 +170,9 @@ training/step.py  training/test_golden.py
 - lambda g: g / count.astype(g.dtype), grads
 + lambda g: g, grads
 update: accumulation keeps the last batch
-training/step.py  training/test_step.py -k accumulated
-- jax.tree.map(jnp.add, total, more)
-+ more
+training/parallel.py  training/test_step.py -k accumulated
+- jax.tree.map(jnp.add, total, first(params, batch, key))
++ first(params, batch, key)
 update: a bad step changes the parameters
 training/step.py  training/test_step.py -k bad_step
 - jnp.where(good, b, a)

@@ -20,12 +20,12 @@ from convs2s_jax.models.conversion import cast
 from convs2s_jax.models.convs2s import ConvEncoderConfig
 from convs2s_jax.models.execution import matmul_precision_context
 from convs2s_jax.models.kinds import CommonConfig, Options, PartConfig
-from convs2s_jax.nn import affine, convolution, embedding, masking, output, struct, weight_norm
+from convs2s_jax.nn import affine, convolution, embedding, output, struct, weight_norm
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.dropout import dropout, split_key
 from convs2s_jax.nn.embedding import Embedding, embed
 from convs2s_jax.nn.keys import threefry
-from convs2s_jax.nn.masking import zero_padding
+from convs2s_jax.nn.masking import mean, zero_padding
 from convs2s_jax.nn.types import Array, Key
 
 
@@ -127,9 +127,22 @@ def extract_kim(params: KimParams, _cfg: KimConfig, src: Array, options: Options
         padded = jnp.pad(x, ((0, 0), (0, width - 1), (0, 0)))
         c = jax.nn.relu(convolution.dense(bank.conv, padded, options.execution.convolution))
         inside = mask & ((left >= width) | (begun == 1))
-        return masking.maximum(c, inside)
+        return maximum(c, inside)
 
     return jnp.concatenate([pooled(bank) for bank in params.banks], axis=-1)
+
+
+def maximum(x: Array, mask: Array) -> Array:
+    """Maximum of x [B, S, E] over the positions where mask [B, S] is True: [B, E]; zero in rows without any.
+
+    The maximum is gathered at its argmax, the first one among ties, and only this element receives a gradient. The
+    gradient of `jnp.max` instead compares x with the maximum. XLA may compute x twice and round it differently. Then no
+    element is equal, and the gradient is 0 / 0.
+    """
+    least = jnp.full_like(x, jnp.finfo(x.dtype).min)
+    place = jnp.argmax(jnp.where(mask[:, :, None], x, least), axis=1, keepdims=True)
+    largest = jnp.take_along_axis(x, place, axis=1)[:, 0]
+    return jnp.where(jnp.any(mask, axis=1)[:, None], largest, jnp.zeros_like(largest))
 
 
 KimConfig.functions = FeatureFunctions(init_kim, extract_kim)
@@ -173,7 +186,7 @@ class PooledConfig(FeaturesConfig):
 def extract_pooled(params: Any, cfg: PooledConfig, src: Array, options: Options) -> Array:
     """Encode the sentence and pool the values of the memory over its positions, [B, E]."""
     memory = cfg.encoder.functions.encode(params, cfg.encoder, src, options)
-    pool = masking.maximum if cfg.pooling == "max" else masking.mean
+    pool = maximum if cfg.pooling == "max" else mean
     return pool(memory.values, memory.mask)
 
 

@@ -7,9 +7,6 @@ from convs2s_jax.core.tokens import PAD
 from convs2s_jax.nn import struct
 from convs2s_jax.nn.types import Array, Key
 
-STD = 0.1
-"""Standard deviation of the initial embeddings (section 3.5 of the paper)."""
-
 
 @struct.dataclass
 class Embedding:
@@ -26,7 +23,7 @@ class Embedding:
     positions: Array | None
 
 
-def init(key: Key, vocabulary: int, dim: int, max_positions: int | None, *, std: float = STD) -> Embedding:
+def init(key: Key, vocabulary: int, dim: int, max_positions: int | None, *, std: float = 0.1) -> Embedding:
     """Initialise tables with entries ~ N(0, std) and zero rows for padding (section 3.5).
 
     Args:
@@ -34,7 +31,7 @@ def init(key: Key, vocabulary: int, dim: int, max_positions: int | None, *, std:
       vocabulary: vocabulary size V.
       dim: embedding size E.
       max_positions: number of position rows P, or None for no position embedding.
-      std: standard deviation.
+      std: standard deviation; 0.1 in section 3.5.
     """
     token_key, position_key = jax.random.split(key)
     return Embedding(

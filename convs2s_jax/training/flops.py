@@ -75,8 +75,6 @@ def _times(name: str, params: dict[str, Any]) -> int:
         return int(params["length"])
     if name == "shard_map":  # its shapes are those of a shard along its manual axes
         return math.prod(params["mesh"].shape[axis] for axis in params["newly_manual_axes"])
-    if name == "xla_pmap":
-        return int(params["global_axis_size"])
     return 1
 
 

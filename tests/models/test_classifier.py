@@ -10,7 +10,7 @@ from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models import classifier
 from convs2s_jax.models.classifier import ClassifierConfig, KimConfig
 from convs2s_jax.models.kinds import Options
-from convs2s_jax.nn import masking
+from convs2s_jax.nn.masking import mean
 from tests.helpers import array, drills_but, same
 from tests.models import kinds
 
@@ -65,12 +65,14 @@ def test_kims_features_equal_a_loop(length):
     same(kims(params, cfg, rows([tokens], 12, left=2))[0], np.concatenate(found))
 
 
-@pytest.mark.parametrize("name", ["maximum", "mean"])
-def test_pooling_equals_numpy(name):
+@pytest.mark.parametrize(
+    ("over_time", "pool"), [(classifier.maximum, np.max), (mean, np.mean)], ids=["maximum", "mean"]
+)
+def test_pooling_equals_numpy(over_time, pool):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(3, 5, 4)).astype(np.float32) - 3  # below zero: a zero of padding would win
     mask = np.array([[0, 1, 1, 1, 0], [1, 0, 0, 0, 0], [0, 0, 0, 0, 0]], bool)
-    found, pool = getattr(masking, name)(jnp.asarray(x), jnp.asarray(mask)), {"maximum": np.max, "mean": np.mean}[name]
+    found = over_time(jnp.asarray(x), jnp.asarray(mask))
     same(found, np.array([pool(x[i][mask[i]], axis=0) if mask[i].any() else np.zeros(4) for i in range(3)]))
 
 
