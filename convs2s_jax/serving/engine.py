@@ -137,13 +137,12 @@ class Engine:
                 check(
                     count <= limit, f"line {number}: {count} {what} are too many; this server accepts at most {limit}"
                 )
-        return self.allowed_sizes
+        return self._sizes(constraints=constraints is not None)
 
-    @property
-    def allowed_sizes(self) -> Sizes:
-        """Array sizes for requests with prefixes or constraints, with room for all that the server allows."""
-        prefixes, constraints, most = "prefixes" in self.allow, "constraints" in self.allow, LARGEST_REQUIRED
-        return Sizes(most.prefix * prefixes, most.phrases * constraints, most.phrase * constraints)
+    def _sizes(self, *, constraints: bool) -> Sizes:
+        """Array sizes with room for prefixes, if the server allows them, and perhaps for constraints."""
+        most = LARGEST_REQUIRED
+        return Sizes(most.prefix * ("prefixes" in self.allow), most.phrases * constraints, most.phrase * constraints)
 
     def widths_of(self, lines: Sequence[str]) -> list[int]:
         """The width of the source array that each line needs.
@@ -210,7 +209,8 @@ class Engine:
         """The keys that need separate programs."""
         attentions = (False, True) if self.translator.attends else (False,)
         shortlists = (False, True) if self.translator.shortlist else (False,)
-        kinds = [(False, few, axes) for few in shortlists for axes in dict.fromkeys((NO_AXES, self.allowed_sizes))]
+        sizes = (NO_AXES, self._sizes(constraints=False), self._sizes(constraints="constraints" in self.allow))
+        kinds = [(False, few, axes) for few in shortlists for axes in dict.fromkeys(sizes)]
         if "sampling" in self.allow:
             kinds.append((True, False, NO_AXES))
         for beam_size in self.beam_sizes:
