@@ -1,6 +1,7 @@
 """Parts of `benchmarks/accelerator.py`: beam search over many sentences, and its products with 8-bit integers."""
 
 import argparse
+import dataclasses
 import gzip
 import itertools
 import time
@@ -64,7 +65,8 @@ def decoding(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: flo
             list(pool.map(lambda some, find=find: find(some), each.values()))
         find(sources)  # in case a program was missed
         first = time.perf_counter() - before
-        weights = held(params.decoder.plain) - held(params.decoder.plain.embedding)
+        decoder = params.decoder
+        weights = held(dataclasses.replace(decoder, tables=None)) - held(decoder.embedding)
         taken, steps = [], []
         while len(taken) < 3 and (not taken or time.monotonic() < end):
             before = time.perf_counter()
