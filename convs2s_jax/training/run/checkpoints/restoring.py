@@ -75,13 +75,19 @@ def restore(
       The state, its position, and the newer checkpoints, which could not be read.
 
     Raises:
-      UserError: there are checkpoints, but none is intact.
+      UserError: there are checkpoints, but none is intact; or it was saved with another JAX_ENABLE_X64.
     """
     places = dict(sorted(finished(folder).items(), reverse=True))
     if not places:
         return None
     items = {"params": abstract.params, "optimizer": abstract.optimizer}
     found, position, damaged = _first_intact(places, items, check, tell)
+    for (path, wanted), array in zip(jax.tree.leaves_with_path(items), jax.tree.leaves(found), strict=True):
+        if array.dtype != wanted.dtype:
+            raise UserError(
+                f"{folder}: {path_of(path)} was saved in {array.dtype}, but this process computes in {wanted.dtype}; "
+                "continue the run with the JAX_ENABLE_X64 that it began with"
+            )
     # from NumPy, so that nothing is compiled: other arrays would need a program for their conversion
     number, where = np.asarray(position["step"], np.int32), _placed(abstract.step).sharding
     step = jax.make_array_from_callback((), where, lambda _: number)
@@ -127,7 +133,8 @@ def restore_items(
         asked = {one: places[one] for one in (best, *others) if one is not None}
         with contextlib.suppress(RemovedError):
             found, position, _ = _first_intact(asked, items, check, tell, may_go=True)
-            return found, position
+            like = dict(items)
+            return jax.tree.map(lambda x, y: x if x.dtype == y.dtype else x.astype(y.dtype), found, like), position
     raise UserError(
         f"{folder}: training replaces the checkpoints faster than they can be read; decode from a copy of the workdir, "
         "or train with a larger training.keep"
@@ -206,10 +213,7 @@ def _arrays(place: Path, item: str, abstract: Tree, position: dict[str, Any]) ->
         raise ValueError(f"{item}/{wrong[0]} is not what was saved")
     arrays = {path_of(path): leaf for path, leaf in jax.tree.leaves_with_path(restored)}
     ours = [jax.device_put(x) if isinstance(x, np.ndarray) else x for x in map(arrays.__getitem__, names)]
-    converted = [
-        x if x.dtype == leaf.dtype else x.astype(leaf.dtype) for x, (_, leaf) in zip(ours, leaves, strict=True)
-    ]
-    return jax.tree.unflatten(structure, converted)
+    return jax.tree.unflatten(structure, ours)
 
 
 def _read_arrays(folder: Path, placed: dict[str, jax.ShapeDtypeStruct]) -> Tree:
