@@ -42,7 +42,7 @@ def top(scores: Array, k: int) -> tuple[Array, Array, Array]:
 
 
 def argmax(scores: Array) -> Array:
-    """Return `jnp.argmax` of [B, W, V] over the last axis, int32, which XLA computes ten times as slowly on CPUs."""
+    """Return `jnp.argmax` of [B, W, V] over the last axis, int32, which XLA computes thirty times as slowly on CPUs."""
     B, W, V = scores.shape
     _, _, best = top(scores.reshape(B * W, 1, V), 1)
     return best.reshape(B, W)
