@@ -184,7 +184,7 @@ def _begin(run: Run, workdir: Path, programs: Programs, tell: Tell) -> _Begun:
     tell(f"{begun.parameters:,} parameters; vocabularies of {run.sizes['source']} and {run.sizes['target']}")
     if programs.mesh.devices.size > 1:
         here, whole = map(sharding.size_text, sharding.stored_bytes(layout.params))
-        tell(f"each device stores {here} of {whole} of parameters (convs2s config --shardings lists them)")
+        tell(f"each device stores {here} of {whole} of parameters (convs2s config --shardings=N lists them)")
     return begun
 
 

@@ -128,7 +128,7 @@ def prepare(cfg: Config, workdir: Path, tell: Tell) -> Run:
     _check_validation(cfg, valid_text, tell)
     made = _vocabularies(cfg, workdir, text, files, tell)
     fingerprints = {one.name: fingerprint_of_text(one) for one in held_out}
-    train = _training_split(cfg, workdir, made, text, files, held_out, tell)
+    train = _training_split(cfg, workdir, made, text, files, held_out, [*fingerprints.values()], tell)
     valid, test = (tokenize(cfg, workdir, made, one, tell) if len(one) else None for one in held_out)
     scored = [split for split in (valid, test) if split is not None]
     for split in scored:
@@ -251,15 +251,15 @@ def _training_split(
     text: Callable[[], ParallelText],
     files: Files,
     held_out: tuple[ParallelText, ParallelText],
+    fingerprints: Sequence[str | None],
     tell: Tell,
 ) -> Split:
     """Return the training split, from the cache of an earlier start, or read and tokenised.
 
     Its lines are dropped, unless each epoch resegments them. What is told of it is in the cache too.
     """
-    depends = [_FORMAT, files, type(cfg.model).__name__, cfg.data.one_sided, cfg.data.labelled]
-    texts = map(fingerprint_of_text, held_out)
-    name = checksum(json.dumps([*depends, *texts, *run_folder.fingerprints(made)], sort_keys=True).encode())
+    depends = [_FORMAT, files, type(cfg.model).__name__, cfg.data.one_sided, cfg.data.labelled, *fingerprints]
+    name = checksum(json.dumps([*depends, *run_folder.fingerprints(made)], sort_keys=True).encode())
     record = run_folder.cache(workdir, cfg.data.cache_dir) / f"train-{name}.json"
     if files is not None and (found := _cached(record)):
         train, sentences = found
