@@ -18,17 +18,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from convs2s_jax.data.bpe_codes import merged
+from convs2s_jax.data.bpe_codes import merged_at_random, of_words
 from convs2s_jax.data.symbols import Vocabulary
 from convs2s_jax.data.tokens_on_disk import TokenizedText, in_memory
 
 _SPACE = "\u2581"
 _UNKNOWN_PENALTY = 10.0
 """Score penalty of an unknown character relative to the least likely piece, as in SentencePiece's unigram models."""
-_WORDS = 2**16
-"""Number of words whose possible pieces are cached."""
-_LONG = 32
-"""Maximum length of a cached word in characters. Text without spaces is one long word that rarely recurs."""
 _LINES = 4096
 """Number of lines sampled with one seed."""
 
@@ -88,7 +84,7 @@ class RandomPieces:
 
     def _merged(self, word: str, rate: float, rng: random.Random) -> list[str]:
         """Merge letters at random. A pair has the rank of the piece that it forms."""
-        return merged(word, self._rank, rate=rate, rng=rng)
+        return merged_at_random(word, self._rank, rate=rate, rng=rng)
 
     def _rank(self, left: str, right: str) -> float | None:
         score = self._scores.get(left + right)
@@ -96,7 +92,7 @@ class RandomPieces:
 
     def _path(self, word: str, rate: float, rng: random.Random) -> list[str]:
         """Sample a path through the pieces of a word from start to end, by the total weight of its continuations."""
-        edges, after = (self._weights if len(word) <= _LONG else self._weights_of)(word, rate)
+        edges, after = self._weights(word, rate)
         parts, i = [], 0
         while i < len(word):
             left = rng.random()
@@ -110,7 +106,7 @@ class RandomPieces:
 
     @functools.cached_property
     def _weights(self) -> Any:
-        return functools.lru_cache(maxsize=_WORDS)(self._weights_of)
+        return of_words(self._weights_of)
 
     def _weights_of(self, word: str, rate: float) -> tuple[list[list[_Edge]], list[float]]:
         """Return the pieces that begin at each position, and the log of the total weight of all paths from there."""

@@ -166,7 +166,7 @@ def _label(name: str, shape: Shape | None) -> str:
 
 def _reason(message: str) -> str:
     """Extract the sentence of a compiler error that says how much memory is missing."""
-    found = re.search(r"[^\n.]*(?:exceed|out of memory|Used)[^\n]*", message)
+    found = re.search(r"[^\n.]{0,300}(?:exceed|out of memory|Used)[^\n]*", message)
     return (found.group() if found else message.splitlines()[0]).strip()[:300]
 
 

@@ -1,7 +1,9 @@
 """Pieces of words by codes of subword-nmt, against those that the program itself made."""
 
 import dataclasses
+import itertools
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import BOS, EOS, PAD, UNK
 from convs2s_jax.data import vocabulary
-from convs2s_jax.data.bpe_codes import CodedWords, load_codes
+from convs2s_jax.data.bpe_codes import CodedWords, load_codes, merged
 from convs2s_jax.data.symbols import word_list
 from convs2s_jax.data.vocabulary import Vocabularies
 
@@ -43,6 +45,42 @@ def test_pieces_are_those_of_subword_nmt(version, tmp_path):
     assert found.version == version
     assert [" ".join(found.cut(word)) for word in GOLDEN["words"]] == GOLDEN["pieces"][version]
     assert found.codes() == codes_file(tmp_path, version).read_bytes()
+
+
+def by_steps(symbols, ranks):
+    """All pairs of the lowest rank are merged from left to right, again and again."""
+    while found := [ranks[pair] for pair in itertools.pairwise(symbols) if pair in ranks]:
+        rest, symbols = symbols, []
+        while rest:
+            size = 2 if ranks.get(tuple(rest[:2])) == min(found) else 1
+            symbols, rest = [*symbols, "".join(rest[:size])], rest[size:]
+    return symbols
+
+
+def test_merging_by_rank_is_merging_step_by_step():
+    rng, parts = random.Random(0), ["a", "b", "aa", "ab", "ba", "aba", "aab", "abb"]
+    pairs = list(itertools.product(parts, parts))
+    for number in range(300):
+        drawn = rng.sample(pairs, rng.randrange(1, 60))
+        of_text = {left + right: rng.randrange(4) for left, right in drawn}  # as in SentencePiece's models
+        ranks = {pair: i if number % 2 else of_text[pair[0] + pair[1]] for i, pair in enumerate(drawn)}
+        word = rng.choices("ab", k=rng.randrange(30))
+        assert merged(word, lambda *pair: ranks.get(pair)) == by_steps(word, ranks)  # noqa: B023
+
+
+def test_a_long_word_takes_few_steps_and_is_not_kept(tmp_path):
+    """A word of 20,000 letters in which 676 pairs are merged one after the other."""
+    asked, letters, rng = [], "abcdefghijklmnopqrstuvwxyz", random.Random(0)
+    ranks = {pair: i for i, pair in enumerate(itertools.product(letters, letters))}
+    word = rng.choices(letters, k=20_000)
+    merged(word, lambda *pair: asked.append(0) or ranks.get(pair))
+    assert len(asked) < 4 * len(word)
+    codes = CodedWords(tuple(ranks))
+    assert codes.cut("ab" * 16) is codes.cut("ab" * 16)
+    assert codes.cut("ab" * 17) is not codes.cut("ab" * 17)
+    (tmp_path / "codes").write_text("#version: 0.2" + ".0" * 300_000 + "x")
+    with pytest.raises(UserError, match=r"have version '0\.2\.0"):
+        load_codes(tmp_path / "codes")
 
 
 def test_text_comes_back_without_marks(coded):

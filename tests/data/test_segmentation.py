@@ -12,7 +12,7 @@ import sentencepiece
 
 from convs2s_jax.core.tokens import SPECIAL
 from convs2s_jax.data import segmentation, tokens_on_disk
-from convs2s_jax.data.bpe_codes import CodedWords, merged
+from convs2s_jax.data.bpe_codes import CodedWords, merged_at_random
 from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.corpora import ParallelText
 from convs2s_jax.data.pieces import ListedPieces
@@ -89,7 +89,7 @@ def by_merges(symbols, rate):
 @pytest.mark.parametrize("rate", [0.1, 0.6])
 def test_each_merge_is_left_out_with_the_given_probability(symbols, rate):
     rng, draws = random.Random(1), 20_000
-    found = frequencies(merged(symbols, rank, rate=rate, rng=rng) for _ in range(draws))
+    found = frequencies(merged_at_random(symbols, rank, rate=rate, rng=rng) for _ in range(draws))
     agree(found, by_merges(symbols, rate), draws)
 
 

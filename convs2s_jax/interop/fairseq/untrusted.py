@@ -23,7 +23,7 @@ ARRAY = "__array__"
 """The key of an array's number, which stands in place of the array."""
 _OLDEST_TORCH = (2, 6)
 _KEPT = ("args", "cfg", "model", "optimizer_history", "extra_state", "last_optimizer_state")
-_CLASS = re.compile(rb"c((?:fairseq|omegaconf)\.[\w.]+)\n(\w+)\n")
+_CLASS = re.compile(rb"c((?:fairseq|omegaconf)\.[\w.]{1,200})\n(\w+)\n")
 """The instruction of a pickle that refers to a class of fairseq or omegaconf."""
 _INERT = (
     *("typing.Any", "typing.Union", "collections.defaultdict"),
