@@ -11,31 +11,29 @@ import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from convs2s_jax.core.errors import UserError, shown
 from convs2s_jax.data.symbols import Vocabulary, Words, json_content, load_json, load_words
 from convs2s_jax.data.text_files import encoded, read_lines
 
-T = TypeVar("T")
 MARK = "@@"
 _END = "</w>"
 _VERSIONS = ("0.1", "0.2")
-_WORDS = 2**16
-"""Number of words for which `of_words` caches the result."""
-_LONG = 32
-"""Maximum length of a cached word in characters. Text without spaces is one long word that rarely recurs."""
 Rank = Callable[[str, str], float | None]
 """Returns the rank of a pair, or None if it is not merged."""
 
 
-def of_words(function: Callable[..., T]) -> Callable[..., T]:
-    """Return a function of a word, and perhaps of more, that caches its results in bounded memory."""
-    cached = functools.lru_cache(maxsize=_WORDS)(function)
-    return lambda word, *more: (cached if len(word) <= _LONG else function)(word, *more)
+def of_words(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of a word, and perhaps of more, that caches its results for 65,536 words.
+
+    Words of more than 32 characters are not cached. Text without spaces is one long word that rarely recurs.
+    """
+    cached = functools.lru_cache(maxsize=2**16)(function)
+    return lambda word, *more: (cached if len(word) <= 32 else function)(word, *more)
 
 
-def merged(symbols: Sequence[str], rank: Rank) -> list[str]:
+def merged(symbols: Sequence[str], rank: Callable[[str, str], float | None]) -> list[str]:
     """Merge neighbours until no pair has a rank. Each step merges all pairs of the lowest rank, from left to right.
 
     Algorithm 1 of Sennrich et al. 2016, for n symbols in time proportional to n log n.

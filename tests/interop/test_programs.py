@@ -1,11 +1,13 @@
 """Exported programs translate as decoding does, and need none of this package."""
 
 import ast
+import configparser
 import dataclasses
 import io
 import itertools
 import json
 import random
+import runpy
 import shutil
 import subprocess
 import sys
@@ -22,6 +24,7 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import bpe_codes, pieces
 from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.symbols import train_words, word_list
+from convs2s_jax.data.text_files import LONGEST
 from convs2s_jax.interop.orders import ProgramExport
 from convs2s_jax.interop.programs import runtime
 from convs2s_jax.interop.programs.exporting import export_programs
@@ -61,12 +64,19 @@ def test_scores_and_hypotheses_are_those_of_decoding(convs2s):
         assert [score for score, _ in found] == sorted((score for score, _ in found), reverse=True)
 
 
-def test_the_runtime_needs_only_a_few_packages():
-    tree = ast.parse(Path(runtime.__file__).read_text())
+def test_the_program_needs_only_a_few_packages(convs2s):
+    tree = ast.parse((convs2s[1] / "translate.py").read_text(encoding="utf-8"))
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     others = {name.partition(".")[0] for name in names} - sys.stdlib_module_names
     assert others == {"jax", "numpy", "safetensors", "sentencepiece"}
+    needs = [line.partition("  #")[0] for line in (convs2s[1] / "requirements.txt").read_text().splitlines()]
+    assert needs.pop(0) == f"jax >= {runtime.jax.__version__}"
+    floors = configparser.ConfigParser()
+    floors.read(Path(__file__).parents[2] / "setup.cfg")
+    known = f"{floors['options']['install_requires']}{floors['options.extras_require']['export']}".splitlines()
+    assert {need.split()[0] for need in needs} == {*others - {"jax"}, "flatbuffers"}
+    assert {*needs} <= {*known}
 
 
 def stock(lines, path):
@@ -82,7 +92,7 @@ def stock(lines, path):
     return pieces.load_model(path)
 
 
-TEXTS = ["", "a  b", "ab c", "the cat \u2581 sat", "\U0001f600 unknown", "x" * 30]
+TEXTS = ["", "a  b", "ab c", "the cat \u2581 sat", "\U0001f600 unknown", "x" * 30, "ab" * 16_000]
 
 
 @pytest.mark.parametrize("kind", ["bpe", "words", "marked", "listed", "stock", "codes 0.1", "codes 0.2"])
@@ -113,6 +123,16 @@ def test_the_runtime_cuts_text_as_the_vocabularies_do(kind, tmp_path):
     for ids in made.encode([*TEXTS, *lines]):
         assert read.decode(ids) == made.decode(ids)
     assert read.encode([*TEXTS, *lines]) == made.encode([*TEXTS, *lines])
+
+
+def test_the_exported_file_has_what_it_needs_of_this_package(convs2s):
+    found = runpy.run_path(str(convs2s[1] / "translate.py"))
+    others = {
+        name for name, value in vars(runtime).items() if getattr(value, "__module__", "").startswith("convs2s_jax.")
+    }
+    assert {"merged", "LONGEST", "SPECIAL", *others} <= found.keys()
+    assert found["merged"]("abab", lambda *pair: {("a", "b"): 0}.get(pair)) == ["ab", "ab"]
+    assert found["Model"](convs2s[1]).translate(LINES[:3]) == runtime.Model(convs2s[1]).translate(LINES[:3])
 
 
 def test_a_line_that_no_program_holds_is_named(convs2s):
@@ -179,8 +199,11 @@ def test_the_program_translates_lines_and_refuses_what_is_no_text(monkeypatch, c
         assert found == (0, "a\u2028b\n\n\x85c\nd\n".encode(), b"")
     assert run(monkeypatch, capfdbinary, b"ab\n", "--nbest=2") == (0, b"0\t0.5\tba\n" * 2, b"")
     assert run(monkeypatch, capfdbinary, b"") == (0, b"", b"")
-    status, _, error = run(monkeypatch, capfdbinary, b"a\n\xff")
-    assert (status, error.startswith(b"translate.py: 'utf-8' codec can't decode byte 0xff")) == (2, True)
+    for content, sentence in (
+        (b"a\nb\xff", b"line 2: byte 0xff is not UTF-8; convert the text"),
+        (b"a\n" + bytes(LONGEST + 1), b"line 2 has more than 16,777,216 bytes; write one sentence on a line"),
+    ):
+        assert run(monkeypatch, capfdbinary, content) == (2, b"", b"translate.py: " + sentence + b"\n")
 
 
 def test_an_output_that_is_there_is_not_overwritten(convs2s, tmp_path):

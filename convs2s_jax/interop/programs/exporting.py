@@ -2,7 +2,9 @@
 
 import hashlib
 import importlib.metadata
+import inspect
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -32,8 +34,8 @@ from convs2s_jax.translation.translator import Translator
 ROWS = (1, 8, 64)
 """Batch sizes for which a program is exported."""
 RUNTIME, MANIFEST, PARAMETERS, PRECOMPUTE = "translate.py", "manifest.json", "parameters.safetensors", "precompute.bin"
-NEEDS = ("jax", "numpy", "sentencepiece", "safetensors", "flatbuffers")
-"""Packages that the runtime requires."""
+NEEDS = ("flatbuffers >= 24.3", "numpy >= 2.0", "safetensors >= 0.4", "sentencepiece >= 0.2.2")
+"""Packages that the runtime requires, with those of setup.cfg. jax is added: an older one may not read the programs."""
 
 
 def export_programs(order: ProgramExport, changes: Mapping[str, Any], tell: Tell) -> None:
@@ -110,8 +112,10 @@ def _written(folder: Path, model: Translator, search: SearchConfig, order: Progr
             sizes = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((rows, width), (rows,)))
             write(name, translate, shapes, *sizes)
             programs.append({"rows": rows, "width": width, "file": name})
-    (folder / RUNTIME).write_bytes(Path(runtime.__file__).read_bytes())
-    (folder / "requirements.txt").write_text("".join(f"{name}\n" for name in NEEDS), encoding="utf-8")
+    (folder / RUNTIME).write_text(_program(), encoding="utf-8")
+    needs = ((need, importlib.metadata.version(need.split()[0])) for need in (f"jax >= {jax.__version__}", *NEEDS))
+    lines = (f"{need}  # {version} when exported\n" for need, version in needs)
+    (folder / "requirements.txt").write_text("".join(lines), encoding="utf-8")
     return {
         "made_by": {name: importlib.metadata.version(name) for name in ("convs2s_jax", "jax")},
         "platforms": list(order.platforms),
@@ -130,3 +134,13 @@ def _written(folder: Path, model: Translator, search: SearchConfig, order: Progr
             if path.name not in (RUNTIME, "requirements.txt")
         },
     }
+
+
+def _program() -> str:
+    """Return the source of the runtime, with definitions in place of imports from this package."""
+
+    def defined(imported: re.Match[str]) -> str:
+        values = {name: getattr(runtime, name) for name in imported[1].split(", ")}
+        return "\n".join(inspect.getsource(x) if callable(x) else f"{name} = {x!r}" for name, x in values.items())
+
+    return re.sub(r"^from convs2s_jax\..* import (.*)$", defined, inspect.getsource(runtime), flags=re.MULTILINE)

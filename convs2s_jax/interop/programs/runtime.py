@@ -13,21 +13,25 @@ import argparse
 import base64
 import functools
 import hashlib
+import heapq  # noqa: F401  (for `merged`)
 import itertools
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import jax
 import numpy as np
 from jax import export
 from safetensors.numpy import load_file
 
-BOS, PAD, EOS, UNK = range(4)
-SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
+# in an export, definitions stand in place of these imports (`exporting._program`)
+from convs2s_jax.core.tokens import BOS, EOS, PAD, SPECIAL, UNK
+from convs2s_jax.data.bpe_codes import merged, of_words
+from convs2s_jax.data.text_files import LONGEST
+
 SPACE = "\u2581"
 MARK, END = "@@", "</w>"
 OWN: dict[str, str | int | None] = {"\u2581": "\ufdd0", "\u2585": "\ufdd1"}
@@ -45,7 +49,7 @@ class Model:
         self.folder = Path(folder).absolute()  # programs are read later, perhaps from another current folder
         try:
             self.manifest: dict[str, Any] = json.loads((self.folder / "manifest.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ExportError(f"{self.folder}/manifest.json cannot be read ({error}); export the model again") from None
         for name in self.manifest["files"]:
             self._content(name)
@@ -196,7 +200,7 @@ class CodedWords(Words):
         self._list(piece for piece, _ in values["pieces"])
         self._ranks = {tuple(pair): i for i, pair in reversed(list(enumerate(values["merges"])))}
         self._apart = values["version"] == "0.1"
-        self._pieces = functools.lru_cache(maxsize=2**17)(self._pieces_of)
+        self._pieces = of_words(self._pieces_of)
 
     def _cut(self, text: str) -> Iterable[str]:
         return [piece for word in text.split() for piece in self._pieces(word)]
@@ -205,19 +209,11 @@ class CodedWords(Words):
         return f"{' '.join(symbols)} ".replace(f"{MARK} ", "").rstrip(" ")
 
     def _pieces_of(self, word: str) -> list[str]:
-        """Split a word into pieces, all but the last marked. The pair of the lowest rank is merged first."""
+        """Split a word into pieces, all but the last marked."""
         if len(word) < 2:
             return [word]
         parts = [*word, END] if self._apart else [*word[:-1], word[-1] + END]
-        while found := [pair for pair in itertools.pairwise(parts) if pair in self._ranks]:
-            pair = min(found, key=self._ranks.__getitem__)
-            merged: list[str] = []
-            for part in parts:  # a part that is already merged is longer than the pair's first
-                if merged and (merged[-1], part) == pair:
-                    merged[-1] += part
-                else:
-                    merged.append(part)
-            parts = merged
+        parts = merged(parts, lambda *pair: self._ranks.get(pair))
         parts = parts[:-1] if parts[-1] == END else [*parts[:-1], parts[-1].removesuffix(END)]
         return [*(part + MARK for part in parts[:-1]), parts[-1]]
 
@@ -249,18 +245,31 @@ def _sentencepiece(model: bytes) -> Any:
     return sentencepiece.SentencePieceProcessor(model_proto=model)
 
 
+def _lines(file: BinaryIO) -> Iterator[str]:
+    """Lines of a file, without a byte order mark. Raises ExportError if one is too long, or is not UTF-8."""
+    for number in itertools.count(1):
+        line = file.readline(LONGEST + 1)
+        if not line:
+            return
+        if len(line) > LONGEST:
+            raise ExportError(f"line {number} has more than {LONGEST:,} bytes; write one sentence on a line")
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8").removesuffix("\n")
+        except UnicodeDecodeError as error:
+            raise ExportError(f"line {number}: byte 0x{line[error.start]:02x} is not UTF-8; convert the text") from None
+
+
 def main() -> None:
     """Translate standard input; the command line of this module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nbest", type=int, default=1)
     nbest = parser.parse_args().nbest
     try:
-        text = sys.stdin.buffer.read().decode("utf-8-sig")
-        results = Model().translate(text.removesuffix("\n").split("\n") if text else [], nbest=nbest)
+        results = Model().translate(_lines(sys.stdin.buffer), nbest=nbest)
         if nbest > 1:
             results = [f"{i}\t{score}\t{text}" for i, found in enumerate(results) for score, text in found]
         sys.stdout.buffer.write("".join(f"{result}\n" for result in results).encode("utf-8"))
-    except (ExportError, OSError, UnicodeDecodeError) as error:
+    except (ExportError, OSError) as error:
         print(f"translate.py: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(2)
 
