@@ -33,11 +33,6 @@ class PrepareOptions:
         for name in ("config", "workdir"):
             check(getattr(self, name) != "", f"--{name} is missing, as in --config=cldr_en_de --workdir=runs/a")
         check_no_comma("--workdir", self.workdir)
-        path = str(Path(self.workdir).absolute())
-        check(
-            path.encode(errors="replace").decode() == path,
-            f"--workdir={self.workdir}: its path is not valid UTF-8, which checkpoints require; rename the folder",
-        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -75,6 +75,15 @@ def check_no_comma(name: str, place: str) -> None:
     )
 
 
+def check_utf8(name: str, place: str | Path) -> None:
+    """Raise UserError for a workdir whose path is not valid UTF-8: checkpoints and logs name it."""
+    path = str(place if scheme_of(str(place)) else Path(place).absolute())
+    check(
+        path.encode(errors="replace").decode() == path,
+        f"{name}={place}: its path is not valid UTF-8, which checkpoints require; rename the folder",
+    )
+
+
 def resolved(place: str) -> str:
     """Return a string that is the same for all spellings of a place, to compare places."""
     return posixpath.normpath(place) if scheme_of(place) else str(Path(place).resolve())

@@ -26,7 +26,7 @@ from convs2s_jax.core import compiled_programs, local_copies, stores
 from convs2s_jax.core.checksums import checksum
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.guard import NO_ROOM, writing_remedy
-from convs2s_jax.core.places import joined, scheme_of
+from convs2s_jax.core.places import check_utf8, joined, scheme_of
 from convs2s_jax.training.run import lock, store_copy
 from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.reports.trackers import DATABASE
@@ -107,6 +107,7 @@ def opened(workdir: Path | str) -> Iterator[Workdir]:
       UserError: the store cannot be used, or another process trains there.
     """
     address = str(workdir)
+    check_utf8("--workdir", address)
     if not scheme_of(address):
         yield Workdir(Path(workdir))
         distributed.barrier("done")

@@ -16,6 +16,7 @@ from convs2s_jax.core import platforms
 from convs2s_jax.core.config import to_dict
 from convs2s_jax.core.errors import Tell
 from convs2s_jax.core.packages import check_installed, versions
+from convs2s_jax.core.places import check_utf8
 from convs2s_jax.nn.trees import paths
 from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training import schedule, sharding
@@ -226,6 +227,7 @@ def prepare_only(cfg: Config, workdir: Path, tell: Tell) -> None:
     Raises:
       UserError: as `open_run`, except for what depends on the devices: the sizes of the mesh, the memory of a search.
     """
+    check_utf8("--workdir", workdir)
     check_rules(cfg)
     with locked(workdir):
         _check_workdir(workdir, cfg)

@@ -12,7 +12,8 @@ from jax.sharding import Mesh
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.nn.types import Array, Tree
 from convs2s_jax.training import dispatch
-from convs2s_jax.training.run.checkpoints import checkpoint, position_file
+from convs2s_jax.training.run import run_folder
+from convs2s_jax.training.run.checkpoints import checkpoint, position_file, restoring
 from convs2s_jax.training.run.checkpoints.checkpoint import Checkpoints
 from convs2s_jax.training.run.mirror import Workdir
 from convs2s_jax.training.run.processes import distributed
@@ -94,10 +95,14 @@ class Saves:
         """
         self._checkpoints, self._place, self._mesh, self._data, self._clock = checkpoints, place, mesh, data, clock
         self._seconds = 60 * minutes
-        self._last = time.monotonic()
+        self._last, self._proven = time.monotonic(), False
 
     def save(self, state: TrainState, position: Position, scores: Scores | None = None) -> None:
-        """Save a checkpoint of this position. Raises UserError if a parameter is not finite."""
+        """Save a checkpoint of this position. The first one is read back.
+
+        Raises:
+          UserError: a parameter is not finite, or the first checkpoint cannot be read back.
+        """
         with self._clock.during("checkpoint"):
             if not all_finite(state.params):
                 raise UserError(f"step {position.step}: a parameter is not finite. {self.advice()}")
@@ -106,6 +111,11 @@ class Saves:
             whole = self._place.to_save(self._mesh, state)
             if self._checkpoints is not None:
                 checkpoint.save(self._checkpoints, whole, record, scores=scores)
+            if not self._proven:
+                self.wait()
+                place = run_folder.checkpoints(self._place.folder) / str(position.step)
+                distributed.primary_only("read back", lambda: restoring.read_back(place))
+                self._proven = True
             self._last = time.monotonic()
 
     def due(self) -> bool:

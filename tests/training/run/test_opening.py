@@ -1,11 +1,13 @@
 """A start that is refused changes nothing."""
 
+import re
 import shutil
 
 import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run import run_folder
+from convs2s_jax.training.run.checkpoints import checkpoint
 from convs2s_jax.training.run.lock import locked
 from convs2s_jax.training.run.loop import train
 from tests import tiny
@@ -144,3 +146,19 @@ def test_what_a_start_passes_over_is_put_right_when_it_begins(begun, workdir):
     assert {path.name for path in (workdir / "checkpoints").iterdir()} == {"1", "2", "3", "3.damaged"}
     assert tiny.digests(workdir, 3) == tiny.digests(begun / "run", 3)
     assert [line["step"] for line in tiny.metrics(workdir) if line["split"] == "train"] == [1, 2, 3]
+
+
+def test_the_first_save_is_read_back(begun, tmp_path, monkeypatch):
+    """A run whose checkpoints cannot be read said so at its end."""
+    monkeypatch.setattr(checkpoint, "_PLAIN", re.compile(".*"))  # Orbax takes brackets for a pattern
+    with pytest.raises(
+        UserError, match=r"checkpoints/1: this checkpoint was saved, but cannot be read back \(.*plain let"
+    ):
+        train(config(begun / "texts"), tmp_path / "[a]")
+    assert {line["step"] for line in tiny.metrics(tmp_path / "[a]")} == {1}
+
+
+def test_a_path_that_is_not_utf8_is_refused_first(begun, tmp_path):
+    with pytest.raises(UserError, match=r"its path is not valid UTF-8, which checkpoints require; rename the folder$"):
+        train(config(begun / "texts"), tmp_path / "a\udcff")
+    assert list(tmp_path.iterdir()) == []

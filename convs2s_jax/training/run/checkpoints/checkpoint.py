@@ -7,10 +7,11 @@ workdir, scores.json.
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import math
 import os
-import shutil
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -31,12 +32,33 @@ from convs2s_jax.training.step import TrainState
 
 LOOK = 0.01
 """Seconds between two checks for the end of a save."""
+_PLAIN = re.compile(r"(?!/(az|gs|hf|s3)/)[\w/.+=,@~% -]*", re.ASCII)
+"""Paths that mean the same to all libraries of checkpoints."""
+
+
+@contextlib.contextmanager
+def plain_path(folder: Path) -> Iterator[Path]:
+    """Yield an absolute path of an existing folder that Orbax and TensorStore take as it is, whatever its name.
+
+    Orbax takes brackets for patterns (benchmarks/upstream/bracket_path.py), TensorStore refuses backslashes, and a
+    locale may encode other letters in another way than TensorStore. Linux has a plain name for a folder that is open.
+    """
+    path = folder.absolute()
+    if _PLAIN.fullmatch(str(path)) or not os.path.isdir("/proc/self/fd"):
+        yield path
+        return
+    number = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield Path(f"/proc/self/fd/{number}")
+    finally:
+        os.close(number)
 
 
 class Checkpoints(ocp.CheckpointManager):
     """Orbax's manager, with the best checkpoint chosen by the scores in scores.json.
 
     Attributes:
+      folder: of the checkpoints.
       scores: step -> the scores of its validation (`known_scores`).
       writing: step of the last save, which may still be in progress.
       failed: why this one of several processes could not write its part of the last save; None if it could.
@@ -49,31 +71,33 @@ class Checkpoints(ocp.CheckpointManager):
 
         If it is not `shared` by all processes, only the primary one has a manager, and writes all shards.
         """
-        self.scores = known_scores(folder)
+        self.folder, self.scores = folder, known_scores(folder)
         self.writing = 0
         processes = {} if shared else {"active_processes": {0}, "barrier_sync_key_prefix": "alone"}
-        if not shared:
-            folder.mkdir(exist_ok=True)  # Orbax does not create it for a subset of the processes
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path = contextlib.ExitStack()
         options = ocp.CheckpointManagerOptions(
             preservation_policy=_LastAndBest(keep, metric, self.scores),
-            create=shared,
+            create=False,
             multiprocessing_options=ocp.options.MultiprocessingOptions(primary_host=0, **processes),
         )
-        super().__init__(folder.absolute(), options=options, item_names=("params", "optimizer", "position"))
+        path = self._path.enter_context(plain_path(folder))
+        super().__init__(path, options=options, item_names=("params", "optimizer", "position"))
 
     def __contextmanager__(self) -> Iterator["Checkpoints"]:
         """Close at the end. If another error ends the run, the error of an unfinished save does not replace it.
 
         On a full disk both have the same cause, and only ours says what to do.
         """
-        try:
-            yield self
-        except BaseException:
-            if self.failed is None:
-                with contextlib.suppress(Exception):
-                    self.close()
-            raise
-        self.close()
+        with self._path:
+            try:
+                yield self
+            except BaseException:
+                if self.failed is None:
+                    with contextlib.suppress(Exception):
+                        self.close()
+                raise
+            self.close()
 
     def _wait_for_checkpointers(self) -> None:
         """Note the error of one of several processes: Orbax waits 20 minutes for the others before it raises it."""
@@ -183,11 +207,11 @@ def _note(checkpoints: Checkpoints, step: int, scores: Scores) -> None:
     if distributed.is_primary():
         steps = {*checkpoints.all_steps(), step}
         kept = {str(one): found for one, found in checkpoints.scores.items() if one in steps}
-        files.replace_file(Path(checkpoints.directory).parent / SCORES, json.dumps(seal({"scores": kept})))
+        files.replace_file(checkpoints.folder.parent / SCORES, json.dumps(seal({"scores": kept})))
 
 
 @contextlib.contextmanager
-def _writing(checkpoints: ocp.CheckpointManager, step: int) -> Iterator[None]:
+def _writing(checkpoints: Checkpoints, step: int) -> Iterator[None]:
     """Turn an error in writing a checkpoint into a UserError that states which checkpoint is still good.
 
     The loss of another process is left to `distributed.guarded`, which has its own message.
@@ -200,11 +224,11 @@ def _writing(checkpoints: ocp.CheckpointManager, step: int) -> Iterator[None]:
         room = _room(error)
         if not room and distributed.is_loss(error):
             raise
-        last = max((other for other in finished(Path(checkpoints.directory)) if other != step), default=None)
+        last = max((other for other in finished(checkpoints.folder) if other != step), default=None)
         good = "no earlier one exists" if last is None else f"the last good one is step {last}"
         remedy = "Free disk space" if room else "Check the folder and its permissions"
         raise UserError(
-            f"{checkpoints.directory}: the checkpoint of step {step} could not be written "
+            f"{checkpoints.folder}: the checkpoint of step {step} could not be written "
             f"({room or first_line(error)}); {good}. {remedy} and run the same command again"
         ) from error
 
@@ -239,7 +263,6 @@ def _room(error: BaseException | None) -> str:
 
 
 def put_aside(path: Path) -> None:
-    """Rename a damaged checkpoint, replacing an earlier one of that name."""
-    aside = path.with_name(f"{path.name}{DAMAGED}")
-    shutil.rmtree(aside, ignore_errors=True)
-    path.rename(aside)
+    """Rename a damaged checkpoint to a name that is free."""
+    names = (path.with_name(f"{path.name}{'-' * i}{DAMAGED}") for i in itertools.count())
+    path.rename(next(name for name in names if not os.path.lexists(name)))

@@ -21,7 +21,7 @@ from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training.run import store_copy
 from convs2s_jax.training.run.checkpoints import position_file
-from convs2s_jax.training.run.checkpoints.checkpoint import known_scores
+from convs2s_jax.training.run.checkpoints.checkpoint import known_scores, plain_path
 from convs2s_jax.training.run.checkpoints.digest import digest
 from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.run_folder import finished
@@ -207,13 +207,39 @@ def _arrays(place: Path, item: str, abstract: Tree, position: dict[str, Any]) ->
     # not through the manager: it would wait for all processes even if one has failed to read its shards
     placed = {name: _placed(leaf) for name, (_, leaf) in zip(names, leaves, strict=True)}
     restored = _everywhere(lambda: _read_arrays(place / item, placed))
-    found = digest(restored)
-    wrong = [name for name in expected if expected[name] != found[name]]
-    if wrong:
-        raise ValueError(f"{item}/{wrong[0]} is not what was saved")
+    _check_digests(item, restored, expected)
     arrays = {path_of(path): leaf for path, leaf in jax.tree.leaves_with_path(restored)}
     ours = [jax.device_put(x) if isinstance(x, np.ndarray) else x for x in map(arrays.__getitem__, names)]
     return jax.tree.unflatten(structure, ours)
+
+
+def _check_digests(item: str, restored: Tree, expected: Mapping[str, int]) -> None:
+    """Raise ValueError if an array of an item is not what was saved."""
+    found = digest(restored)
+    if wrong := [name for name in expected if expected[name] != found.get(name)]:
+        raise ValueError(f"{item}/{wrong[0]} is not what was saved")
+
+
+def read_back(place: Path) -> None:
+    """Compare a checkpoint that was just saved with its digests. It is read into host memory, one item at a time.
+
+    Raises:
+      UserError: it cannot be read, or is not what was saved.
+    """
+    try:
+        digests, handler = position_file.read(place)["digests"], ocp.StandardCheckpointHandler()
+        for item in ("params", "optimizer"):
+            with plain_path(place / item) as path:
+                shapes = handler.metadata(path).tree
+                on_host = jax.tree.map(lambda x: np.broadcast_to(np.zeros((), x.dtype), x.shape), shapes)
+                _check_digests(item, handler.restore(path, args=ocp.args.StandardRestore(on_host)), digests[item])
+    except NOT_DAMAGE:
+        raise
+    except Exception as error:
+        raise UserError(
+            f"{place}: this checkpoint was saved, but cannot be read back ({first_line(error)}): use a workdir on "
+            "another disk, with plain letters in its path. Training stops, because its work would be lost"
+        ) from error
 
 
 def _read_arrays(folder: Path, placed: dict[str, jax.ShapeDtypeStruct]) -> Tree:
@@ -231,9 +257,9 @@ def _read_arrays(folder: Path, placed: dict[str, jax.ShapeDtypeStruct]) -> Tree:
 
     store_copy.fetch_item(folder)
     handler = ocp.StandardCheckpointHandler()
-    folder = folder.absolute()  # Orbax requires an absolute path
-    item = jax.tree_util.tree_map_with_path(described, handler.metadata(folder).tree)
-    return handler.restore(folder, args=ocp.args.StandardRestore(item))
+    with plain_path(folder) as path:
+        item = jax.tree_util.tree_map_with_path(described, handler.metadata(path).tree)
+        return handler.restore(path, args=ocp.args.StandardRestore(item))
 
 
 def _placed(leaf: Any) -> jax.ShapeDtypeStruct:

@@ -5,6 +5,7 @@ import errno
 import json
 import math
 import os
+import random
 import re
 import subprocess
 import sys
@@ -95,6 +96,27 @@ def test_arrays_laid_out_over_eight_devices_have_the_same_digest_and_come_back_s
     assert_bitwise(found[0].params, one)
 
 
+ODD = (
+    "[a] [!a] * ** ? {a,b} % %2F ~ : gs: # - --x e\u0301 \u00e9 \U0001f600 \u200b \u202e \\ ' \" $HOME `id` ; & | < .a"
+)
+ODD += f" {'n' * 150} checkpoints ocdbt.process_0 a.orbax-checkpoint-tmp \udcff"
+PARTS = [*ODD.split(" "), " ", "\n", "\t", "\x1b[31m"]
+
+
+@pytest.mark.parametrize("tries", [pytest.param(200, marks=pytest.mark.drill), 0])
+def test_in_a_folder_of_any_name_a_checkpoint_comes_back(tmp_path, tries, tally):
+    rng, losses = random.Random(1), 0
+    drawn = ["".join(rng.choices(PARTS, k=rng.randint(1, 4)))[:80] for _ in range(tries)]
+    names = drawn or ["[a]", "**", "\\", "gs:", "\u00e9\udcff"]
+    for i, name in enumerate(names):
+        folder = tmp_path / str(i) / name / "checkpoints"
+        save(folder, {10: 1.0})
+        found, left, told = restore(folder)
+        losses += (left, told) != ([10], [])
+        assert_bitwise(found[0], state(10))
+    tally(tries=len(names), losses=losses)
+
+
 FULL_DISK = """
     import resource, signal, sys
     from pathlib import Path
@@ -138,6 +160,14 @@ def test_an_error_waits_for_a_save_in_progress(folder, kind):
         checkpoint.save(checkpoints, state(40), position(40), scores={"loss": 2.0})
         raise kind
     assert max(run_folder.finished(folder)) == 40
+
+
+def test_a_damaged_checkpoint_is_put_aside_beside_others(folder):
+    (folder / "20.damaged").mkdir()
+    (folder / "20.damaged" / "notes").touch()
+    checkpoint.put_aside(folder / "20")
+    assert (folder / "20.damaged" / "notes").exists()
+    assert (folder / "20-.damaged" / "position").is_dir()
 
 
 def test_a_save_that_failed_is_known_at_the_next_report_by_its_own_step(folder, monkeypatch):
