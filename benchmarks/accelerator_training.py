@@ -14,8 +14,9 @@ import numpy as np
 from accelerator_tools import FIRST, Found, digits, memory, preset, spread, timed
 from machine import decoder_flops, encoder_flops
 
+from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.run.programs import ProgramKey, compile_run, fresh_state
-from convs2s_jax.training.step import Batch, TrainState, update
+from convs2s_jax.training.step import TrainState, update
 
 CALLS = 3
 """Updates that are dispatched without waiting, to time the host. They are few, so that no device queue is full."""

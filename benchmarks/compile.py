@@ -25,10 +25,10 @@ from convs2s_jax.core.config import build
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.training import dispatch
+from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.optimizer import AdamConfig, AdamWConfig, NesterovConfig
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.programs import ProgramKey, compile_run, fresh_state
-from convs2s_jax.training.step import Batch
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 PRESETS = ["iwslt_de_en", "wmt_en_ro", "wmt_en_de", "wmt_en_fr"]

@@ -9,12 +9,13 @@ import jax.numpy as jnp
 
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.data import plan
+from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.mesh import MeshConfig, make
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.inputs import batch_on
 from convs2s_jax.training.run.prepare import Run
 from convs2s_jax.training.run.programs import ProgramKey, compile_run, fresh_state
-from convs2s_jax.training.step import Batch, update
+from convs2s_jax.training.step import update
 
 MULTI30K = {
     "data.src": "de",

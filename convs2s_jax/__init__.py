@@ -28,12 +28,13 @@ if TYPE_CHECKING:
     from convs2s_jax.search.options import search_options
     from convs2s_jax.search.requests import request
     from convs2s_jax.search.translate import score, translate
+    from convs2s_jax.training.batch import Batch, check_batch
     from convs2s_jax.training.loss import loss
     from convs2s_jax.training.mesh import MeshConfig
     from convs2s_jax.training.mesh import make as make_mesh
     from convs2s_jax.training.parallel import compile_steps
     from convs2s_jax.training.sharding import batch_sharding, row_shards, shardings
-    from convs2s_jax.training.step import Batch, LossSums, TrainState, init_state, update
+    from convs2s_jax.training.step import LossSums, TrainState, init_state, update
     from convs2s_jax.translation.classifier import load as load_classifier
     from convs2s_jax.translation.translator import load
 
@@ -54,6 +55,7 @@ __all__ = [
     "beam_search",
     "build",
     "cast",
+    "check_batch",
     "classifier_logits",
     "compile_steps",
     "decode",
@@ -88,7 +90,7 @@ __all__ = [
 ]
 
 _PLACES = {
-    "Batch": "training.step.Batch",
+    "Batch": "training.batch.Batch",
     "Batching": "search.batching.Batching",
     "ClassifierConfig": "models.classifier.ClassifierConfig",
     "ConvDecoderConfig": "models.convs2s.ConvDecoderConfig",
@@ -104,6 +106,7 @@ _PLACES = {
     "beam_search": "search.beam.beam_search",
     "build": "core.config.build",
     "cast": "models.conversion.cast",
+    "check_batch": "training.batch.check_batch",
     "classifier_logits": "models.classifier.logits",
     "compile_steps": "training.parallel.compile_steps",
     "decode": "models.encoder_decoder.decode",

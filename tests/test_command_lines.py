@@ -58,6 +58,7 @@ def refused(result):
     ("arguments", "sentence"),
     [
         ([], "train.py: --config is missing, as in --config=cldr_en_de --workdir=runs/a"),
+        (["--workdir={tmp}/w"], "/w has no run to continue; add a configuration, as in --config=cldr_en_de"),
         (["--workdri=x"], "--workdri is not a flag of this command; did you mean 'workdir'?"),
         (["--config=configs/multi30k_de_en.py", "--workdir={tmp}/w", "--config.data.dir={tmp}"], "train.de"),
     ],
@@ -66,6 +67,13 @@ def refused(result):
 def test_training_refuses_with_one_sentence(tmp_path, arguments, sentence):
     result = training(*(argument.format(tmp=tmp_path) for argument in arguments))
     assert sentence in refused(result)
+
+
+def test_a_run_continues_with_its_stored_configuration(tmp_path, trained):
+    shutil.copytree(trained, tmp_path / "run")
+    result = training(f"--workdir={tmp_path}/run/", "--config.training.max_steps=4")
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "run" / "checkpoints" / "4").is_dir()
 
 
 @pytest.mark.skipif(shutil.which("prlimit") is None, reason="prlimit (util-linux) bounds the size of files here")

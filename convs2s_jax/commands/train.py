@@ -22,7 +22,8 @@ class PrepareOptions:
 
     Attributes:
       config: name of a configuration that comes with the package (`convs2s config` lists them), or path or address
-        (gs://BUCKET/NAME, s3://BUCKET/NAME) of a Python file or of a run's config.json.
+        (gs://BUCKET/NAME, s3://BUCKET/NAME) of a Python file or of a run's config.json. By default the config.json of
+        an existing run in --workdir.
       workdir: workdir of the training run to follow, on a file system that all its machines can access.
     """
 
@@ -30,9 +31,19 @@ class PrepareOptions:
     workdir: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("config", "workdir"):
-            check(getattr(self, name) != "", f"--{name} is missing, as in --config=cldr_en_de --workdir=runs/a")
+        missing = "workdir" if self.config else "config"
+        check(self.workdir != "", f"--{missing} is missing, as in --config=cldr_en_de --workdir=runs/a")
         check_no_comma("--workdir", self.workdir)
+        check(
+            self.config != "" or scheme_of(self.workdir) != "" or os.path.isfile(self.stored),
+            f"--config is missing, and --workdir={self.workdir} has no run to continue; add a configuration, as in "
+            "--config=cldr_en_de",
+        )
+
+    @property
+    def stored(self) -> str:
+        """The configuration of the run in the workdir."""
+        return f"{self.workdir.rstrip('/')}/config.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +59,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Read the configuration, connect to the other processes, and train."""
     options = command_line.options_of(TrainOptions, values)
     processes = from_environment(command_line.options_of(Processes, values), os.environ)
-    cfg = read_config(options.config, overrides)  # a wrong field is refused before all else is imported
+    cfg = read_config(options.config or options.stored, overrides)  # refuses before all else is imported
     with ended_by_signals():
         import jax
 
@@ -75,7 +86,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
 def prepare(values: dict[str, Any], overrides: Overrides) -> None:
     """Prepare the data of a run."""
     options = command_line.options_of(PrepareOptions, values)
-    cfg = read_config(options.config, overrides)
+    cfg = read_config(options.config or options.stored, overrides)
     with ended_by_signals():
         import jax
 
@@ -100,9 +111,9 @@ Train a model, or continue the run in --workdir:
 
   {program} --config=NAME --workdir=DIR [--config.path.to.field=value ...]
 
-Run the same command again to continue the run. Ctrl-C, SIGTERM and SIGHUP (a closed terminal) save a checkpoint and
-stop. Training uses all devices of a machine (--config.mesh.data=1 uses one), and of several machines if each runs the
-command (docs/distributed.md).
+Run the same command again to continue the run, or {program} --workdir=DIR with its stored configuration. Ctrl-C,
+SIGTERM and SIGHUP (a closed terminal) save a checkpoint and stop. Training uses all devices of a machine
+(--config.mesh.data=1 uses one), and of several machines if each runs the command (docs/distributed.md).
 
 Every configuration field is a flag, as in --config.model.dropout=0.3. The sections are --config.data, --config.model,
 --config.training, --config.search and --config.mesh; --help=config (docs/configuration.md) lists all fields.

@@ -119,6 +119,8 @@ def parse(command: Command, arguments: Sequence[str]) -> tuple[dict[str, Any], O
     except flags.UnrecognizedFlagError as error:
         near = did_you_mean(error.flagname, values, otherwise="; see --help")
         raise UserError(f"--{error.flagname} is not a flag of this command{near}") from None
+    except flags.IllegalFlagValueError as error:  # absl puts any ValueError of a parser, such as ours, into its own
+        raise (error.__context__ if isinstance(error.__context__, UserError) else error) from None
     if len(left) > 1:
         raise UserError(f"{left[1]}: expected arguments of the form --name=value; see --help")
     given = {name: places.with_home(values[name].value) for name in values if values[name].present}

@@ -150,8 +150,9 @@ def add_kind(union: Any, base: type, cls: Any) -> None:
     Raises:
       ValueError: the class is not such a record, or its kind already exists.
     """
-    if not issubclass(cls, base):
-        raise ValueError(f"{cls.__name__} is not a {base.__name__}: inherit from `{base.__module__}.{base.__name__}`")
+    if not (isinstance(cls, type) and issubclass(cls, base)):
+        given = cls.__name__ if isinstance(cls, type) else shown(cls)
+        raise ValueError(f"{given} is not a {base.__name__}: inherit from `{base.__module__}.{base.__name__}`")
     kinds = typing.get_args(union)
     name, added = getattr(cls, "kind", None), _ADDED.setdefault(kinds, {})
     if not (dataclasses.is_dataclass(cls) and isinstance(name, str)):

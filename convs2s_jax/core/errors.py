@@ -20,7 +20,7 @@ Tell = Callable[[str], None]
 """Receives a message for the user."""
 
 
-class UserError(Exception):
+class UserError(ValueError):
     """A user error. The message is one sentence with the place, the value, the rule and how to fix it.
 
     Commands print it without a traceback and exit with status 2.

@@ -46,6 +46,8 @@ def read_lines(path: str | Path, *, again: bool = False) -> list[str]:
                     )
                 lines.append(without_end(line.decode()))
                 line = file.readline(LONGEST + 1)
+    except UserError:
+        raise
     except UnicodeDecodeError as error:
         raise UserError(
             f"{name}, line {len(lines) + 1}: byte 0x{error.object[error.start]:02x} is not UTF-8; convert the file, "

@@ -14,14 +14,14 @@ import numpy as np
 from convs2s_jax.nn.quantized import Quantized
 from convs2s_jax.nn.sharding import ShardedKernel
 from convs2s_jax.nn.trees import path_of
-from convs2s_jax.nn.weight_norm import Normed
+from convs2s_jax.nn.weight_norm import has_split
 
 
 def check_params(params: Any, record: type) -> None:
     """Reject parameters that are not a `record`, or whose kernels are still split for training."""
     if not isinstance(params, record):
         raise TypeError(f"params is a {type(params).__name__}: expected {record.__name__}, as `init` returns them")
-    if any(isinstance(node, Normed) for node in jax.tree.leaves(params, is_leaf=lambda x: isinstance(x, Normed))):
+    if has_split(params):
         raise ValueError("parameters are split into direction and length: call convs2s_jax.merge_kernels first")
 
 

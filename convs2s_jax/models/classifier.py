@@ -4,7 +4,6 @@ There are two kinds of features: convolutions of several widths with max pooling
 any encoder, whose outputs are pooled over time.
 """
 
-import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -177,11 +176,6 @@ class PooledConfig(FeaturesConfig):
         """Reject an E that the encoder cannot use."""
         self.encoder.check_dim(dim)
 
-    @property
-    def normalised(self) -> bool:
-        """Whether the encoder is trained with weight normalisation."""
-        return self.encoder.normalised
-
 
 def extract_pooled(params: Any, cfg: PooledConfig, src: Array, options: Options) -> Array:
     """Encode the sentence and pool the values of the memory over its positions, [B, E]."""
@@ -258,9 +252,8 @@ def split(params: ClassifierParams, cfg: ClassifierConfig) -> ClassifierParams:
     """Split kernels into direction and length for training (`nn.weight_norm`), if the features use it."""
     check_params(params, ClassifierParams)
     check_config(cfg, ClassifierConfig)
-    if not cfg.features.normalised:
-        return params
-    return dataclasses.replace(params, features=weight_norm.split(params.features))
+    made: ClassifierParams = weight_norm.split_normalised(params)
+    return made
 
 
 def logits(params: ClassifierParams, cfg: ClassifierConfig, src: Array, *, key: Key | None = None) -> Array:

@@ -24,16 +24,13 @@ T = TypeVar("T")
 
 
 def split(params: Params, cfg: ModelConfig) -> Params:
-    """Split kernels into direction and length for training (`nn.weight_norm`), in kinds that use it."""
+    """Split kernels into direction and length for training (`nn.weight_norm`), in kinds that use it. Others stay."""
     check_params(params, Params)
     check_config(cfg, ModelConfig)
     if isinstance(params, PrecomputedParams):
         raise ValueError("params are precomputed for decoding: split those that `precompute` was called with")
-    encoder, decoder = params.encoder, params.decoder
-    return Params(
-        encoder=weight_norm.split(encoder) if cfg.encoder.normalised else encoder,
-        decoder=weight_norm.split(decoder) if cfg.decoder.normalised else decoder,
-    )
+    made: Params = weight_norm.split_normalised(params)
+    return made
 
 
 def cast(params: T, cfg: Any) -> T:

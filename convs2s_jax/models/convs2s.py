@@ -27,6 +27,7 @@ from convs2s_jax.nn.gradient import scale_gradient
 from convs2s_jax.nn.masking import mean, zero_padding
 from convs2s_jax.nn.sharding import all_gather_channels, replicate_channels, shard_channels
 from convs2s_jax.nn.types import SQRT_HALF, Array, Key, Tree
+from convs2s_jax.nn.weight_norm import Normalised
 
 
 @record(kw_only=False)
@@ -89,11 +90,6 @@ class ConvStack(kinds.HasPositions):
             check(layer.skip <= i + 1, rule)
         for inputs, _ in layer_channels(layers):
             self.convolution.check_inputs(inputs)
-
-    @property
-    def normalised(self) -> bool:
-        """Yes, as in section 3.5."""
-        return True
 
     @property
     def reaches(self) -> list[int]:
@@ -172,8 +168,11 @@ class ConvBlock:
 
 
 @struct.dataclass
-class ConvEncoderParams:
-    """Parameters of the encoder: an embedding, a map [E -> C] to the first layer, the layers, and a map back to E."""
+class ConvEncoderParams(Normalised):
+    """Parameters of the encoder: an embedding, a map [E -> C] to the first layer, the layers, and a map back to E.
+
+    They are trained with weight normalisation (section 3.5).
+    """
 
     embedding: Embedding
     map_in: Affine

@@ -121,11 +121,6 @@ class PartConfig:
         """Maximum length of a sequence in tokens, including its end symbol."""
         raise NotImplementedError(f"{type(self).__name__} needs a field or property `max_length`")
 
-    @property
-    def normalised(self) -> bool:
-        """Whether the kernels of its `Affine` records are trained with weight normalisation; by default not."""
-        return False
-
     def check_dim(self, dim: int) -> None:
         """Reject an embedding size E = dim that this kind cannot use; the default accepts any."""
 

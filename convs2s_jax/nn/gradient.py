@@ -1,11 +1,18 @@
 """Gradients: scaling (section 3.4), and sums in float32 or better."""
 
 from functools import partial
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 
-from convs2s_jax.nn.types import Array, accumulation_dtype
+from convs2s_jax.nn.types import Array, Tree, accumulation_dtype
+
+_FORWARD_ONLY: Any = Primitive("forward_only")
+_FORWARD_ONLY.def_impl(lambda x, **_: x)
+_FORWARD_ONLY.def_abstract_eval(lambda x, **_: x)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(1,))
@@ -47,3 +54,24 @@ def add_broadcast(y: Array, x: Array) -> Array:
 def broadcast(x: Array, shape: tuple[int, ...]) -> Array:
     """Like `jnp.broadcast_to`, but its gradient is summed in float32 or better, as in `add_broadcast`."""
     return jnp.broadcast_to(x.astype(accumulation_dtype(x.dtype)), shape).astype(x.dtype)
+
+
+def forward_only(tree: Tree, message: str) -> Tree:
+    """Return the tree. Reverse mode through its floats raises a ValueError with this message; forward mode works.
+
+    It goes around what JAX can only differentiate forwards, whose own error knows nothing of what the user called.
+    """
+
+    def each(x: Array) -> Any:
+        return _FORWARD_ONLY.bind(x, message=message) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+    return jax.tree.map(each, tree)
+
+
+def _no_transpose(_cotangent: Any, _x: Any, *, message: str) -> NoReturn:
+    raise ValueError(message)
+
+
+ad.deflinear2(_FORWARD_ONLY, _no_transpose)
+batching.defvectorized(_FORWARD_ONLY)
+mlir.register_lowering(_FORWARD_ONLY, lambda _context, x, **_: [x])

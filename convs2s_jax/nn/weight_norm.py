@@ -45,6 +45,29 @@ def split(params: Tree) -> Tree:
     return jax.tree.map(split_layer, params, is_leaf=lambda x: isinstance(x, Affine | Kernel))
 
 
+class Normalised:
+    """Base class of records of parameters that are trained with weight normalisation."""
+
+
+def split_normalised(params: Tree) -> Tree:
+    """Split the kernels within the `Normalised` records of a tree. Records that are split already stay."""
+    return jax.tree.map(lambda x: split(x) if _is_plain(x) else x, params, is_leaf=lambda x: isinstance(x, Normalised))
+
+
+def needs_split(params: Tree) -> bool:
+    """Whether a tree has a `Normalised` record that is not split."""
+    return any(map(_is_plain, jax.tree.leaves(params, is_leaf=lambda x: isinstance(x, Normalised))))
+
+
+def has_split(params: Tree) -> bool:
+    """Whether a tree has a kernel that is split."""
+    return any(isinstance(x, Normed) for x in jax.tree.leaves(params, is_leaf=lambda x: isinstance(x, Normed)))
+
+
+def _is_plain(node: Tree) -> bool:
+    return isinstance(node, Normalised) and not has_split(node)
+
+
 def normed(w: Array) -> Normed:
     """Split a kernel into v = w and g = ||w||, the norm over all axes but the last.
 

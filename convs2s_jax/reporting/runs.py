@@ -114,7 +114,7 @@ def names(workdirs: Sequence[str]) -> list[str]:
 
 def _derived(workdir: Path) -> str:
     """Describe a workdir created by `convs2s average` or an import, without training; "" for others."""
-    with contextlib.suppress(ValueError, OSError):
+    with contextlib.suppress(DamagedError, OSError):
         position = position_file.newest(workdir)
         if origin := position.get(derived_workdir.AVERAGED):
             return f"the average of steps {', '.join(map(str, origin['steps']))} of {origin['workdir']}"

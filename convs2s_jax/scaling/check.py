@@ -21,10 +21,11 @@ from convs2s_jax.scaling.programs import Compiled
 from convs2s_jax.scaling.topology import Topology
 from convs2s_jax.training import dispatch, sharding
 from convs2s_jax.training import mesh as meshes
+from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.programs import abstract_batch, program_key, state_program
 from convs2s_jax.training.run.reports.measures import device_memory
-from convs2s_jax.training.step import Batch, TrainState
+from convs2s_jax.training.step import TrainState
 
 WARM_UP = 2
 """Number of updates before the first one that is measured."""

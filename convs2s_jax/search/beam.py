@@ -21,6 +21,7 @@ from jax import Array, lax
 
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.nn import struct
+from convs2s_jax.nn.gradient import forward_only
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.hypotheses import (
     STOPPING_RULES,
@@ -79,6 +80,12 @@ class Beams:
     finished: Finished
     history: Array
     state: State
+
+
+NO_REVERSE = (
+    "the loop of a search has no derivative in reverse mode, because it stops when all sentences are done: pass "
+    "fixed_length=True to beam_search, or use jax.jvp; `force` has the scores of given targets in both modes"
+)
 
 
 @struct.dataclass
@@ -244,7 +251,7 @@ def _run(search: Search, batch: SearchBatch, smaller: int) -> SearchBatch:
     def live(batch: SearchBatch) -> Array:
         return jnp.sum(_alive(batch), dtype=jnp.int32) > smaller
 
-    return lax.while_loop(live, partial(_advanced, search), batch)
+    return forward_only(lax.while_loop(live, partial(_advanced, search), batch), NO_REVERSE)
 
 
 def _alive(batch: SearchBatch) -> Array:

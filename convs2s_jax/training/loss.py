@@ -15,9 +15,10 @@ from convs2s_jax.models.execution import matmul_precision_context
 from convs2s_jax.nn.dropout import split_key
 from convs2s_jax.nn.loops import scan
 from convs2s_jax.nn.types import Array, Key, accumulation_dtype
+from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.mesh import ROWS
 from convs2s_jax.training.softmax import chunks, summed_cross_entropy
-from convs2s_jax.training.step import Batch, LossSums
+from convs2s_jax.training.step import LossSums
 
 SOFTMAX_ROWS = 512
 """Default of `ExecutionConfig.softmax_rows`, for the caches of CPUs."""
@@ -66,7 +67,7 @@ def loss(
     Args:
       params: merged kernels.
       cfg: model.
-      batch: sentence pairs.
+      batch: sentence pairs; `training.batch.check_batch` checks their values, which a compiled loss cannot.
       smoothing: label smoothing, in [0, 1), a number or an array [], which can be traced.
       first_order: for the training step: faster, with a gradient of `LossSums.loss` only, in reverse mode only. The
         gradient of the softmax layer is computed in the forward pass (`training.softmax`), and `smoothing` is static.

@@ -4,14 +4,18 @@ The updates u of a `transformation` are added, as in optax: the step computes pa
 (`step.apply_gradients`).
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import optax
+import optax.contrib
 
 from convs2s_jax.core.config import check, record
+from convs2s_jax.nn.affine import Affine
+from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Array, Tree
+from convs2s_jax.nn.weight_norm import Normed
 
 
 @record
@@ -137,6 +141,27 @@ def transformation(cfg: AnyOptimizer) -> optax.GradientTransformation:
         return jax.tree.map(jnp.negative, directions), state
 
     return optax.GradientTransformation(inner.init, update)
+
+
+def muon_axes(params: Tree) -> Tree:
+    """Say which arrays Muon orthogonalises: `optax.contrib.muon(rate, muon_weight_dimension_numbers=muon_axes)`.
+
+    Muon (Jordan 2024) is for matrices of hidden layers, inputs x outputs: kernels of `Affine`, except the softmax, or
+    their directions v, [C, D] of linear maps and [K, C, D] of convolutions, with K C inputs. Left alone, optax takes
+    every array with two axes for one, lengths g [1, D] and tables too, and leaves convolutions to Adam.
+
+    Returns:
+      `optax.contrib.MuonDimensionNumbers` in place of matrices, and None, for Adam, in place of all other arrays.
+    """
+
+    def each(path: tuple[Any, ...], node: Tree) -> Tree:
+        if not isinstance(node, Affine) or path_of(path).endswith("output"):
+            return None
+        kernel = node.w.v if isinstance(node.w, Normed) else node.w
+        axes = optax.contrib.MuonDimensionNumbers(tuple(range(kernel.ndim - 1)), kernel.ndim - 1)
+        return jax.tree.map(lambda x: axes if x is kernel else None, node)
+
+    return jax.tree_util.tree_map_with_path(each, params, is_leaf=lambda x: isinstance(x, Affine))
 
 
 def clip_gradients(gradients: Tree, limit: float) -> tuple[Tree, Array]:

@@ -16,20 +16,8 @@ from convs2s_jax.nn import struct, weight_norm
 from convs2s_jax.nn.keys import check_key, row_keys
 from convs2s_jax.nn.types import Array, Key, Tree
 from convs2s_jax.training import dispatch
+from convs2s_jax.training.batch import Batch, check_batch, is_readable
 from convs2s_jax.training.optimizer import clip_gradients
-
-
-@struct.dataclass
-class Batch:
-    """Sentence pairs.
-
-    Attributes:
-      src: [B, S] source ids with the end symbol, PAD on the right; whole rows may be PAD.
-      tgt: [B, T] target ids, in the same form.
-    """
-
-    src: Array
-    tgt: Array
 
 
 @struct.dataclass
@@ -87,8 +75,27 @@ class StepSums(Generic[SumsT]):
     finite: Array
 
 
-def init_state(params: Tree, optimizer: optax.GradientTransformation) -> TrainState:
-    """Return the state before the first update, with a copy of these parameters: updates consume their state."""
+def init_state(
+    params: Tree, optimizer: optax.GradientTransformation, *, weight_normalisation: bool = True
+) -> TrainState:
+    """Return the state before the first update, with a copy of these parameters: updates consume their state.
+
+    Args:
+      params: as `convs2s_jax.split_kernels` returns them.
+      optimizer: as in `apply_gradients`.
+      weight_normalisation: False to train plain kernels, where the model's kind uses weight normalisation.
+
+    Raises:
+      ValueError: kernels that weight normalisation trains as direction and length are not split.
+      TypeError: params are the `optax.LookaheadParams` of an optimiser whose gradients are those of one part.
+    """
+    if isinstance(params, optax.LookaheadParams):
+        raise TypeError("params are LookaheadParams, but an update has gradients of one set of parameters: pass these")
+    if weight_normalisation and weight_norm.needs_split(params):
+        raise ValueError(
+            "kernels of params are not split into direction and length: pass convs2s_jax.split_kernels(params, cfg), "
+            "or weight_normalisation=False to train them as they are"
+        )
     params = jax.tree.map(jnp.copy, params)
     return TrainState(params=params, optimizer=optimizer.init(params), step=jnp.zeros((), jnp.int32))
 
@@ -139,7 +146,8 @@ def apply_gradients(
     Args:
       state: before the update.
       optimizer: an optax transformation whose update needs gradients, its state, parameters and the value of the loss
-        per token; so not `optax.lbfgs`, which also evaluates the loss elsewhere.
+        per token; so not `optax.lbfgs`, which also evaluates the loss elsewhere, nor `optax.lookahead`, which has two
+        copies of the parameters.
       grads: summed gradients with respect to merged parameters.
       sums: sums of the loss for the same rows; `tokens` is the divisor (at least 1).
       rate: the learning rate, by which the updates u are multiplied before they are added: params + rate * u. Use it
@@ -147,6 +155,9 @@ def apply_gradients(
         params + u, with a transformation that includes the rate, such as `optax.adam(1e-3)`.
       clip: maximum gradient norm; larger gradients are scaled down to it. 0 for no clipping.
       skip_bad_steps: whether an update whose loss or gradient is not finite only raises the step count.
+
+    Raises:
+      TypeError: the optimiser's update needs other arguments.
     """
     count = jnp.maximum(sums.tokens, 1)
     grads = jax.tree.map(lambda g: g / count.astype(g.dtype), grads)
@@ -155,7 +166,14 @@ def apply_gradients(
     finite = jnp.stack([jnp.all(jnp.isfinite(g)) for g in jax.tree.leaves(grads)])
     grads, norm = clip_gradients(grads, clip)
     value = sums.loss / count.astype(sums.loss.dtype)
-    updates, after = optax.with_extra_args_support(optimizer).update(grads, state.optimizer, state.params, value=value)
+    updating = optax.with_extra_args_support(optimizer).update
+    try:
+        updates, after = updating(grads, state.optimizer, state.params, value=value)
+    except (TypeError, AttributeError) as error:
+        raise TypeError(
+            "an update has gradients, the optimiser's state, parameters and the value of the loss, and this optimiser "
+            f"needs something else: use another one ({error})"
+        ) from error
     if rate is not None:
         updates = jax.tree.map(lambda u: jnp.asarray(rate, u.dtype) * u, updates)
     params = optax.apply_updates(state.params, updates)
@@ -203,13 +221,13 @@ def update(
     Args:
       step: as `parallel.compile_steps` returns it.
       state: consumed.
-      batches: one or more, of any shapes.
+      batches: one or more, of any shapes. `check_batch` checks those of class `Batch` in the memory of the host.
       rate: learning rate, float32, a factor on the optimiser's updates, which are added as in optax; None for an
         optimiser that includes the rate, such as `optax.adam(1e-3)` (`apply_gradients`).
       key: for dropout; each batch gets its own key from it. None for no dropout.
 
     Raises:
-      TypeError, ValueError: batches is not a list, or is empty; key is not a key.
+      TypeError, ValueError: batches is not a list, or is empty; key is not a key; or as in `check_batch`.
     """
     if hasattr(batches, "_fields") or not isinstance(batches, Sequence):
         raise TypeError(f"batches is a {type(batches).__name__}: pass a list of one or more batches, such as [batch]")
@@ -217,6 +235,9 @@ def update(
         raise ValueError("an update needs at least one batch")
     if key is not None:
         check_key(key)
+    for batch in batches:
+        if isinstance(batch, Batch) and is_readable(batch):
+            check_batch(batch, params=state.params)
     keys = [None if key is None else fold_in(key, i) for i in range(len(batches))]
     total = step.first(state.params, batches[0], keys[0])
     for batch, batch_key in zip(batches[1:], keys[1:], strict=True):

@@ -1,6 +1,6 @@
 """Messages stay on one line and short, whatever the value."""
 
-from convs2s_jax.core.errors import did_you_mean, one_line, shown
+from convs2s_jax.core.errors import UserError, did_you_mean, one_line, shown
 
 
 def test_a_large_value_is_cut():
@@ -19,3 +19,8 @@ def test_a_message_is_one_line_without_control_characters():
 
 def test_a_long_name_is_compared_by_its_beginning():
     assert did_you_mean("x" * 10**7, ["dropout"]) == "; available: dropout"
+
+
+def test_a_user_error_is_a_value_error():
+    """So `except ValueError` around a call of the library catches what a user got wrong too."""
+    assert issubclass(UserError, ValueError)

@@ -4,9 +4,11 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import optax
 import pytest
 
-from convs2s_jax.core.tokens import EOS
+from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models import classifier, conversion
 from convs2s_jax.models import encoder_decoder as model
 from convs2s_jax.models.classifier import ClassifierConfig, PooledConfig
@@ -14,7 +16,9 @@ from convs2s_jax.models.convs2s import ConvDecoderConfig, ConvEncoderConfig
 from convs2s_jax.models.encoder_decoder import layer_attention
 from convs2s_jax.nn import convolution, multihead
 from convs2s_jax.nn.sinusoidal import sinusoidal
+from convs2s_jax.training.batch import check_batch
 from convs2s_jax.training.loss import Batch, loss
+from convs2s_jax.training.step import TrainState, init_state, update
 from tests.models.small_model import BATCH, CFG, KIM, SRC, L, V, decode, init, initialised
 
 DEEPER = dataclasses.replace(
@@ -25,6 +29,20 @@ TIED = dataclasses.replace(CFG, decoder=dataclasses.replace(CFG.decoder, out_dim
 SHARED = dataclasses.replace(TIED, share_embeddings=True)
 POOLED = ClassifierConfig(embedding_dim=4, features=PooledConfig(encoder=ConvEncoderConfig(layers=[(4, 3)])))
 KEY = jax.random.key(0)
+
+
+LONG = np.full((1, 1023), 5)
+
+
+def checked(src=None, tgt=None, cfg=CFG):
+    src, tgt = (BATCH.src if side is None else jnp.array(side) for side in (src, tgt))
+    return lambda made: check_batch(Batch(src=src, tgt=tgt), cfg, made.params)
+
+
+def updated(tgt):
+    """An update that checks a batch before it calls the step, which is None here."""
+    state = TrainState(initialised().params, (), 0)
+    return lambda _: update(None, state, [BATCH, Batch(src=SRC, tgt=tgt)], None, None)
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +128,30 @@ WRONG = [
         lambda _: classifier.split(jax.eval_shape(lambda p: classifier.split(p, POOLED), shapes(POOLED)), POOLED),
         "^parameters are split into direction and length",
     ),
+    (
+        lambda made: init_state(made.params, optax.sgd(0.1)),
+        r"^kernels of params are not split .*: pass convs2s_jax.split_kernels\(params, cfg\), or weight_n",
+    ),
+    (
+        lambda made: init_state(
+            optax.LookaheadParams.init_synced(made.params), optax.lookahead(optax.sgd(1.0), 2, 0.5)
+        ),
+        "^params are LookaheadParams, but an update has gradients of one set of parameters: pass these$",
+    ),
+    (checked(tgt=[[5, EOS], [PAD, EOS]]), r"^tgt\[1, 0\] of the batch is 1: PAD belongs after the sentence$"),
+    (checked(tgt=[[5, EOS], [PAD, EOS]], cfg=None), r"^tgt\[1, 0\] of the batch is 1: PAD belongs after the sentence$"),
+    (checked(tgt=[[5, PAD, EOS], [5, 6, EOS]]), r"^tgt\[0, 1\] of the batch is 1: PAD belongs"),
+    (checked(src=[[5, PAD, EOS], [PAD, 6, EOS]]), r"^src\[0, 1\] of the batch is 1: PAD belongs"),
+    (checked(tgt=[[5, EOS], [6, 7]]), r"^tgt\[1, 1\] of the batch is 7: a target ends with the end symbol 2$"),
+    (checked(src=[[5, EOS], [-1, EOS]]), r"^src\[1, 0\] of the batch is -1: ids are not negative$"),
+    (checked(src=[[V, EOS], [6, EOS]]), r"^src\[0, 0\] of the batch is 11: the vocabulary has the ids 0 to 10$"),
+    (
+        checked(src=LONG, tgt=[[EOS]]),
+        r"^src\[0, 1022\] of the batch is 5: a sentence has at most 1022 tokens, with its",
+    ),
+    (checked(src=LONG, tgt=[[EOS]], cfg=None), r"^src\[0, 1022\] of the batch is 5: a sentence has at most 1022 tok"),
+    (updated(np.array([[5, EOS], [6, 7]])), r"^tgt\[1, 1\] of the batch is 7: a target ends with the end symbol 2$"),
+    (updated(jnp.array([[5, EOS], [V, EOS]])), r"^tgt\[1, 0\] of the batch is 11: the vocabulary"),
 ]
 
 
@@ -117,3 +159,19 @@ WRONG = [
 def test_a_wrong_call_is_one_sentence(call, message, made):
     with pytest.raises((TypeError, ValueError), match=message):
         call(made)
+
+
+def test_batches_that_mean_something_pass(made):
+    """Sources padded on the left, rows without a token, no rows, the longest sentence, tokens after an end symbol."""
+    longest = jnp.concatenate([jnp.full((1, 1021), 5), jnp.array([[EOS, PAD]])], axis=1)
+    for src, tgt in (
+        ([[PAD, 5, EOS], [PAD] * 3], [[5, EOS, 6, EOS], [PAD] * 4]),
+        (jnp.zeros((0, 3), int), jnp.zeros((0, 0), int)),
+        (longest, longest),
+    ):
+        check_batch(Batch(src=jnp.array(src), tgt=jnp.array(tgt)), CFG, made.params)
+
+
+def test_plain_kernels_train_if_asked_for(made):
+    state = init_state(made.params, optax.sgd(0.1), weight_normalisation=False)
+    jax.tree.map(np.testing.assert_array_equal, state.params, made.params)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from convs2s_jax.nn.gradient import add_broadcast, broadcast, scale_gradient
+from convs2s_jax.nn.gradient import add_broadcast, broadcast, forward_only, scale_gradient
 from convs2s_jax.nn.loops import scan
 
 EQUAL = 1000
@@ -50,3 +50,17 @@ def test_the_gradient_of_what_all_steps_read_is_summed_in_float32(reverse):
     ours = scan(body, params, jnp.float32(0), items, reverse=reverse)
     expected = jax.lax.scan(lambda carry, item: body(params, carry, item), jnp.float32(0), items, reverse=reverse)
     jax.tree.map(np.testing.assert_array_equal, ours, expected)
+
+
+def test_reverse_mode_is_refused_where_only_forward_mode_works():
+    def powers(a):
+        """[a^3, a^3]: a loop that runs until a count is reached, which JAX cannot reverse."""
+        loop = jax.lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] * a), (0, jnp.ones(2)))
+        return forward_only(loop, "only forwards")[1]
+
+    a = jnp.float32(2.0)
+    for transform in (lambda f: f, jax.jit, lambda f: lambda a: jax.vmap(f)(a[None])[0]):
+        np.testing.assert_array_equal(transform(powers)(a), [8.0, 8.0])
+        np.testing.assert_array_equal(transform(jax.jacfwd(powers))(a), [12.0, 12.0])
+        with pytest.raises(ValueError, match=r"^only forwards"):
+            transform(jax.grad(lambda a: jnp.sum(powers(a))))(a)

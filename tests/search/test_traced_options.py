@@ -1,6 +1,7 @@
 """The options as one tree: numbers are traced, mapped and differentiated, and what is off is no part of the program."""
 
 import dataclasses
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -79,6 +80,10 @@ def test_gradients_of_the_best_scores_equal_finite_differences(name):
     difference = np.sum(np.asarray(ahead.scores - behind.scores, np.float64)[:, 0]) / (2 * step)
     slope = jax.grad(best)(jnp.float32(value))
     np.testing.assert_allclose(slope, difference, rtol=5e-3, atol=1e-4)
+    with pytest.raises(
+        ValueError, match=r"^the loop of a search has no derivative in reverse .*: pass fixed_length=True"
+    ):
+        jax.grad(partial(best, fixed_length=False))(jnp.float32(value))
     forward = jax.jvp(lambda x: best(x, fixed_length=False), (jnp.float32(value),), (jnp.float32(1),))[1]
     np.testing.assert_allclose(forward, slope, rtol=1e-5)
 

@@ -3,11 +3,15 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.models import conversion
+from convs2s_jax.nn.trees import path_of
 from convs2s_jax.training import optimizer
 from convs2s_jax.training.optimizer import AdamConfig, AdamWConfig, NesterovConfig
+from tests.models.small_model import CFG, initialised
 
 RATES = [0.25, 0.25, 0.25, 0.025, 0.025, 0.1, 0.1, 0.4]
 
@@ -80,6 +84,27 @@ def test_updates_are_those_of_the_loop_when_rates_change(cfg):
     for one, other in zip(found, loop(cfg.kind, cfg, start, gradients), strict=True):
         for name in other:
             np.testing.assert_allclose(one[name], other[name], rtol=2e-5, atol=2e-5)
+
+
+def test_muon_orthogonalises_the_kernels_of_hidden_layers_and_leaves_the_rest_to_adam():
+    """Singular values of a step of Muon are within [0.6, 1.3] times its rate; Adam's first ones are equal."""
+    params = conversion.split(initialised().params, CFG)
+    made = optax.contrib.muon(1.0, muon_weight_dimension_numbers=optimizer.muon_axes, ns_steps=10)
+    rng = np.random.default_rng(0)
+    grads = jax.tree.map(lambda p: jnp.asarray(rng.normal(size=p.shape), jnp.float32), params)
+    with jax.numpy_dtype_promotion("standard"):
+        updates, _ = made.update(grads, made.init(params), params)
+    hidden = 0
+    for path, u in jax.tree_util.tree_leaves_with_path(updates):
+        if path_of(path).endswith("w/v") and "/output/" not in path_of(path):
+            inputs, outputs = u.size // u.shape[-1], u.shape[-1]
+            sizes = np.linalg.svd(u.reshape(inputs, outputs), compute_uv=False) / max(1, outputs / inputs) ** 0.5
+            assert sizes.min() > 0.6, path_of(path)
+            assert sizes.max() < 1.3, path_of(path)
+            hidden += 1
+        else:
+            assert np.ptp(np.abs(u)) < 1e-3, path_of(path)
+    assert hidden == 8, "two maps and a convolution on both sides, two maps of the attention"
 
 
 @pytest.mark.parametrize("limit", [0.0, 0.1, 5.0, 1e9])

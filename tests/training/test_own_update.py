@@ -105,6 +105,14 @@ def test_an_update_consumes_its_state_and_not_the_parameters_it_was_made_of():
         (lambda: compile_steps(squared_error, optax.sgd(0.1), parallel="xmap"), "parallel is 'xmap': use"),
         (lambda: compile_steps(squared_error, optax.sgd(0.1), clip=-1.0), "^clip is -1.0: use a maximum gradient norm"),
         (lambda: compile_steps(squared_error, optax.sgd(0.1), clip=np.nan), "^clip is nan: use a maximum gradient nor"),
+        (
+            lambda: after_three(optax.lbfgs(), None),
+            "^an update has gradients, .* and this optimiser needs something else: use another one .*'value_fn'",
+        ),
+        (
+            lambda: after_three(optax.lookahead(optax.sgd(0.1), 2, 0.5), None),
+            "^an update has gradients, .* needs something else: use another one .*'fast'",
+        ),
         (lambda: new_update([]), "at least one batch"),
         (lambda: new_update(BATCHES[0]), r"^batches is a dict: pass a list of one or more batches, such as \[batch\]$"),
         (lambda: new_update(NamedTuple("Pair", [("x", Any)])(BATCHES[0]["x"])), "^batches is a Pair: pass a list"),

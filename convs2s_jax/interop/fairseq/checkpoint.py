@@ -63,6 +63,8 @@ def laid_out(where: str) -> Iterator[None]:
     try:
         with located(where):
             yield
+    except UserError:
+        raise
     except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
         raise UserError(
             f"{where} is not laid out like a fairseq checkpoint ({type(error).__name__}: {shown(str(error))}); use one "

@@ -17,8 +17,8 @@ from convs2s_jax.data.plan import Plan, PlannedBatch, plan_all
 from convs2s_jax.data.shapes import Shape, choose_shapes
 from convs2s_jax.data.tokens_on_disk import TokenizedText
 from convs2s_jax.training import sharding
+from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.run.config import AnyModel
-from convs2s_jax.training.step import Batch
 
 Known = int | str | None
 """A fingerprint of a split; None if there is no such split, or nothing is known of it."""

@@ -10,6 +10,7 @@ import jax
 
 from convs2s_jax.data import loader, plan
 from convs2s_jax.training import schedule
+from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.run import run_folder, selection
 from convs2s_jax.training.run.checkpoints import restoring
 from convs2s_jax.training.run.compilations import forget
@@ -24,7 +25,7 @@ from convs2s_jax.training.run.reports.measures import device_memory
 from convs2s_jax.training.run.saving import Position
 from convs2s_jax.training.run.selection import LOSS
 from convs2s_jax.training.run.validation import measure, write_samples
-from convs2s_jax.training.step import Batch, TrainState, fold_in
+from convs2s_jax.training.step import TrainState, fold_in
 
 
 def train(cfg: Config, workdir: Path | str, interrupts: Interrupts | None = None) -> None:

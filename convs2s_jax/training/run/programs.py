@@ -27,13 +27,14 @@ from convs2s_jax.data.shapes import Shape
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.types import Key, Tree
 from convs2s_jax.training import dispatch, flops, optimizer, sharding
+from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.mesh import Parallel, ShardingRule
 from convs2s_jax.training.parallel import check_pmap, compile_steps, in_use
 from convs2s_jax.training.run.compilations import shared
 from convs2s_jax.training.run.config import AnyModel, Config, TrainingConfig
 from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.tasks.task_table import task_of
-from convs2s_jax.training.step import Batch, Loss, LossSums, Step, StepSums, TrainState, init_state, update
+from convs2s_jax.training.step import Loss, LossSums, Step, StepSums, TrainState, init_state, update
 
 SOFTMAX_ROWS_OF_GPUS = 4096
 """Default of `ExecutionConfig.softmax_rows` there."""

@@ -154,7 +154,7 @@ def known_scores(folder: Path) -> dict[int, Scores]:
         return {int(step): scores for step, scores in unseal(parsed(files.content(path)))["scores"].items()}
     except FileNotFoundError:
         for step, place in finished(folder).items():
-            with contextlib.suppress(ValueError, OSError, UserError):  # reading the checkpoint reports it
+            with contextlib.suppress(ValueError, OSError):  # reading the checkpoint reports it
                 found[step] = position_file.read(place).get("scores", {})
         return found
     except (OSError, AttributeError, KeyError, TypeError, ValueError) as error:

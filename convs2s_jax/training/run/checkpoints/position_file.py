@@ -66,7 +66,7 @@ def read(folder: Path) -> dict[str, Any]:
 def newest(workdir: Path) -> dict[str, Any]:
     """The record of the newest checkpoint that can be read; empty without one. Raises UserError as `read`."""
     for place in reversed(run_folder.finished(run_folder.checkpoints(workdir)).values()):
-        with contextlib.suppress(ValueError, OSError):
+        with contextlib.suppress(DamagedError, OSError):
             return read(place)
     return {}
 

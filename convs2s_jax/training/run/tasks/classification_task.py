@@ -23,10 +23,11 @@ from convs2s_jax.models.classifier import ClassifierConfig, ClassifierParams
 from convs2s_jax.nn.types import Key
 from convs2s_jax.search.classify import classify
 from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.loss import cross_entropy
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.inputs import Split
-from convs2s_jax.training.step import Batch, LossSums
+from convs2s_jax.training.step import LossSums
 
 
 def init(key: Key, cfg: ClassifierConfig, *, source: int, target: int) -> ClassifierParams:

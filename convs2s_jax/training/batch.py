@@ -1,0 +1,86 @@
+"""A batch of sentence pairs, and the check of its values."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.models.checks import check_pairs
+from convs2s_jax.models.config import ModelConfig
+from convs2s_jax.models.encoder_decoder import Params
+from convs2s_jax.nn import struct
+from convs2s_jax.nn.embedding import Embedding
+from convs2s_jax.nn.types import Array, Tree
+
+
+@struct.dataclass
+class Batch:
+    """Sentence pairs.
+
+    Attributes:
+      src: [B, S] source ids with the end symbol, PAD on the right; whole rows may be PAD.
+      tgt: [B, T] target ids, in the same form.
+    """
+
+    src: Array
+    tgt: Array
+
+
+def check_batch(batch: Batch, cfg: ModelConfig | None = None, params: Tree | None = None) -> None:
+    """Reject sentence pairs that a loss would compute with, though its result would mean nothing.
+
+    A compiled program cannot check values, so call this outside `jit`. `update` does, with the parameters of its state,
+    for a `Batch` in the memory of the host. Sources may be padded on either side, as encoders read both alike.
+
+    Args:
+      batch: token ids.
+      cfg: for the maximum lengths of both sides; None for those of position tables in `params`.
+      params: of an encoder-decoder, for the sizes of the vocabularies; None to check no upper bound.
+
+    Raises:
+      ValueError: an id is not in the vocabulary, a target does not end with EOS, PAD is within a sentence or to the
+        left of a target, or a sentence is longer than the positions. The message names the row.
+    """
+    check_pairs(batch.src, batch.tgt)
+    for side, tokens in (("src", np.asarray(batch.src)), ("tgt", np.asarray(batch.tgt))):
+        ids, longest = _limits(params, side) if isinstance(params, Params) else (np.inf, np.inf)
+        if cfg is not None:
+            longest = cfg.max_source if side == "src" else cfg.max_target
+        real = tokens != PAD
+        read = np.cumsum(real, axis=1)
+        rest = np.sum(real, axis=1, keepdims=True) - read
+        for wrong, rule in (
+            (tokens < 0, "ids are not negative"),
+            (tokens >= ids, f"the vocabulary has the ids 0 to {ids - 1}"),
+            (~real & (rest > 0) & ((side == "tgt") | (read > 0)), "PAD belongs after the sentence"),
+            (real & (rest == 0) & (side == "tgt") & (tokens != EOS), f"a target ends with the end symbol {EOS}"),
+            (real & (read > longest), f"a sentence has at most {longest} tokens, with its end symbol"),
+        ):
+            if wrong.any():
+                row, column = np.argwhere(wrong)[0].tolist()
+                raise ValueError(f"{side}[{row}, {column}] of the batch is {tokens[row, column]}: {rule}")
+
+
+def _limits(params: Params, side: str) -> tuple[float, float]:
+    """The numbers of words and of positions, infinite where no table has them."""
+    part = params.encoder if side == "src" else params.decoder
+    found = [x for x in jax.tree.leaves(part, is_leaf=_is_embedding) if _is_embedding(x)]
+    if not found:
+        return np.inf, np.inf
+    table = params.decoder.embedding.table if found[0].table is None else found[0].table
+    return len(table), np.inf if found[0].positions is None else len(found[0].positions) - PAD - 1
+
+
+def _is_embedding(x: Any) -> bool:
+    return isinstance(x, Embedding)
+
+
+def is_readable(batch: Batch) -> bool:
+    """Whether the values of a batch can be read at no cost: not traced, and in the memory of this host."""
+    return all(isinstance(x, np.ndarray) or _is_on_one_cpu(x) for x in (batch.src, batch.tgt))
+
+
+def _is_on_one_cpu(x: Any) -> bool:
+    concrete = isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
+    return concrete and [device.platform for device in x.devices()] == ["cpu"]
