@@ -91,6 +91,8 @@ def average(trees: Sequence[Tree]) -> Tree:
     Raises:
       ValueError: an empty list, trees of different structure or shapes, or precomputed or quantised parameters.
     """
+    if not isinstance(trees, Sequence):
+        raise TypeError(f"trees is a {type(trees).__name__}: pass a list of the parameters of several models")
     if not trees:
         raise ValueError("trees is empty: averaging needs at least one model")
     if any(_is_derived(node) for node in jax.tree.leaves(list(trees), is_leaf=_is_derived)):

@@ -27,6 +27,13 @@ class Batch:
     tgt: Array
 
 
+def check_form(batch: Any) -> None:
+    """Reject anything but a batch of two token arrays with the same number of rows."""
+    if not (hasattr(batch, "src") and hasattr(batch, "tgt")):
+        raise TypeError(f"batch is a {type(batch).__name__}: create it with convs2s_jax.Batch(src=..., tgt=...)")
+    check_pairs(batch.src, batch.tgt)
+
+
 def check_batch(batch: Batch, cfg: ModelConfig | None = None, params: Tree | None = None) -> None:
     """Reject sentence pairs that a loss would compute with, though its result would mean nothing.
 
@@ -42,7 +49,11 @@ def check_batch(batch: Batch, cfg: ModelConfig | None = None, params: Tree | Non
       ValueError: an id is not in the vocabulary, a target does not end with EOS, PAD is within a sentence or to the
         left of a target, or a sentence is longer than the positions. The message names the row.
     """
-    check_pairs(batch.src, batch.tgt)
+    check_form(batch)
+    if any(isinstance(x, jax.core.Tracer) for x in (batch.src, batch.tgt)):
+        raise TypeError(
+            "the batch is traced, so it has no values to check: call check_batch outside jit, grad and vmap"
+        )
     for side, tokens in (("src", np.asarray(batch.src)), ("tgt", np.asarray(batch.tgt))):
         ids, longest = _limits(params, side) if isinstance(params, Params) else (np.inf, np.inf)
         if cfg is not None:

@@ -8,14 +8,14 @@ from jax.sharding import AxisType
 
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import conversion, encoder_decoder
-from convs2s_jax.models.checks import check_config, check_pairs, check_params, check_static
+from convs2s_jax.models.checks import check_config, check_params, check_static
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.models.execution import matmul_precision_context
 from convs2s_jax.nn.dropout import split_key
 from convs2s_jax.nn.loops import scan
 from convs2s_jax.nn.types import Array, Key, accumulation_dtype
-from convs2s_jax.training.batch import Batch
+from convs2s_jax.training.batch import Batch, check_form
 from convs2s_jax.training.mesh import ROWS
 from convs2s_jax.training.softmax import chunks, summed_cross_entropy
 from convs2s_jax.training.step import LossSums
@@ -110,9 +110,7 @@ def _features(
     """The parameters in the dtype of the computation, and the decoder's features [B, T, O]."""
     check_params(params, Params)
     check_config(cfg, ModelConfig)
-    if not (hasattr(batch, "src") and hasattr(batch, "tgt")):
-        raise TypeError(f"batch is a {type(batch).__name__}: create it with convs2s_jax.Batch(src=..., tgt=...)")
-    check_pairs(batch.src, batch.tgt)
+    check_form(batch)
     if jnp.ndim(smoothing):
         raise ValueError(f"smoothing has shape {jnp.shape(smoothing)}: pass one number, or map with jax.vmap")
     if not isinstance(smoothing, jax.core.Tracer) and not 0.0 <= float(smoothing) < 1.0:

@@ -138,6 +138,15 @@ WRONG = [
         ),
         "^params are LookaheadParams, but an update has gradients of one set of parameters: pass these$",
     ),
+    (
+        lambda made: conversion.average(made.params),
+        "^trees is a Params: pass a list of the parameters of several models$",
+    ),
+    (lambda _: check_batch((SRC, SRC)), r"^batch is a tuple: create it with convs2s_jax.Batch\(src="),
+    (
+        lambda _: jax.jit(check_batch)(BATCH),
+        "^the batch is traced, so it has no values to check: call check_batch outs",
+    ),
     (checked(tgt=[[5, EOS], [PAD, EOS]]), r"^tgt\[1, 0\] of the batch is 1: PAD belongs after the sentence$"),
     (checked(tgt=[[5, EOS], [PAD, EOS]], cfg=None), r"^tgt\[1, 0\] of the batch is 1: PAD belongs after the sentence$"),
     (checked(tgt=[[5, PAD, EOS], [5, 6, EOS]]), r"^tgt\[0, 1\] of the batch is 1: PAD belongs"),
