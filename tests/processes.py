@@ -99,16 +99,23 @@ class Process:
 
 @contextlib.contextmanager
 def running(
-    config: Path, workdir: Path, count: int, devices: int, *, others: Sequence[Sequence[str]] = (), heartbeat: int = 20
+    config: Path,
+    workdir: Path,
+    count: int,
+    devices: int,
+    *,
+    others: Sequence[Sequence[str]] = (),
+    variables: Sequence[Mapping[str, str]] = (),
+    heartbeat: int = 20,
 ) -> Iterator[list[Process]]:
     """`count` processes of one training, told of each other by flags.
 
-    others: further arguments, for each process its own; all have none otherwise.
+    others, variables: further arguments and environment variables, for each process its own; all have none otherwise.
     """
     common = [f"--coordinator_address=127.0.0.1:{free_port()}", f"--num_processes={count}"]
     common += [f"--heartbeat_timeout={heartbeat}"]
     arguments = [[*common, f"--process_id={i}", *(others[i] if others else ())] for i in range(count)]
-    with launched(config, workdir, devices, arguments, [{}] * count) as started:
+    with launched(config, workdir, devices, arguments, variables or [{}] * count) as started:
         yield started
 
 

@@ -127,14 +127,13 @@ def check_plan(values: dict[str, Any], overrides: Overrides) -> None:
         from convs2s_jax.scaling import check as checking
         from convs2s_jax.scaling import plan as planning
         from convs2s_jax.scaling import tables, topology
-        from convs2s_jax.training.run.checkpoints.digest import digest_of_record
         from convs2s_jax.training.run.processes import distributed, joining
 
     if options.devices and given.num_processes is None:
         topology.reserve(options.devices)
     flags = {"config": to_dict(cfg), "batches": asdict(batches), "steps": options.steps}
     with joining.together(given):
-        distributed.agree("configuration, batch or number of steps", digest_of_record(flags))
+        distributed.agree("configuration, batch or number of steps", flags)
         distributed.primary_only("checked", lambda: _check_json(options.json))
         devices = checking.attached_topology(options.devices)
         made = planning.make(cfg, devices, **batches.given())

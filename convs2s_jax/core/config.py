@@ -11,7 +11,7 @@ import math
 import numbers
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar, Union
 
 from convs2s_jax.core.errors import UserError, did_you_mean, shortened, shown
@@ -93,6 +93,39 @@ def to_dict(cfg: Any) -> Any:
     if isinstance(cfg, tuple):
         return [to_dict(item) for item in cfg]
     return cfg
+
+
+def differences(
+    there: Any,
+    here: Any,
+    *,
+    free: Callable[[str], bool] = lambda _: False,
+    path: str = "",
+    places: tuple[str, str] = ("there", "here"),
+) -> str:
+    """List the first five fields that differ, except free ones, for a message; "" if there are none.
+
+    Of records of different kinds, only the kinds are listed.
+
+    Args:
+      there, here: two records of a configuration.
+      free: whether the field with this path may differ.
+      path: path of both within the configuration of a run.
+      places: what the message calls the two.
+    """
+    found = _differences(to_dict(there), to_dict(here), path)
+    odd = [f"{name} is {a!r} {places[0]} and {b!r} {places[1]}" for name, a, b in found if not free(name)]
+    return "; ".join(odd[:5]) + (f"; and {len(odd) - 5} more" if len(odd) > 5 else "")
+
+
+def _differences(there: Any, here: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
+    """(path, value there, value here) of each field that differs."""
+    if isinstance(there, Mapping) and isinstance(here, Mapping):
+        kinds = there.get("kind"), here.get("kind")
+        for name in ("kind",) if None not in kinds and kinds[0] != kinds[1] else sorted({*there, *here}):
+            yield from _differences(there.get(name), here.get(name), f"{path}.{name}" if path else name)
+    elif there != here:
+        yield path, there, here
 
 
 def read_text(kind: Any, text: str, where: str) -> Any:

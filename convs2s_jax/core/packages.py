@@ -4,7 +4,9 @@ import importlib.util
 import platform
 from collections.abc import Sequence
 from importlib.metadata import version
+from pathlib import Path
 
+from convs2s_jax.core.checksums import checksum
 from convs2s_jax.core.errors import UserError
 
 
@@ -20,3 +22,13 @@ def check_installed(what: str, packages: Sequence[str], extra: str) -> None:
 def versions(*names: str) -> str:
     """Return the versions of installed libraries and of Python, as in "jax 0.10.2, Python 3.11.7"."""
     return ", ".join([*(f"{name} {version(name)}" for name in names), f"Python {platform.python_version()}"])
+
+
+def program() -> dict[str, str]:
+    """Return what several processes of one command must have in common: versions of libraries, and all of our files."""
+    found = {
+        f"version of {name}": version(name) for name in ("jax", "jaxlib", "flax", "orbax-checkpoint", "tensorstore")
+    }
+    root = Path(__file__).parents[1]
+    sources = sorted(root.rglob("*.py"))
+    return found | {f"checksum of {path.relative_to(root.parent)}": checksum(path.read_bytes()) for path in sources}

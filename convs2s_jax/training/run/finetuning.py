@@ -2,14 +2,13 @@
 
 from functools import partial
 
-from convs2s_jax.core.config import check
+from convs2s_jax.core.config import check, differences
 from convs2s_jax.core.errors import Tell
 from convs2s_jax.data import vocabulary
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training.run import run_folder, store_copy
 from convs2s_jax.training.run.checkpoints import restoring
-from convs2s_jax.training.run.checkpoints.digest import digest_of_record
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.processes import distributed
 
@@ -27,7 +26,7 @@ def vocabularies(cfg: Config) -> Vocabularies:
     """
     with store_copy.opened(cfg.training.finetune_from, flag=FIELD) as workdir:
         other = run_folder.load_config(workdir, given_as=FIELD)
-        odd = run_folder.differences(
+        odd = differences(
             other.model,
             cfg.model,
             free=lambda name: name.startswith("model.execution") or name.endswith(FREE),
@@ -64,9 +63,8 @@ def parameters(cfg: Config, known: Vocabularies, abstract: Tree, tell: Tell) -> 
         found, position = restoring.restore_items(
             folder, {"params": abstract}, step=None, metric=metric, check=trained, tell=told
         )
-        digest = digest_of_record({"params": position["digests"]["params"]})
         remedy = "all must be the same; if that run is still training, run the command again after it has ended"
-        distributed.agree(f"checkpoint of {FIELD}", digest, remedy=remedy)
+        distributed.agree(f"checkpoint of {FIELD}", position["digests"]["params"], remedy=remedy)
         origin = f"step {position['step']} of {cfg.training.finetune_from}"
         told(f"fine-tuning: parameters of {origin}")
     return found["params"], origin

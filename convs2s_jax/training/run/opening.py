@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from convs2s_jax.core import platforms
 from convs2s_jax.core.config import to_dict
 from convs2s_jax.core.errors import Tell
-from convs2s_jax.core.packages import check_installed, versions
+from convs2s_jax.core.packages import check_installed, program, versions
 from convs2s_jax.core.places import check_utf8
 from convs2s_jax.nn.trees import paths
 from convs2s_jax.training import mesh as meshes
@@ -23,7 +23,6 @@ from convs2s_jax.training import schedule, sharding
 from convs2s_jax.training.run import finetuning, run_folder
 from convs2s_jax.training.run.checkpoints import checkpoint, derived_workdir, position_file, restoring
 from convs2s_jax.training.run.checkpoints.checkpoint import Checkpoints
-from convs2s_jax.training.run.checkpoints.digest import digest_of_record
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.lock import locked
@@ -126,13 +125,15 @@ def open_run(
 def _take(cfg: Config, place: Workdir, stack: ExitStack) -> None:
     """Lock the workdir and compare its run with the configuration; all processes agree on both."""
     workdir = place.folder
-    distributed.agree("configuration", digest_of_record(to_dict(cfg)))
+    if distributed.is_multi_process():
+        distributed.agree("program", program(), remedy="install the same on all")
+    distributed.agree("configuration", to_dict(cfg))
     distributed.primary_only("locked", lambda: stack.enter_context(locked(workdir)))
     distributed.primary_only("compared", lambda: _check_workdir(workdir, cfg))
     if place.shared:
         distributed.agree_on_folder(workdir)
     steps = list(run_folder.finished(run_folder.checkpoints(workdir)))
-    distributed.agree("list of checkpoints", digest_of_record({"steps": steps}))
+    distributed.agree("list of checkpoints", {"steps": steps})
 
 
 def _prepared(cfg: Config, place: Workdir, devices: str, tell: Tell) -> Run:
@@ -142,7 +143,7 @@ def _prepared(cfg: Config, place: Workdir, devices: str, tell: Tell) -> Run:
         tell(f"XLA flags: {flags}")
     run = distributed.primary_first("prepared", lambda: prepare(cfg, place.folder, tell))
     distributed.agree("training corpus", run.fingerprint)
-    distributed.agree("validation or test set", digest_of_record(dict(run.held_out)))
+    distributed.agree("validation or test set", dict(run.held_out))
     return run
 
 

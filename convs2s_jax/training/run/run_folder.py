@@ -7,13 +7,13 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from convs2s_jax.core import files
 from convs2s_jax.core.checksums import FIELD, DamagedError, seal, unseal
-from convs2s_jax.core.config import LAST_BEFORE, build, check, to_dict
+from convs2s_jax.core.config import LAST_BEFORE, build, check, differences, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import read_json, replace_file
 from convs2s_jax.data.vocabulary import Vocabularies, save
@@ -205,28 +205,3 @@ def _free(name: str) -> bool:
         return any(name == field or name.startswith(f"{field}.") for field in fields)
 
     return under(FREE) and not under(FIXED)
-
-
-def differences(there: Any, here: Any, *, free: Callable[[str], bool], path: str = "") -> str:
-    """List the first five fields that differ, except free ones, for a message; "" if there are none.
-
-    Of records of different kinds, only the kinds are listed.
-
-    Args:
-      there, here: two records of a configuration.
-      free: whether the field with this path may differ.
-      path: path of both within the configuration of a run.
-    """
-    found = _differences(to_dict(there), to_dict(here), path)
-    odd = [f"{name} is {a!r} there and {b!r} here" for name, a, b in found if not free(name)]
-    return "; ".join(odd[:5]) + (f"; and {len(odd) - 5} more" if len(odd) > 5 else "")
-
-
-def _differences(there: Any, here: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
-    """(path, value there, value here) of each field that differs."""
-    if isinstance(there, Mapping) and isinstance(here, Mapping):
-        kinds = there.get("kind"), here.get("kind")
-        for name in ("kind",) if None not in kinds and kinds[0] != kinds[1] else sorted({*there, *here}):
-            yield from _differences(there.get(name), here.get(name), f"{path}.{name}" if path else name)
-    elif there != here:
-        yield path, there, here

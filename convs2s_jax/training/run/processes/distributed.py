@@ -6,9 +6,10 @@ import os
 import secrets
 import sys
 import traceback
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import jax
 import numpy as np
@@ -16,7 +17,7 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from convs2s_jax.core.config import check
+from convs2s_jax.core.config import check, differences
 from convs2s_jax.core.errors import UserError, first_line
 from convs2s_jax.core.guard import INTERRUPTED, LOST, user_message
 from convs2s_jax.nn.types import Tree
@@ -99,12 +100,20 @@ def agree_on_folder(folder: Path) -> None:
     check(same, f"--workdir={folder} is not the same folder for all processes: it must be on a file system they share")
 
 
-def agree(what: str, value: int, *, remedy: str = "all must be the same") -> None:
-    """Raise UserError on all processes, with the remedy, unless all have the same value, in [0, 2^32)."""
-    if is_multi_process():
-        values = multihost_utils.process_allgather(np.uint32(value))
-        odd = [i for i, other in enumerate(values) if other != values[0]]
-        check(not odd, f"process {odd[0] if odd else 0} has a different {what} from process 0: {remedy}")
+def agree(what: str, value: Any, *, remedy: str = "all must be the same") -> None:
+    """Raise UserError on all processes, with the remedy, unless all have the same JSON value.
+
+    Of records, the message names the fields that differ.
+    """
+    if not is_multi_process():
+        return
+    text = json.dumps(value, sort_keys=True)
+    sums = multihost_utils.process_allgather(np.uint32(zlib.crc32(text.encode())))
+    if odd := [i for i, other in enumerate(sums) if other != sums[0]]:
+        values = [json.loads(one) for one in collect([text], len(sums), name=f"different {what}")]
+        named = differences(values[0], values[odd[0]], places=("on process 0", f"on process {odd[0]}"))
+        fields = f" ({named})" if isinstance(value, dict) else ""
+        raise UserError(f"process {odd[0]} has a different {what} from process 0{fields}: {remedy}")
 
 
 def true_on_all(flag: bool) -> bool:

@@ -1,7 +1,9 @@
 """Several processes: what one process with as many devices computes, and no fault of one of them loses work."""
 
 import re
+import shutil
 import signal
+from importlib.metadata import version
 
 import numpy as np
 import pytest
@@ -138,9 +140,41 @@ def test_a_killed_process_ends_the_other_and_nothing_is_lost(tmp_path, two):
     assert tiny.digests(workdir, STEPS) == tiny.digests(two, STEPS)
 
 
-def test_processes_that_differ_are_refused(tmp_path):
-    config, sentence = config_file(tmp_path, **DATA), "process 1 has a different configuration from process 0: all must"
+def test_processes_of_another_configuration_are_refused(tmp_path):
+    config = config_file(tmp_path, **DATA)
     with processes.running(config, tmp_path / "run", 2, 1, others=[[], ["--config.seed=7"]]) as both:
-        assert [process.wait() for process in both] == [2, 2]
-        assert any(sentence in process.told for process in both)
+        assert_refused(
+            both, r"different configuration from process 0 \(seed is 1 on process 0 and 7 on process 1\): all"
+        )
     assert not (tmp_path / "run" / "config.json").exists()
+
+
+def assert_refused(both, sentence):
+    assert [process.wait() for process in both] == [2, 2], both[0].told
+    assert any(re.search(f"process 1 has a {sentence}", process.told) for process in both), both[0].told
+
+
+def other_loss(folder):
+    """A file of the package, anywhere, is another one."""
+    shutil.copytree(tiny.ROOT / "convs2s_jax", folder / "convs2s_jax")
+    path = folder / "convs2s_jax" / "training" / "loss.py"
+    path.write_text(path.read_text() + "\n")
+    return r"checksum of convs2s_jax/training/loss\.py is '\w+' on process 0 and '\w+' on process 1"
+
+
+def other_version(folder):
+    (folder / "orbax_checkpoint-0.1.dist-info").mkdir(parents=True)
+    (folder / "orbax_checkpoint-0.1.dist-info" / "METADATA").write_text("Name: orbax-checkpoint\nVersion: 0.1\n")
+    return rf"version of orbax-checkpoint is '{version('orbax-checkpoint')}' on process 0 and '0\.1' on process 1"
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("other", [other_loss, other_version])
+def test_processes_of_another_program_are_refused(tmp_path, other, tally):
+    """Where only one halved its loss, all checkpoints were damaged."""
+    sentence = other(tmp_path / "other")
+    paths = [{"PYTHONSAFEPATH": "1", "PYTHONPATH": path} for path in (f"{tiny.ROOT}", f"{tmp_path}/other:{tiny.ROOT}")]
+    with processes.running(config_file(tmp_path, **DATA), tmp_path / "run", 2, 1, variables=paths) as both:
+        assert_refused(both, rf"different program from process 0 \({sentence}\): install the same on all")
+    assert not (tmp_path / "run" / "config.json").exists()
+    tally(tries=1)
