@@ -165,6 +165,22 @@ loss: the training loss has a gradient of padding
 training/softmax.py  training/test_softmax.py -k sums_and_gradients
 - jnp.where(target != PAD, 1.0 / s[..., 0], 0.0)
 + (1.0 / s[..., 0])
+update: a target padded on the left passes
+training/batch.py  models/test_wrong_calls.py
+- ((side == "tgt") | (read > 0))
++ (read > 0)
+update: a target without its end symbol passes
+training/batch.py  models/test_wrong_calls.py
+- & (tokens != EOS)
++ & (tokens < 0)
+update: kernels that are not split are trained in silence
+training/step.py  models/test_wrong_calls.py
+- if weight_normalisation and weight_norm.needs_split(params):
++ if not weight_normalisation and weight_norm.needs_split(params):
+optimiser: Muon orthogonalises the softmax
+training/optimizer.py  training/test_optimizer.py -k muon
+- or path_of(path).endswith("output")
++ or path_of(path).endswith("softmax")
 update: gradients are not divided by the tokens
 training/step.py  training/test_golden.py
 - lambda g: g / count.astype(g.dtype), grads
