@@ -36,7 +36,8 @@ class SearchConfig:
     A hypothesis of L symbols, including the end symbol, scores  log P / l(L) + coverage_penalty * c.  log P is the sum
     of its log-probabilities. l(L) is L ** length_penalty (section 4.3 of Gehring et al.) or, for "gnmt",
     ((5 + L) / 6) ** length_penalty (equation 14 of Wu et al. 2016). c is the sum over source positions, including the
-    end symbol, of  log min(attention received, 1)  (the same equation); it is at most 0.
+    end symbol, of  log min(attention received, 1)  (the same equation); it is at most 0. In place of an attention of 0
+    it counts the smallest normal number, -87.3 nats in float32, so that scores are finite.
 
     Lengths are bounded by the length S of the sentence's own source, including its end symbol; fairseq uses the padded
     length of the batch, and 200 by default. Under the exact rule, a larger bound keeps the search running longer,

@@ -33,8 +33,6 @@ from convs2s_jax.search.strategies import Strategy
 
 ROWS = 8
 """Number of given targets whose logits are in memory at once."""
-FLOOR = 1e-9
-"""Minimum coverage of a source position in a score, so that a word without attention costs 21 nats, not infinity."""
 
 Models = Params | Sequence[Params]
 """One model, or an ensemble of several, of which the last may be a language model."""
@@ -222,10 +220,11 @@ def scores_of(
 def coverage_penalty(coverage: Array, mask: Array) -> Array:
     """Return equation 14 of Wu et al. 2016 without its weight: the sum over source positions of log min(coverage, 1).
 
-    coverage [N, S] is the attention that each position received, and mask [N, S] is True at real ones; returns [N]
-    float32, like all scores.
+    coverage [N, S] is the attention that each position received, and mask [N, S] is True at real ones; returns [N]. So
+    that the sum is finite, the smallest normal number of the dtype (log = -87.3 in float32) is used in place of 0.
     """
-    return jnp.sum(jnp.where(mask, jnp.log(jnp.clip(coverage, FLOOR, 1.0)), 0.0), axis=-1).astype(jnp.float32)
+    least = jnp.finfo(coverage.dtype).tiny
+    return jnp.sum(jnp.where(mask, jnp.log(jnp.clip(coverage, least, 1.0)), 0.0), axis=-1).astype(jnp.float32)
 
 
 def _spread(local: Callable[[Any, Any], _Found], mesh: Mesh | None) -> Callable[[Any, Any], _Found]:

@@ -1,6 +1,7 @@
 """Whole sentences with all that may be asked of them: devices, ensembles, prefixes, phrases, samples, given targets."""
 
 import dataclasses
+import math
 from functools import partial
 
 import jax
@@ -110,6 +111,21 @@ def test_score_of_nothing_of_much_and_of_too_much(params):
     (alone,) = score(params, MODEL, SEARCH, [[6, 7]], [[9]])
     np.testing.assert_allclose(usual.best.score, alone.best.score, rtol=1e-5)
     assert beyond.best.score == -np.inf
+
+
+def test_coverage_of_peaked_attention_is_that_of_a_loop(params):
+    """Equation 14 of Wu et al., also of positions with next to no attention; one with none leaves the score finite."""
+    params = jax.tree.map(lambda x: 2 * x, params)
+    cfg = dataclasses.replace(SEARCH, coverage_penalty=0.5, normalize=False)
+    found = translate(params, MODEL, cfg, SOURCES, attention=True)
+    given = score(params, MODEL, cfg, SOURCES, [t.best.tokens for t in found])
+    received, tiny = [], float(np.finfo(np.float32).tiny)
+    for one, again in zip(found, given, strict=True):
+        received += (each := one.best.attention.sum(axis=0).tolist())
+        expected = one.best.token_scores.sum() + 0.5 * sum(math.log(min(max(a, tiny), 1)) for a in each)
+        np.testing.assert_allclose([one.best.score, again.best.score], expected, rtol=1e-4)
+    assert min(received) == 0
+    assert min(a for a in received if a > 0) < 1e-9
 
 
 def test_force_has_the_scores_of_score_and_the_gradient_of_the_loss(params):
