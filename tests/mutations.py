@@ -343,7 +343,7 @@ search/hypotheses.py  search/test_options.py -k exhaustive
 + scores - options.coverage_penalty * coverage
 ensemble: the sum of probabilities
 search/rules.py  search/test_options.py -k ensemble
--  - jnp.log(jnp.float32(len(members)))
+-  - math.log(len(members))
 +
 sampling: the nucleus is one symbol larger
 search/strategies.py  search/test_sampling.py -k sorted_probabilities

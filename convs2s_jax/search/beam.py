@@ -22,6 +22,7 @@ from jax import Array, lax
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.nn import struct
 from convs2s_jax.nn.gradient import forward_only
+from convs2s_jax.nn.types import accumulation_dtype
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.hypotheses import (
     STOPPING_RULES,
@@ -33,7 +34,7 @@ from convs2s_jax.search.hypotheses import (
     pick,
     trace,
 )
-from convs2s_jax.search.options import SearchOptions, checked_options
+from convs2s_jax.search.options import SearchOptions, checked_options, in_dtype
 from convs2s_jax.search.requests import Request
 from convs2s_jax.search.strategies import CONSTRAINED, PLAIN, SAMPLED, SearchStep, State, Strategy
 
@@ -125,7 +126,8 @@ def beam_search(
     keep all rows busy. The sizes are static, and the whole search is one program.
 
     The scores are functions of the numbers in `SearchOptions` and work with `jax.vmap` and `jax.jvp`. `jax.grad`
-    needs `fixed_length`. The derivative is that of the hypotheses found, as if the choice were constant.
+    needs `fixed_length`. The derivative is that of the hypotheses found, as if the choice were constant. Scores are in
+    float32, or in float64 if the logits are.
 
     Args:
       step: one step of the network, a pure function (memory, cache, last tokens [N]) -> (logits, new cache). EOS is
@@ -170,17 +172,17 @@ def beam_search(
                 where = f"{name}{jax.tree_util.keystr(path)}"
                 raise ValueError(f"{where} has shape {jnp.shape(leaf)}: axis 0 must have {rows} rows")
     rule = strategy.stop or STOPPING_RULES[options.stop]
-    fixed = Search(step, strategy, rule, options, coverage, limit)
     logits, _ = jax.eval_shape(step, memory, cache, jax.ShapeDtypeStruct((B * W,), jnp.int32))
-    V = logits.shape[-1]
-    batch = _begin(fixed, memory, cache, request)
+    V, dtype = logits.shape[-1], accumulation_dtype(logits.dtype)
+    fixed = Search(step, strategy, rule, in_dtype(options, dtype), coverage, limit)
+    batch = _begin(fixed, memory, cache, request, dtype)
     if strategy.first_step_on_one_row and 1 < W <= V // 2:
         batch = _first(fixed, batch)
     nothing = Hypotheses(
         tokens=jnp.full((B, W, limit), PAD, jnp.int32),
         lengths=jnp.zeros((B, W), jnp.int32),
-        scores=jnp.full((B, W), -jnp.inf, jnp.float32),
-        token_scores=jnp.zeros((B, W, limit), jnp.float32),
+        scores=jnp.full((B, W), -jnp.inf, dtype),
+        token_scores=jnp.zeros((B, W, limit), dtype),
     )
     half = B // 2 if B // 2 >= LEAST_ROWS and not fixed_length else 0
     if fixed_length:
@@ -197,12 +199,12 @@ def beam_search(
     return lax.cond(jnp.any(_alive(batch)), rest, lambda _: found, batch)
 
 
-def _begin(search: Search, memory: StepMemory, cache: StepCache, request: Request) -> SearchBatch:
+def _begin(search: Search, memory: StepMemory, cache: StepCache, request: Request, dtype: Any) -> SearchBatch:
     """Return the state before the first step. If hypotheses start equal, only the first of a sentence is continued."""
     options, strategy = search.options, search.strategy
     B, W = request.max_lengths.shape[0], options.beam_size
     request = replace(request, max_lengths=jnp.clip(request.max_lengths, 0, search.limit - 1).astype(jnp.int32))
-    dead, zero = jnp.full((B, W), -jnp.inf, jnp.float32), jnp.zeros((B, W), jnp.int32)
+    dead, zero = jnp.full((B, W), -jnp.inf, dtype), jnp.zeros((B, W), jnp.int32)
     beams = Beams(
         step=jnp.int32(0),
         last=jnp.full((B, W), EOS, jnp.int32),
@@ -213,7 +215,7 @@ def _begin(search: Search, memory: StepMemory, cache: StepCache, request: Reques
         state=strategy.start(request, W),
     )
     shape = (search.limit, B, W)
-    chosen = BackPointers(jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.float32))
+    chosen = BackPointers(jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.int32), jnp.zeros(shape, dtype))
     return SearchBatch(jnp.arange(B, dtype=jnp.int32), memory, request, beams, chosen)
 
 

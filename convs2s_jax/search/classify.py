@@ -32,7 +32,7 @@ def classify(
     devices: Sequence[jax.Device] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[np.ndarray]:
-    """Return the probabilities [L] of all labels for each text, float32, in the order of the texts.
+    """Return the probabilities [L] of all labels for each text, float32 or better, in the order of the texts.
 
     A text longer than the model allows is truncated at the end. An empty text is classified as an end symbol alone. No
     result depends on the other texts.

@@ -26,7 +26,7 @@ from convs2s_jax.search.batching import AXIS
 from convs2s_jax.search.beam import StepFunction, beam_search
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.hypotheses import Hypotheses, normalised
-from convs2s_jax.search.options import SearchOptions, checked_options
+from convs2s_jax.search.options import SearchOptions, checked_options, in_dtype
 from convs2s_jax.search.requests import Request
 from convs2s_jax.search.shortlist import Selection
 from convs2s_jax.search.strategies import Strategy
@@ -193,6 +193,7 @@ def scores_of(
         (members, options), (src, tgt) = shared, rows
         params, memory = _encoded(members, cfgs, src)
         features, attended = _read(params, cfgs, memory, tgt)
+        options = in_dtype(options, accumulation_dtype(jnp.result_type(*features)))  # that of the logits
         weights = _mean(attended, options)
 
         def one(row: tuple[list[Array], Array]) -> Array:
@@ -224,7 +225,7 @@ def coverage_penalty(coverage: Array, mask: Array) -> Array:
     that the sum is finite, the smallest normal number of the dtype (log = -87.3 in float32) is used in place of 0.
     """
     least = jnp.finfo(coverage.dtype).tiny
-    return jnp.sum(jnp.where(mask, jnp.log(jnp.clip(coverage, least, 1.0)), 0.0), axis=-1).astype(jnp.float32)
+    return jnp.sum(jnp.where(mask, jnp.log(jnp.clip(coverage, least, 1.0)), 0.0), axis=-1)
 
 
 def _spread(local: Callable[[Any, Any], _Found], mesh: Mesh | None) -> Callable[[Any, Any], _Found]:
@@ -259,7 +260,7 @@ def _step(params: _Members, cfgs: _Cfgs, options: SearchOptions, words: Array | 
         found = [model.decode(p, c, m, k, tokens[:, None], layer=layer) for p, c, m, k, layer in members]
         logits, weights, caches = zip(*found, strict=True)
         if covered is not None:
-            covered = covered + _mean(weights, options)[:, 0]
+            covered = covered + _mean(weights, options)[:, 0].astype(covered.dtype)
         scores = _joined([x[:, 0] for x in logits])
         if words is not None:
             mask = jnp.repeat(allowed, len(last) // len(allowed), axis=0)

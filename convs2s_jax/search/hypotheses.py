@@ -126,7 +126,7 @@ def no_better_possible(
     """
     tokens = step + 1
     reward = jnp.maximum(0.0, -options.unk_penalty)
-    reach = best_total + reward * (max_lengths - tokens).astype(jnp.float32)
+    reach = best_total + reward * (max_lengths - tokens).astype(best_total.dtype)
     shortest = jnp.maximum(tokens, jnp.minimum(options.min_length, max_lengths)) + 1
     bounds = (normalised(options, reach, length) for length in (shortest, max_lengths + 1))
     return jnp.maximum(*bounds) <= finished.scores[:, -1]
@@ -147,7 +147,7 @@ def normalised(options: SearchOptions, totals: Array, lengths: Array) -> Array:
     """Return the length-normalised score  log P / l(L)  (see `SearchConfig`) of L symbols, including the end symbol."""
     if options.length_penalty is None:
         return totals
-    base = lengths.astype(jnp.float32)
+    base = lengths.astype(totals.dtype)
     if options.length_penalty_kind == "gnmt":
         base = (5 + base) / 6
     exists = totals > -jnp.inf  # at -inf the derivative with respect to the exponent would be NaN

@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -10,7 +11,7 @@ from convs2s_jax.models.checks import check_config
 from convs2s_jax.nn import struct
 from convs2s_jax.search.config import LengthPenaltyKind, SearchConfig, Stop
 
-Scalar = Array | np.ndarray | np.float32 | np.int32
+Scalar = Array | np.ndarray | np.floating | np.int32
 
 
 @struct.dataclass
@@ -22,7 +23,8 @@ class SearchOptions:
 
     Attributes:
       beam_size, stop, length_penalty_kind, no_repeat_ngram, sampling, top_k: static.
-      temperature, unk_penalty, min_length: numbers; `min_length` is int32, the others are float32.
+      temperature, unk_penalty, min_length: numbers; `min_length` is int32, the others are float32, or float64 under
+        `jax_enable_x64`.
       length_penalty: the exponent of the length; None to rank by the plain sum.
       coverage_penalty, lm_weight, top_p: numbers; None where the option is off.
     """
@@ -50,6 +52,7 @@ def search_options(cfg: SearchConfig) -> SearchOptions:
         "lm_weight": cfg.lm_weight > 0,
         "top_p": cfg.top_p < 1,
     }
+    real = jnp.result_type(float).type
     return SearchOptions(
         beam_size=cfg.beam_size,
         stop=cfg.stop,
@@ -57,11 +60,17 @@ def search_options(cfg: SearchConfig) -> SearchOptions:
         no_repeat_ngram=cfg.no_repeat_ngram,
         sampling=cfg.sampling,
         top_k=cfg.top_k,
-        temperature=np.float32(cfg.temperature),
-        unk_penalty=np.float32(cfg.unk_penalty),
+        temperature=real(cfg.temperature),
+        unk_penalty=real(cfg.unk_penalty),
         min_length=np.int32(cfg.min_length),
-        **{name: np.float32(getattr(cfg, name)) if on else None for name, on in optional.items()},
+        **{name: real(getattr(cfg, name)) if on else None for name, on in optional.items()},
     )
+
+
+def in_dtype(options: SearchOptions, dtype: Any) -> SearchOptions:
+    """Return the options with their real numbers in the dtype of the scores."""
+    integer = options.min_length
+    return jax.tree.map(lambda x: jnp.asarray(x, dtype), options).replace(min_length=integer)
 
 
 def checked_options(search: SearchConfig | SearchOptions) -> SearchOptions:

@@ -3,12 +3,15 @@
 Shapes: B sentences with a beam of W hypotheses each, V symbols.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from convs2s_jax.core.tokens import EOS, PAD, UNK
 from convs2s_jax.nn import struct
+from convs2s_jax.nn.types import accumulation_dtype
 from convs2s_jax.search.options import SearchOptions
 
 SPECIAL = UNK + 1
@@ -16,7 +19,7 @@ SPECIAL = UNK + 1
 
 
 def log_probabilities(logits: Array, options: SearchOptions) -> Array:
-    """Return log_softmax(logits / temperature) over the last axis, in float32 nats; -inf in place of NaN.
+    """Return log_softmax(logits / temperature) over the last axis, in nats; -inf in place of NaN.
 
     The probabilities of the M members of an ensemble are averaged, log (1/M) sum_m p_m, as in section 5.1 of the paper.
     With an `lm_weight`, the last member is a language model, and the result is  log p + lm_weight log p_lm  (Gulcehre
@@ -25,15 +28,15 @@ def log_probabilities(logits: Array, options: SearchOptions) -> Array:
     Args:
       logits: [N, V], or [M, N, V] of several models. Log-probabilities may be passed as logits; at temperature 1 they
         are returned unchanged.
-      options: the options.
+      options: the options, with numbers in the dtype of the scores (see `options.in_dtype`).
 
     Returns:
-      [N, V].
+      [N, V] in that dtype.
     """
-    log_probs = jax.nn.log_softmax(logits.astype(jnp.float32) / options.temperature)
+    log_probs = jax.nn.log_softmax(logits.astype(accumulation_dtype(logits.dtype)) / options.temperature)
     if log_probs.ndim == 3:
         members = log_probs if options.lm_weight is None else log_probs[:-1]
-        mean = jax.nn.logsumexp(members, axis=0) - jnp.log(jnp.float32(len(members)))
+        mean = jax.nn.logsumexp(members, axis=0) - math.log(len(members))
         log_probs = mean if options.lm_weight is None else mean + options.lm_weight * log_probs[-1]
     return jnp.where(jnp.isnan(log_probs), -jnp.inf, log_probs)
 
@@ -57,13 +60,13 @@ class LogitBias:
 
 
 def logit_bias(options: SearchOptions, step: Array, max_lengths: Array) -> LogitBias:
-    """Return what is added at a step, in float32 nats.
+    """Return what is added at a step, in nats.
 
     Padding is never produced. At the maximum length [B] only the end symbol is allowed, and before the minimum length
     it is forbidden. `step` [] is the number of tokens so far.
     """
-    full = jnp.where(step >= max_lengths, -jnp.inf, jnp.float32(0))
-    short = jnp.where(step < jnp.minimum(options.min_length, max_lengths), -jnp.inf, jnp.float32(0))
+    full = jnp.where(step >= max_lengths, -jnp.inf, 0.0)
+    short = jnp.where(step < jnp.minimum(options.min_length, max_lengths), -jnp.inf, 0.0)
     special = symbol_bias(options, SPECIAL)[None, :] + full[:, None]
     return LogitBias(special=special.at[:, EOS].set(short), others=full)
 

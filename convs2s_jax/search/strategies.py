@@ -120,7 +120,7 @@ def plain(step: SearchStep) -> Candidates:
     k, logits = 2 * step.options.beam_size, step.logits
     ruled = step.request.prefixes.shape[1] or step.options.no_repeat_ngram
     if not ruled and logits.ndim == 2 and is_large(logits.shape[-1]):
-        found = logits.reshape(*step.totals.shape, -1).astype(jnp.float32)
+        found = logits.reshape(*step.totals.shape, -1).astype(step.totals.dtype)
         bias = step.logit_bias()
         return Candidates(*top_of_logits(found, step.totals, bias, k, temperature=step.options.temperature))
     return Candidates(*top(step.scores() + step.totals[:, :, None], k))

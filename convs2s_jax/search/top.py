@@ -27,7 +27,7 @@ def top(scores: Array, k: int) -> tuple[Array, Array, Array]:
     vectorised maximum over all scores leaves k * block elements to select from. The result is exactly that of
     `lax.top_k(scores.reshape(B, W * V), k)`, in less than half the time on a CPU at V = 10,000.
 
-    `scores` is [B, W, V] float32, and k at most W * V. Returns values [B, k], beams [B, k] int32 in 0..W-1, and tokens
+    `scores` is [B, W, V], and k at most W * V. Returns values [B, k], beams [B, k] int32 in 0..W-1, and tokens
     [B, k] int32 in 0..V-1.
     """
     B, W, V = scores.shape
@@ -57,7 +57,7 @@ def top_of_logits(
     elements of the chosen blocks are scored. The logits are read twice, for the maxima and for the sum of exponentials.
 
     Args:
-      logits: [B, W, V] float32, with V at least four blocks.
+      logits: [B, W, V] in the dtype of the scores, with V at least four blocks.
       totals: [B, W], cumulative scores.
       bias: what is added to each symbol's log-probability.
       k, temperature: at most W * V; logits are divided by the temperature.

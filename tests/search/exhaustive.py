@@ -59,20 +59,20 @@ def trigram_step(tables):
     def step(memory, cache, last):
         language, older, time = cache["language"], cache["older"], cache["time"]
         logits = jnp.asarray(tables)[language, older, last] * sharper(time)[:, None]
-        got = cache["got"] + jnp.asarray(ATTENTION)[last % len(ATTENTION)]
+        got = cache["got"] + jnp.asarray(ATTENTION, logits.dtype)[last % len(ATTENTION)]
         return logits, {"language": language, "older": last, "time": time + 1, "got": got}
 
     return step
 
 
-def trigram_cache(languages, beam_size: int):
+def trigram_cache(languages, beam_size: int, dtype=jnp.float32):
     """The cache before the start symbol, whose older neighbour is EOS as well."""
     rows = jnp.repeat(jnp.asarray(languages, jnp.int32), beam_size)
     return {
         "language": rows,
         "older": jnp.full_like(rows, EOS),
-        "time": jnp.zeros(len(rows), jnp.float32),
-        "got": jnp.zeros((len(rows), ATTENTION.shape[1]), jnp.float32),
+        "time": jnp.zeros(len(rows), dtype),
+        "got": jnp.zeros((len(rows), ATTENTION.shape[1]), dtype),
     }
 
 
@@ -86,7 +86,7 @@ def search(step, cfg, memory, cache, asked, **more):
 def compiled(tables, languages, asked, options, *, limit, strategy=None, fixed_length=False):
     """A search of the trigram models: one program for all tables and numbers."""
     more = {"strategy": strategy, "limit": limit, "fixed_length": fixed_length, "coverage": trigram_coverage}
-    cache = trigram_cache(languages, options.beam_size)
+    cache = trigram_cache(languages, options.beam_size, tables.dtype)
     return beam.beam_search(trigram_step(tables), options, memory=(), cache=cache, request=asked, **more)
 
 
@@ -111,12 +111,12 @@ def hypotheses(result, b):
     ]
 
 
-def assert_same(found, expected):
+def assert_same(found, expected, rtol=1e-5):
     """The same hypotheses as a reference's, in the same order, with the same scores."""
     assert [tokens for tokens, _, _ in found] == [e.tokens for e in expected]
     for (_, score, token_scores), e in zip(found, expected, strict=True):
-        np.testing.assert_allclose(score, e.score, rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(token_scores, e.token_scores, rtol=1e-5, atol=2e-5)
+        np.testing.assert_allclose(score, e.score, rtol=rtol, atol=rtol)
+        np.testing.assert_allclose(token_scores, e.token_scores, rtol=rtol, atol=2 * rtol)
 
 
 def trigram_coverage(memory, cache):

@@ -49,12 +49,15 @@ PAIRS = [
     for pair in itertools.combinations(OPTIONS, 2)
     if not set(OPTIONS[pair[0]]) & set(OPTIONS[pair[1]]) and pair not in EXCEPT
 ]
-SETS = [(names,) for names in [*((name,) for name in OPTIONS), *PAIRS]]
+PRECISE = [(("gnmt", "coverage", "unknown dear", "flat"), np.float64), (("unknown wanted", "phrases"), np.float64)]
+SETS = [*PRECISE, *((names, np.float32) for names in [*((name,) for name in OPTIONS), *PAIRS])]
 
 
-def found(cfg, prefixes=None, phrases=None):
+def found(cfg, dtype, prefixes=None, phrases=None):
     """The hypotheses of both sentences."""
-    result = toy_search(TABLES, cfg, request([LONGEST] * 2, prefixes, phrases), limit=LONGEST + 1)
+    with jax.enable_x64(dtype == np.float64):
+        result = toy_search(TABLES.astype(dtype), cfg, request([LONGEST] * 2, prefixes, phrases), limit=LONGEST + 1)
+    assert result.scores.dtype == result.token_scores.dtype == dtype
     return [hypotheses(result, b) for b in range(2)]
 
 
@@ -63,21 +66,27 @@ def everything(language, cfg, wanted):
     return exhaustive(TABLES[language], cfg, LONGEST, wanted)
 
 
-@pytest.mark.parametrize("names", drills_but(SETS, kept=SETS[: len(OPTIONS)]), ids=" + ".join)
-def test_widest_beam_equals_exhaustive_search(names):
+@pytest.mark.parametrize(
+    ("names", "dtype"),
+    drills_but(SETS, kept=SETS[: len(PRECISE) + len(OPTIONS)]),
+    ids=lambda x: " + ".join(x) if isinstance(x, tuple) else x.__name__,
+)
+def test_widest_beam_equals_exhaustive_search(names, dtype):
+    """Scores have the precision of the logits."""
+    rtol = 1e-12 if dtype == np.float64 else 1e-5
     values = {"beam_size": WIDEST, "min_length": 0}
     for name in names:
         values |= OPTIONS[name]
     prefixes, phrases = values.pop("prefixes", None), values.pop("phrases", None)
     cfg = SearchConfig(**values)
-    for b, ours in enumerate(found(cfg, prefixes, phrases)):
+    for b, ours in enumerate(found(cfg, dtype, prefixes, phrases)):
         wanted = CompileRequest(tuple(prefixes[b] if prefixes else ()), tuple(phrases[b] if phrases else ()))
         if len(wanted.prefix) + sum(len(phrase) for phrase in wanted.phrases) > LONGEST:
             continue  # no hypothesis has room for both, one after the other
         expected = everything(b, cfg, wanted)[:WIDEST]
-        np.testing.assert_allclose([f[1] for f in ours], [e.score for e in expected], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose([f[1] for f in ours], [e.score for e in expected], rtol=rtol, atol=rtol)
         assert {f[0] for f in ours[:50]} == {e.tokens for e in expected[:50]}
-        assert_same(ours[:5], expected[:5])
+        assert_same(ours[:5], expected[:5], rtol)
 
 
 def test_ensemble_is_the_mean_of_probabilities():

@@ -12,7 +12,7 @@ import pytest
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.search import keys
 from convs2s_jax.search.batching import Batching
-from convs2s_jax.search.generate import force
+from convs2s_jax.search.generate import force, generate
 from convs2s_jax.search.options import search_options
 from convs2s_jax.search.requests import request
 from convs2s_jax.search.translate import score, translate
@@ -126,6 +126,21 @@ def test_coverage_of_peaked_attention_is_that_of_a_loop(params):
         np.testing.assert_allclose([one.best.score, again.best.score], expected, rtol=1e-4)
     assert min(received) == 0
     assert min(a for a in received if a > 0) < 1e-9
+
+
+def test_scores_of_float64_parameters_are_in_float64(params):
+    """Those of the search and of `force` are minus the loss, which is compared with fairseq's in float64 elsewhere."""
+    with jax.enable_x64(True):
+        params = jax.tree.map(lambda x: x.astype(jnp.float64), params)
+        cfg = dataclasses.replace(SEARCH, normalize=False, temperature=1.0)
+        src = np.array([[5, 6, 2], [7, 2, 1]], np.int32)
+        found, _ = generate((params,), (MODEL,), search_options(cfg), src, request([4, 4]), limit=5)
+        given, _ = force(params, MODEL, cfg, src, found.tokens[:, 0])
+        for b, tokens in enumerate(found.tokens[:, 0]):
+            expected = -loss(params, MODEL, Batch(src=src[b : b + 1], tgt=tokens[None])).loss
+            scores = np.array([found.scores[b, 0], given.scores[b, 0]])
+            assert scores.dtype == np.float64
+            np.testing.assert_allclose(scores, expected, rtol=1e-12)
 
 
 def test_force_has_the_scores_of_score_and_the_gradient_of_the_loss(params):
