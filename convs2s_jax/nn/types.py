@@ -4,7 +4,7 @@ Sequences: B batch, S source time, T target time or that of any sequence, P rows
 N = B * W rows, Q = W * T queries per sentence. Channels: C in, D out, E embedding, F features of a sentence or inside a
 feed-forward sublayer, O last layer before the softmax, V vocabulary, L labels, X any others. Convolutions: K kernel
 width, R = (K - 1) r reach at dilation r, J input positions. Attention: H heads, A attentions of a decoder. Recurrent
-cells: G gates, U units. Search, which has no layers: G groups, H = W // G hypotheses of a group, R = B * G rows.
+cells: G gates, U units.
 """
 
 from typing import Any
