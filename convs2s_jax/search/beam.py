@@ -126,8 +126,9 @@ def beam_search(
     keep all rows busy. The sizes are static, and the whole search is one program.
 
     The scores are functions of the numbers in `SearchOptions` and work with `jax.vmap` and `jax.jvp`. `jax.grad`
-    needs `fixed_length`. The derivative is that of the hypotheses found, as if the choice were constant. Scores are in
-    float32, or in float64 if the logits are.
+    needs `fixed_length`. The derivative is that of the hypotheses found, as if the choice were constant. For an
+    unbiased gradient of an expected reward of samples (REINFORCE), differentiate the reward times the sum of
+    `sampler_log_probs`, not of `token_scores`. Scores are in float32, or in float64 if the logits are.
 
     Args:
       step: one step of the network, a pure function (memory, cache, last tokens [N]) -> (logits, new cache). EOS is
@@ -183,6 +184,7 @@ def beam_search(
         lengths=jnp.zeros((B, W), jnp.int32),
         scores=jnp.full((B, W), -jnp.inf, dtype),
         token_scores=jnp.zeros((B, W, limit), dtype),
+        sampler_log_probs=jnp.zeros((B, W, limit), dtype) if strategy.draws else None,
     )
     half = B // 2 if B // 2 >= LEAST_ROWS and not fixed_length else 0
     if fixed_length:
@@ -210,12 +212,12 @@ def _begin(search: Search, memory: StepMemory, cache: StepCache, request: Reques
         last=jnp.full((B, W), EOS, jnp.int32),
         totals=dead.at[:, : 1 if strategy.starts_as_one else W].set(0.0),
         cache=cache,
-        finished=Finished(dead, dead, zero, zero),
+        finished=Finished(dead, dead, zero, zero, jnp.zeros_like(dead) if strategy.draws else None),
         history=jnp.zeros((B, W, search.limit if options.no_repeat_ngram else 0), jnp.int32),
         state=strategy.start(request, W),
     )
-    shape = (search.limit, B, W)
-    chosen = BackPointers(jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.int32), jnp.zeros(shape, dtype))
+    none, scores = (jnp.zeros((search.limit, B, W), kind) for kind in (jnp.int32, dtype))
+    chosen = BackPointers(none, none, scores, scores if strategy.draws else None)
     return SearchBatch(jnp.arange(B, dtype=jnp.int32), memory, request, beams, chosen)
 
 
@@ -290,17 +292,21 @@ def advance(search: Search, batch: SearchBatch) -> tuple[Beams, BackPointers]:
     logits, cache = search.step(batch.memory, beams.cache, beams.last.reshape(-1))
     _check_result(options, B * width, logits, cache)
     now = SearchStep(options, request, beams.step, beams.totals, beams.history, beams.state, logits)
-    totals, parents, tokens = strategy.choose(now)
+    found = strategy.choose(now)
+    if strategy.draws != (found.sampler_log_probs is not None):
+        raise ValueError("a strategy with draws=True returns candidates with sampler_log_probs, and no other does")
 
-    ends = tokens == EOS
-    ended = jnp.where(ends, totals, -jnp.inf)[:, :W]
+    ends = found.tokens == EOS
+    ended, parents, _, drawn = jax.tree.map(
+        lambda x: x[:, :W], found._replace(totals=jnp.where(ends, found.totals, -jnp.inf))
+    )
     covered = None
     if search.coverage is not None and options.coverage_penalty is not None:
         coverage = search.coverage(batch.memory, cache).reshape(B, width)
-        covered = pick(coverage.astype(totals.dtype), parents[:, :W])
-    finished = finish(search.stop, options, beams.finished, beams.step, ended, parents[:, :W], covered)
+        covered = pick(coverage.astype(ended.dtype), parents)
+    finished = finish(search.stop, options, beams.finished, beams.step, ended, parents, covered, drawn)
     first = jnp.argsort(ends, axis=-1, stable=True)[:, :W]  # a hypothesis ends at most once, so W of 2W stay alive
-    totals, parents, tokens = (pick(x, first) for x in (totals, parents, tokens))
+    totals, parents, tokens, drawn = jax.tree.map(lambda x: pick(x, first), found)
 
     best = jnp.max(totals, axis=-1)
     early = search.stop.is_done(options, finished, beams.step, best, request.max_lengths)
@@ -321,7 +327,7 @@ def advance(search: Search, batch: SearchBatch) -> tuple[Beams, BackPointers]:
         history=history,
         state=strategy.follow(beams.state, request, parents, tokens),
     )
-    return after, BackPointers(tokens, parents, after.totals)
+    return after, BackPointers(tokens, parents, after.totals, drawn)
 
 
 def _check_result(options: SearchOptions, rows: int, logits: Array, cache: StepCache) -> None:

@@ -19,7 +19,7 @@ from convs2s_jax.search.options import SearchOptions
 
 @struct.dataclass
 class Hypotheses:
-    """The W best finished hypotheses of each sentence, best first; or W samples.
+    """The W best finished hypotheses of each sentence, best first; or W samples, sorted by score.
 
     If fewer than W could be finished (with a tiny vocabulary), the rest have length 0 and score -inf.
 
@@ -27,14 +27,19 @@ class Hypotheses:
       tokens: [B, W, L] int32, ending in EOS, then PAD.
       lengths: [B, W] int32, number of symbols, including the end symbol.
       scores: [B, W], normalised scores (see `SearchConfig`).
-      token_scores: [B, W, L], log-probability of each symbol in nats (at the temperature, minus the penalty for unknown
-        symbols), 0 after the end symbol; they are differences of the cumulative scores.
+      token_scores: [B, W, L], the model's log-probability of each symbol in nats (at the temperature, minus the penalty
+        for unknown symbols), 0 after the end symbol; they are differences of the cumulative scores. A sample is not
+        drawn with these: they count symbols that cannot be drawn, and forced symbols at the model's probability.
+      sampler_log_probs: [B, W, L], log-probability in nats with which each symbol of a sample was drawn: normalised
+        over the symbols that could be drawn (with all rules, top-k and top-p), 0 for forced symbols and after the end
+        symbol. None unless the strategy draws.
     """
 
     tokens: Array
     lengths: Array
     scores: Array
     token_scores: Array
+    sampler_log_probs: Array | None = None
 
 
 @struct.dataclass
@@ -44,11 +49,13 @@ class BackPointers:
     Attributes:
       tokens, parents: [B, W] int32, the symbol that was added, and the hypothesis that was continued.
       totals: [B, W], cumulative scores.
+      sampler_log_probs: [B, W], see `Hypotheses`, of the symbol that was added.
     """
 
     tokens: Array
     parents: Array
     totals: Array
+    sampler_log_probs: Array | None = None
 
 
 @struct.dataclass
@@ -59,12 +66,14 @@ class Finished:
       scores, totals: [B, W], normalised and cumulative scores.
       steps: [B, W] int32, the step that produced the end symbol.
       beams: [B, W] int32, the live hypothesis that the end symbol was added to.
+      sampler_log_probs: [B, W], see `Hypotheses`, of the end symbol.
     """
 
     scores: Array
     totals: Array
     steps: Array
     beams: Array
+    sampler_log_probs: Array | None = None
 
 
 class StoppingRule(NamedTuple):
@@ -90,6 +99,7 @@ def finish(
     totals: Array,
     beams: Array,
     coverage: Array | None = None,
+    sampler_log_probs: Array | None = None,
 ) -> Finished:
     """Add the hypotheses that ended at this step to the W best finished ones.
 
@@ -100,6 +110,7 @@ def finish(
       totals: [B, W] cumulative scores of those that ended; -inf for those that did not.
       beams: [B, W], the live hypotheses they came from.
       coverage: [B, W], the sum over source positions of log min(attention received, 1); None for 0.
+      sampler_log_probs: [B, W], of their end symbols.
     """
     W = totals.shape[1]
     if rule.first_come:
@@ -108,7 +119,7 @@ def finish(
     scores = normalised(options, totals, step + 1)
     if coverage is not None and options.coverage_penalty is not None:
         scores = scores + options.coverage_penalty * coverage
-    new = Finished(scores, totals, jnp.full_like(beams, step), beams)
+    new = Finished(scores, totals, jnp.full_like(beams, step), beams, sampler_log_probs)
     both = jax.tree.map(lambda x, y: jnp.concatenate([x, y], axis=-1), finished, new)
     _, best = lax.top_k(both.scores, W)
     return jax.tree.map(lambda x: pick(x, best), both)
@@ -159,19 +170,24 @@ def trace(finished: Finished, chosen: BackPointers) -> Hypotheses:
     exists = finished.scores > -jnp.inf
     last = jnp.where(exists, finished.steps, -1)
 
-    def back(beams: Array, at: tuple[Array, BackPointers]) -> tuple[Array, tuple[Array, Array]]:
+    def back(beams: Array, at: tuple[Array, BackPointers]) -> tuple[Array, tuple[Array, Array, Array | None]]:
         t, chosen = at
         inside, end = t < last, t == last
         tokens = jnp.where(end, EOS, jnp.where(inside, pick(chosen.tokens, beams), PAD))
-        totals = jnp.where(end, finished.totals, jnp.where(inside, pick(chosen.totals, beams), 0.0))
-        return jnp.where(inside, pick(chosen.parents, beams), beams), (tokens, totals)
+        totals, drawn = jax.tree.map(
+            lambda at_end, before: jnp.where(end, at_end, jnp.where(inside, pick(before, beams), 0.0)),
+            (finished.totals, finished.sampler_log_probs),
+            (chosen.totals, chosen.sampler_log_probs),
+        )
+        return jnp.where(inside, pick(chosen.parents, beams), beams), (tokens, totals, drawn)
 
     L = chosen.tokens.shape[0]
-    _, (tokens, totals) = lax.scan(back, finished.beams, (jnp.arange(L, dtype=jnp.int32), chosen), reverse=True)
+    steps = jnp.arange(L, dtype=jnp.int32)
+    _, (tokens, totals, drawn) = lax.scan(back, finished.beams, (steps, chosen), reverse=True)
     before = jnp.concatenate([jnp.zeros_like(totals[:1]), totals[:-1]])
-    scores = jnp.where(jnp.arange(L, dtype=jnp.int32)[:, None, None] <= last[None], totals - before, 0.0)
-    tokens, scores = (jnp.moveaxis(x, 0, -1) for x in (tokens, scores))
-    return Hypotheses(tokens, last + 1, finished.scores, scores)
+    scores = jnp.where(steps[:, None, None] <= last[None], totals - before, 0.0)
+    tokens, scores, drawn = jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), (tokens, scores, drawn))
+    return Hypotheses(tokens, last + 1, finished.scores, scores, drawn)
 
 
 def pick(x: Array, index: Array) -> Array:

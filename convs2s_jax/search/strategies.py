@@ -17,7 +17,7 @@ from jax import Array, lax
 
 from convs2s_jax.core.tokens import BOS, EOS, PAD
 from convs2s_jax.search import rules
-from convs2s_jax.search.hypotheses import FAIRSEQ, StoppingRule
+from convs2s_jax.search.hypotheses import FAIRSEQ, StoppingRule, pick
 from convs2s_jax.search.options import SearchOptions
 from convs2s_jax.search.requests import Request
 from convs2s_jax.search.top import argmax, is_large, top, top_of_logits
@@ -33,11 +33,13 @@ class Candidates(NamedTuple):
       totals: [B, 2W], cumulative scores; -inf for unused places.
       parents: [B, 2W] int32 in 0..W-1, the hypotheses that they continue.
       tokens: [B, 2W] int32, the symbols that they add.
+      sampler_log_probs: [B, 2W], with which these were drawn (see `Hypotheses`); None unless the strategy draws.
     """
 
     totals: Array
     parents: Array
     tokens: Array
+    sampler_log_probs: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,7 @@ class Strategy(NamedTuple):
         is continued.
       first_step_on_one_row: whether the first step may pass a single hypothesis per sentence to `choose`, which then
         finds all 2W candidates from it.
+      draws: whether its candidates have `sampler_log_probs`.
       meets_phrases: whether it meets the phrases of a request, which only the strategy for them does.
     """
 
@@ -109,6 +112,7 @@ class Strategy(NamedTuple):
     stop: StoppingRule | None = None
     starts_as_one: bool = True
     first_step_on_one_row: bool = False
+    draws: bool = False
     meets_phrases: bool = False
 
 
@@ -131,23 +135,26 @@ def sampled(step: SearchStep) -> Candidates:
 
     The noise depends on the sentence's key, the step, and the sample's place among those that have not ended. It does
     not depend on the batch or its shape. The begin symbol is never drawn, as in fairseq, which leaves out the first two
-    symbols. The others share its probability in proportion to theirs.
+    symbols. The others share its probability in proportion to theirs. The W samples of a sentence are independent: the
+    same one may be drawn twice.
 
     Returns:
-      The W samples, then W candidates with score -inf to fill up the 2W.
+      The W samples, then W candidates with score -inf to fill up the 2W. `totals` add up the model's scores,
+      `sampler_log_probs` are those of the distribution that is drawn from.
     """
     keys = step.request.keys
     scores = step.scores(lambda ruled, _free: ruled.at[..., BOS].set(-jnp.inf))
     B, W, V = scores.shape
     noise = jax.vmap(lambda key: jax.random.gumbel(jax.random.fold_in(key, step.step), (W, V), scores.dtype))(keys)
-    tokens = argmax(keep(step.options, scores) + noise)
-    new = step.totals + jnp.take_along_axis(scores, tokens[..., None], axis=-1)[..., 0]
+    kept = keep(step.options, scores)
+    tokens = argmax(kept + noise)
+    added = pick(scores, tokens[..., None])[..., 0]
     own = jnp.broadcast_to(jnp.arange(W, dtype=jnp.int32), (B, W))
-    dead = jnp.full((B, W), -jnp.inf, new.dtype)
     return Candidates(
-        jnp.concatenate([new, dead], axis=-1),
+        jnp.concatenate([step.totals + added, jnp.full_like(added, -jnp.inf)], axis=-1),
         jnp.concatenate([own, own], axis=-1),
         jnp.concatenate([tokens, jnp.zeros_like(tokens)], axis=-1),
+        jnp.concatenate([added - jax.nn.logsumexp(kept, axis=-1), jnp.zeros_like(added)], axis=-1),
     )
 
 
@@ -276,5 +283,5 @@ def round_robin_order(totals: Array, banks: Array) -> Array:
 
 
 PLAIN = Strategy(plain, first_step_on_one_row=True)
-SAMPLED = Strategy(sampled, stop=FAIRSEQ, starts_as_one=False)
+SAMPLED = Strategy(sampled, stop=FAIRSEQ, starts_as_one=False, draws=True)
 CONSTRAINED = Strategy(constrained, start, follow, meets_phrases=True)

@@ -52,15 +52,17 @@ class Candidate:
     Attributes:
       tokens: token ids without the end symbol.
       score: the score by which candidates are ranked (see `SearchConfig`).
-      token_scores: score of each token and of the end symbol in nats, one more than `tokens`.
+      token_scores: the model's score of each token and of the end symbol in nats, one more than `tokens`.
       attention: [tokens + 1, S], the attention of each symbol to each source token, including end symbols; None unless
         it was requested.
+      sampler_log_probs: of a sample, log-probability with which each of these symbols was drawn (see `Hypotheses`).
     """
 
     tokens: np.ndarray
     score: float
     token_scores: np.ndarray
     attention: np.ndarray | None = None
+    sampler_log_probs: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,8 @@ def translate(
     if key is not None and not search.sampling and strategy is None:
         raise ValueError("key without sampling: this search draws no samples; leave it out, or set sampling=True")
     call = _checked(params, cfg, search, sources, prefixes, phrases, key, shortlist, batching)
-    results = [Translation((without_tokens(0.0, attention=attention),))] * len(sources)
+    sampled = search.sampling if strategy is None else strategy.draws
+    results = [Translation((without_tokens(0.0, attention=attention, sampled=sampled),))] * len(sources)
     if progress is not None and (empty := len(sources) - sum(len(bucket.indices) for bucket in call.plan)):
         progress(empty)
     fast = tuple(
@@ -318,10 +321,11 @@ def _checked_sources(
     return [ids[:room] for ids in found], [max(0, len(ids) - room) for ids in found]
 
 
-def without_tokens(score: float, *, attention: bool) -> Candidate:
+def without_tokens(score: float, *, attention: bool, sampled: bool = False) -> Candidate:
     """Return the candidate of an empty source, with score 0, or of a sentence that cannot be scored, with -inf."""
     none = np.zeros(0, np.float32)
-    return Candidate(np.zeros(0, np.int32), score, none, none.reshape(0, 0) if attention else None)
+    weights = none.reshape(0, 0) if attention else None
+    return Candidate(np.zeros(0, np.int32), score, none, weights, none if sampled else None)
 
 
 def _candidates(
@@ -332,18 +336,21 @@ def _candidates(
     Their arrays are copies, because views would keep the arrays of the whole batch in memory. `weights` [W, T, S] is
     their attention, and `source_length` includes the end symbol.
     """
-    tokens, token_scores = np.asarray(found.tokens), np.asarray(found.token_scores)
+    drawn = found.sampler_log_probs
     finished = [(w, n) for w, n in enumerate(found.lengths) if n > 0]
     candidates = [
         Candidate(
-            tokens[w, : n - 1].copy(),
+            np.array(found.tokens[w, : n - 1]),
             float(found.scores[w]),
-            token_scores[w, :n].copy(),
-            None if weights is None else weights[w, :n, :source_length].copy(),
+            np.array(found.token_scores[w, :n]),
+            None if weights is None else np.array(weights[w, :n, :source_length]),
+            None if drawn is None else np.array(drawn[w, :n]),
         )
         for w, n in finished[:nbest]
     ]
-    return tuple(candidates) or (without_tokens(float("-inf"), attention=weights is not None),)
+    if candidates:
+        return tuple(candidates)
+    return (without_tokens(float("-inf"), attention=weights is not None, sampled=drawn is not None),)
 
 
 def _can_precompute(params: Params, cfg: ModelConfig) -> bool:

@@ -20,10 +20,12 @@ class Hypothesis:
       text: the translation, with unknown words replaced if requested.
       tokens: the model's tokens, end symbol last; empty for an empty source.
       score: ranking score in nats, normalised according to the search options.
-      token_scores: score of each of `tokens`, in nats.
+      token_scores: the model's score of each of `tokens`, in nats.
       alignment: (source token, target token) pairs, see `alignment.pairs`; empty if not requested.
       attention: [tokens, source tokens + 1], the attention behind each of `tokens`, end symbols last; None if not
         requested.
+      sampler_log_probs: of a sample, log-probability with which each of `tokens` was drawn, in nats (see
+        `search.hypotheses.Hypotheses`).
     """
 
     text: str
@@ -32,6 +34,7 @@ class Hypothesis:
     token_scores: tuple[float, ...]
     alignment: tuple[tuple[int, int], ...] = ()
     attention: np.ndarray | None = dataclasses.field(default=None, compare=False, repr=False)
+    sampler_log_probs: tuple[float, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +86,7 @@ def describe(
     """
 
     def hypothesis(candidate: Candidate) -> Hypothesis:
-        tokens = [vocabularies.tgt.token(int(i)) for i in candidate.tokens]
+        tokens, drawn = [vocabularies.tgt.token(int(i)) for i in candidate.tokens], candidate.sampler_log_probs
         if len(candidate.token_scores):
             tokens.append(vocabularies.tgt.token(EOS))
         return Hypothesis(
@@ -93,6 +96,7 @@ def describe(
             token_scores=tuple(float(str(score)) for score in candidate.token_scores),
             alignment=alignment.pairs(candidate.attention),
             attention=candidate.attention,
+            sampler_log_probs=None if drawn is None else tuple(float(str(score)) for score in drawn),
         )
 
     return Result(

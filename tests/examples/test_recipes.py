@@ -78,6 +78,9 @@ def test_least_risk_is_the_sample_nearest_to_all(tmp_path):
     translator, lines = convs2s.load(unpacked("convs2s", tmp_path)), ["5 kilowatts", "Norway and Spain"]
     names = run("Minimum Bayes risk decoding", translator=translator, lines=lines)
     drawn = [[hypothesis.text for hypothesis in result.hypotheses] for result in names["found"]]
+    for hypothesis in (hypothesis for result in names["found"] for hypothesis in result.hypotheses):
+        assert len(hypothesis.sampler_log_probs) == len(hypothesis.tokens)
+        assert sum(hypothesis.sampler_log_probs) > sum(hypothesis.token_scores)  # some symbols are never drawn
     for texts, chosen in zip(drawn, names["translations"], strict=True):
         assert len(set(texts)) > 8
         chrf = sacrebleu.CHRF()

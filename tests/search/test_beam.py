@@ -137,6 +137,11 @@ WRONG = {
     "language model": (GOOD, {"cfg": {"lm_weight": 0.5}}, r"^logits of the step .* and with a language model"),
     "coverage": (GOOD, {"cfg": {"coverage_penalty": 1.0}}, "^coverage is None, but the search has a coverage penalty"),
     "key": (GOOD, {"cfg": {"sampling": True}}, "^sampling needs a random key for each sentence"),
+    "draws": (
+        GOOD,
+        {"strategy": PLAIN._replace(draws=True)},
+        "^a strategy with draws=True returns candidates with sampler_log_",
+    ),
     "phrases": (GOOD, {"strategy": PLAIN, "phrases": [[[4]], []]}, "^phrases work with plain beam search only"),
 }
 

@@ -56,7 +56,19 @@ def test_every_candidate_has_attention_if_it_was_requested(params, attention):
     assert len(found[1].candidates) == 2
     for one in found[1].candidates:
         assert all(x.base is None for x in (one.tokens, one.token_scores))
+        assert one.sampler_log_probs is None
         assert not attention or (one.attention.shape, one.attention.base) == ((len(one.tokens) + 1, 3), None)
+
+
+def test_samples_have_the_log_probabilities_of_the_sampler(params):
+    """`min_length` forces the end symbol; PAD and the begin symbol are not drawn, so that the others are likelier."""
+    cfg = dataclasses.replace(SEARCH, sampling=True, min_length=4)
+    empty, found = translate(params, MODEL, cfg, [[], [5]], key=jax.random.key(0))
+    assert empty.best.sampler_log_probs.size == 0
+    for one in found.candidates:
+        assert len(one.tokens) == 4
+        np.testing.assert_array_equal(one.sampler_log_probs == 0, [False] * 4 + [True])
+        assert (one.sampler_log_probs > one.token_scores).all()
 
 
 def test_empty_source_has_an_empty_translation(sources, translations):
