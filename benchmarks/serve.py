@@ -39,6 +39,7 @@ SINGLE = 32
 """Number of lines that are translated one by one."""
 BAD = (
     {"content": b"{not json"},
+    {"content": b"{not json", "headers": {"content-type": "application/json"}},
     {"json": {"lines": ["a"], "beamsize": 3}},
     {"json": {"lines": ["a"], "beam_size": 999}},
     {"json": {"lines": ["two\nlines"]}},

@@ -3,15 +3,20 @@
 import asyncio
 import functools
 import importlib.resources
+import ipaddress
+import re
+import socket
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Set
 from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import ValidationError
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from convs2s_jax.core.errors import did_you_mean, shown
 from convs2s_jax.serving.options import ServeOptions
@@ -42,11 +47,53 @@ def make(service: Service) -> FastAPI:
     )
     _add_handlers(app)
     _add_routes(app, service)
+    app.add_middleware(_Guard, hosts=_hosts(service.options))
     return app
 
 
+def _hosts(options: ServeOptions) -> Set[str]:
+    """Return the names of this server in lower case."""
+    return {name.lower() for name in ("localhost", socket.gethostname(), options.host, *options.allow_host)}
+
+
+class _Guard:
+    """Refuses requests for other hosts, and those whose length is stated twice.
+
+    A web page can point its own name to the address of this server (DNS rebinding). The browser then lets it read
+    answers, but sends its name. Addresses of any kind are no such names. HTTP/1.0, which no browser speaks, may state
+    no host. Starlette's TrustedHostMiddleware does not read addresses of IPv6.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Set[str]) -> None:
+        self._app, self._hosts = app, hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope) if scope["type"] == "http" else Headers()
+        host = headers.get("host")
+        if host is not None and not self._is_own(host):
+            sentence = f"this server does not answer for the host {shown(host)}; name it when the server is started"
+            answer = JSONResponse({"error": f"{sentence}, as in --allow_host=translate.example.com"}, 421)
+            await answer(scope, receive, send)
+        elif {"content-length", "transfer-encoding"} <= {*headers}:
+            sentence = "the request has both Content-Length and Transfer-Encoding; send one of them"
+            await JSONResponse({"error": sentence}, 400, {"connection": "close"})(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _is_own(self, host: str) -> bool:
+        """Whether a Host header, NAME:PORT or [ADDRESS]:PORT, has a name of this server or an address."""
+        found = re.fullmatch(r"(?:\[(.+)\]|([\w.-]+?)\.?)(?::[0-9]*)?", host, re.ASCII)
+        address, name = found.groups("") if found else ("", "")
+        try:
+            return bool({name.lower(), name and "*"} & self._hosts or ipaddress.ip_address(address or name))
+        except ValueError:
+            return False
+
+
 def _add_routes(app: FastAPI, service: Service) -> None:
-    problems: dict[int | str, Any] = {status: {"model": Problem} for status in (400, 408, 413, 422, 429, 500, 503, 504)}
+    problems: dict[int | str, Any] = {
+        status: {"model": Problem} for status in (400, 408, 413, 415, 422, 429, 500, 503, 504)
+    }
     body = {"required": True, "content": {"application/json": {"schema": TranslationRequest.model_json_schema()}}}
 
     @app.post(TRANSLATE, response_model=TranslationAnswer, responses=problems, openapi_extra={"requestBody": body})
@@ -54,7 +101,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         """Translate lines. Requests that arrive together share a batch, which does not change their translations."""
         begun, status = time.monotonic(), 500
         try:
-            asked = _parsed(await _body(request, service.options))
+            asked = _parsed(await _body(request, service.options), request.headers.get("content-type", ""))
             answer = await _unless_gone(request, service.translate(asked))
             status = 200
             return Response(answer, media_type="application/json")
@@ -159,8 +206,13 @@ async def _body(request: Request, options: ServeOptions) -> bytes:
     return bytes(body)
 
 
-def _parsed(body: bytes) -> TranslationRequest:
-    """Parse a body. Raises HTTPException with a sentence if it is no request."""
+def _parsed(body: bytes, kind: str) -> TranslationRequest:
+    """Parse a body of this content type. Raises HTTPException with a sentence if it is no request.
+
+    Browsers ask the server first whether a page of another host may send JSON, but not for other types.
+    """
+    if kind.partition(";")[0].strip().lower() != "application/json":
+        raise HTTPException(415, "the request is not declared as JSON; send it with Content-Type: application/json")
     try:
         return TranslationRequest.model_validate_json(body)
     except ValidationError as invalid:

@@ -1,6 +1,7 @@
 """The options of a server and their validation."""
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -28,6 +29,7 @@ class ServeOptions:
       allow: optional features that requests may use: prefixes, constraints, sampling, or several of them. Each requires
         more programs to be compiled.
       host: address to listen on. The default only accepts connections from this machine.
+      allow_host: further host names by which clients address this server, such as that of a proxy; * for any.
       port: port to listen on; 0 for any free port.
       beam_sizes: beam sizes that a request may use; the first is the default. By default that of the search.
       batch_size: maximum number of lines that are translated together.
@@ -49,6 +51,7 @@ class ServeOptions:
     shortlist: str = ""
     allow: tuple[Allowed, ...] = ()
     host: str = "127.0.0.1"
+    allow_host: tuple[str, ...] = ()
     port: int = 8080
     beam_sizes: tuple[int, ...] = ()
     batch_size: int = 64
@@ -65,6 +68,11 @@ class ServeOptions:
         """Raise UserError for invalid options."""
         check(bool(self.workdir) and all(self.workdir), "--workdir is missing; set it as in --workdir=runs/demo")
         check(self.host != "", "--host is empty; use 127.0.0.1 for this machine only, or 0.0.0.0 for all its addresses")
+        for name in self.allow_host:
+            check(
+                re.fullmatch(r"\*|[\w.-]*\w", name) is not None,
+                f"--allow_host={name} is not a host name; leave out scheme and port, as in translate.example.com",
+            )
         check(
             0 <= self.port <= LARGEST_PORT,
             f"--port={self.port} is invalid; use 1 to {LARGEST_PORT}, or 0 for any free port",

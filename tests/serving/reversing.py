@@ -78,7 +78,9 @@ def talk(work, *, options=None, engine=None, compile=True):
         transport = httpx.ASGITransport(app=made, raise_app_exceptions=False)
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(made.router.lifespan_context(made))
-            client = await stack.enter_async_context(httpx.AsyncClient(transport=transport, base_url="http://server"))
+            client = await stack.enter_async_context(
+                httpx.AsyncClient(transport=transport, base_url="http://localhost")
+            )
             while compile and (await client.get("/ready")).status_code != 200:
                 await asyncio.sleep(0.01)
             return await work(client)

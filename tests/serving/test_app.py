@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import re
 import signal
 import threading
 
 import pytest
 
+from convs2s_jax.core.errors import UserError
 from convs2s_jax.serving import app, server, service
 from convs2s_jax.serving.options import ServeOptions
 from tests.serving.reversing import Reversing, reversing, talk
@@ -70,6 +72,7 @@ REFUSED = [
     (b'{"lines": ["a"], "length_penalty": NaN}', 422, "length_penalty is nan"),
     (b" " * 7000, 413, "more than 6000 bytes"),
 ]
+JSON = {"content-type": "application/json"}
 
 
 def test_a_request_that_cannot_be_served_gets_a_sentence():
@@ -77,13 +80,83 @@ def test_a_request_that_cannot_be_served_gets_a_sentence():
         bodies = [
             body if isinstance(body, bytes) else json.dumps({"lines": ["a"]} | body).encode() for body, *_ in REFUSED
         ]
-        return [await client.post("/translate", content=body) for body in bodies]
+        return [await client.post("/translate", content=body, headers=JSON) for body in bodies]
 
     answers = talk(work, options=ServeOptions(workdir=("w",), max_body=6000))
     for (body, status, sentence), answer in zip(REFUSED, answers, strict=True):
         assert (answer.status_code, sentence in answer.json()["error"]) == (status, True), (body, answer.text)
         assert len(answer.text) < 700
         assert not {"Traceback", "/some", "secret"} & set(answer.text.split())
+
+
+def test_a_body_that_is_not_declared_as_json_is_refused():
+    """A page of another host can send other types, or none, without asking the server first."""
+    kinds = ("Application/JSON ; charset=utf-8", "text/plain", "application/x-www-form-urlencoded", "", None)
+
+    async def work(client):
+        body = {"content": b'{"lines": ["a b"]}'}
+        return [
+            await client.post("/translate", **body, headers={} if kind is None else {"content-type": kind})
+            for kind in kinds
+        ]
+
+    answers = talk(work)
+    assert [answer.status_code for answer in answers] == [200, 415, 415, 415, 415]
+    sentence = "the request is not declared as JSON; send it with Content-Type: application/json"
+    assert all(answer.json() == {"error": sentence} for answer in answers[1:])
+
+
+OWN = (
+    "localhost",
+    "LOCALHOST.:8080",
+    "127.0.0.1:1",
+    "[::1]:8000",
+    "[fe80::1%25eth0]",
+    "10.1.2.3",
+    "Mine.Example",
+    "t.e",
+)
+FOREIGN = (
+    *(
+        "evil.example",
+        "evil.example:8080",
+        "localhost.evil.example",
+        "127.0.0.1.evil.example",
+        "127.0.0.1@evil.example",
+    ),
+    *(
+        "evil.example@localhost",
+        "localhost:80:80",
+        "localhost:x",
+        "localhost..",
+        "127.1",
+        "[::1",
+        "::1",
+        "[evil.example]",
+    ),
+    *("localhost evil", "localhost/", "localhost,evil.example", "", "*", "l\u00f6calhost"),
+)
+
+
+def test_only_hosts_that_are_this_server_get_an_answer():
+    async def work(client):
+        paths = [("GET", path) for path in ("/", "/health", "/metrics", "/page.js", "/docs", "/no")]
+        requests = [*paths, ("HEAD", "/ready"), ("POST", "/translate")]
+        return [
+            (host, [await client.request(*one, headers={"host": host.encode("latin-1")}) for one in requests])
+            for host in (*OWN, *FOREIGN)
+        ]
+
+    options = ServeOptions(workdir=("w",), host="t.e", allow_host=("mine.example",))
+    for host, answers in talk(work, options=options):
+        assert [answer.status_code == 421 for answer in answers] == [host in FOREIGN] * 8, host
+    assert answers[0].json()["error"].startswith("this server does not answer for the host 'l")
+    anyone = talk(work, options=ServeOptions(workdir=("w",), allow_host=("*",)))
+    answered = {host for host, answers in anyone if [one.status_code for one in answers[:2]] == [200, 200]}
+    assert answered == {*OWN, *(host for host in FOREIGN if re.fullmatch(r"[a-z0-9.]+(:8080)?", host))}
+    assert {answer.status_code for _, answers in anyone for answer in answers} == {200, 404, 415, 421}
+    with pytest.raises(UserError, match=r"^--allow_host=http://a is not a host name; leave out scheme and port"):
+        ServeOptions(workdir=("w",), allow_host=("a", "http://a"))
 
 
 def test_before_all_programs_are_compiled_the_server_says_so():
@@ -292,7 +365,7 @@ def test_a_request_that_the_ending_server_does_not_wait_for_gets_503(arrived):
 def test_metrics_count_requests_lines_and_batches():
     async def work(client):
         for content in (b"{bad", b"[" * 4000, b'{"lines": 1}', b" " * 5000):
-            await client.post("/translate", content=content, headers={"content-type": "application/json"})
+            await client.post("/translate", content=content, headers=JSON)
         await client.post("/translate", json={"lines": ["a", "b", "c"]})
         return (await client.get("/metrics")).text
 

@@ -1,10 +1,13 @@
 """A server as a process: its address, how it ends, and that its translations are those of decode.py."""
 
 import asyncio
+import contextlib
 import json
 import os
+import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -17,7 +20,12 @@ import uvicorn
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.guard import handlers
+from convs2s_jax.serving import app
+from convs2s_jax.serving.options import ServeOptions
 from convs2s_jax.serving.server import _Server, address_of, listening_socket
+from convs2s_jax.serving.service import Service
+from tests.serving.reversing import reversing
+from tests.serving.test_app import FOREIGN, OWN
 from tests.workdirs import unpacked
 
 COMMAND = [sys.executable, "-c", "from convs2s_jax.commands.convs2s import console; console()", "serve"]
@@ -78,6 +86,87 @@ def test_a_second_sigterm_lets_the_server_finish_and_a_second_ctrl_c_ends_it(mon
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def reversing_server():
+    """The address of a server, in a thread, whose model turns words around."""
+    made = Service(
+        reversing(),
+        ServeOptions(workdir=("w",), allow_host=("t.e", "mine.example")),
+        tell=lambda _: None,
+        failed=pytest.fail,
+    )
+    server = _Server(uvicorn.Config(app.make(made), http="h11", ws="none", log_level="critical"))
+    with listening_socket("127.0.0.1", 0) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield listener.getsockname()
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def statuses(place, request):
+    """The statuses of all answers to some bytes, until the server closes the connection."""
+    with socket.create_connection(place, timeout=20) as connection:
+        connection.sendall(request)
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    return [int(status) for status in re.findall(rb"^HTTP/1\.1 (\d+) ", answer, re.MULTILINE)]
+
+
+HIDDEN = "0\r\n\r\nGET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+"""A body that is another request, if its length is understood in another way."""
+BOTH = f"Content-Length: {len(HIDDEN)}\r\nTransfer-Encoding: chunked\r\n\r\n{HIDDEN}"
+RAW = [
+    ("GET /health HTTP/1.1\r\nHost: localhost", [200]),
+    ("GET /health HTTP/1.1\r\nhOsT:LOCALHOST.:1", [200]),
+    ("GET /health HTTP/1.1\r\nHost: [::1]:8000", [200]),
+    ("GET /health HTTP/1.1\nHost: localhost", [200]),
+    ("GET /health HTTP/1.0", [200]),
+    ("GET /health HTTP/1.1", [400]),
+    ("GET /health HTTP/1.1\r\nHost:", [421]),
+    ("GET /health HTTP/1.1\r\nHost: evil.example", [421]),
+    ("GET /health HTTP/1.0\r\nHost: evil.example", [421]),
+    ("GET /health HTTP/1.1\r\nHost: localhost\r\n .evil.example", [421]),
+    ("GET /health HTTP/1.1\r\nHost: localhost\r\nHost: evil.example", [400]),
+    ("GET /health HTTP/1.1\r\nHost: evil.example\r\nHost: localhost", [400]),
+    ("GET /health HTTP/1.1\r\nHost : localhost", [400]),
+    ("GET /health HTTP/1.1\r\nHost: local\0host", [400]),
+    ("GET /health HTTP/1.1\r\nHost: localhost\rX: y", [400]),
+    ("GET http://evil.example/health HTTP/1.1\r\nHost: evil.example", [421]),
+    ("GET http://evil.example/health HTTP/1.1\r\nHost: localhost", [404]),
+    ("CONNECT evil.example:443 HTTP/1.1\r\nHost: localhost", [404]),
+    ("GET /health HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: identity", [400]),
+    (f"POST /translate HTTP/1.1\r\nHost: localhost\r\n{BOTH}", [400]),
+    (f"POST /health HTTP/1.1\r\nHost: localhost\r\n{BOTH}", [400]),
+    ("GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2", [400]),
+    ("GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: +1", [400]),
+]
+
+
+@pytest.mark.drill
+def test_hostile_hosts_and_framing_get_one_refusal(tally):
+    """The table, and random combinations: only an own host and a length that is stated once give an answer."""
+    with reversing_server() as place:
+        for request, expected in RAW:
+            end = "" if "Transfer-Encoding: chunked" in request else "\r\nConnection: close\r\n\r\n"
+            assert statuses(place, f"{request}{end}".encode()) == expected, request[:200]
+        rng, tries, losses = random.Random(65), 2000, 0
+        for _ in range(tries):
+            hosts = rng.choices((*OWN, *FOREIGN), k=rng.choice((0, 1, 1, 1, 2)))
+            lengths = rng.sample(("Content-Length: 5", "Transfer-Encoding: chunked"), rng.randrange(3))
+            lines = [f"Host: {host}" for host in hosts] + lengths + ["Connection: close", f"X: {rng.choice(FOREIGN)}"]
+            rng.shuffle(lines)
+            head = [f"GET {rng.choice(('', 'http://evil.example'))}/health HTTP/1.{rng.randrange(2)}", *lines]
+            request = rng.choice(("\r\n", "\n")).join([*head, "", "0\r\n\r\n" if lengths else ""])
+            found = statuses(place, request.encode("latin-1"))
+            served = len(lengths) < 2 and len(hosts) < 2 and not {*hosts} & {*FOREIGN} and " http" not in head[0]
+            served = served and (hosts or head[0].endswith("0"))
+            losses += len(found) != 1 or (found == [200]) != bool(served) or found[0] >= 500
+        assert statuses(place, b"GET /health HTTP/1.0\r\n\r\n") == [200]
+    tally(tries=len(RAW) + tries, losses=losses)
 
 
 class Running:
