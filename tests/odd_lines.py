@@ -3,7 +3,7 @@
 import random
 from collections.abc import Sequence
 
-CONTROLS = [chr(i) for i in range(32) if i != 10] + [chr(i) for i in range(127, 160)]
+CONTROLS = [chr(i) for i in range(1, 32) if i != 10] + [chr(i) for i in range(127, 160)]
 BREAKS = ["\u2028", "\u2029", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\r", "\r\r"]  # no ends of lines here
 MARKS = ["\ufeff", "\u200b", "\u200d", "\u202e", "\u0301" * 30, "\ufdd2", "\uffff", "\U0010ffff", "\ue000", "▁", "▁▁"]
 SYMBOLS = ["<s>", "</s>", "<pad>", "<unk>", "S-0\t", "D-0\t1\t", "NaN", '{"line": 0}', "\\n", "\\u0000", "%s", "--"]

@@ -90,10 +90,11 @@ def merged_at_random(symbols: Sequence[str], rank: Rank, *, rate: float, rng: ra
 
 @dataclasses.dataclass(frozen=True)
 class CodedWords(Words):
-    """Pieces of words, into which codes split them. Words are separated by white space.
+    """Pieces of words, into which codes split them.
 
     Codes are the output of subword-nmt learn-bpe (Sennrich et al. 2016, section 3.2). Joining removes the marks and
-    puts one space between words.
+    puts one space between words. Words are separated by U+0020 alone, as there: `Vocabulary` replaces other white space
+    that the list does not contain.
 
     Attributes:
       merges: pairs of symbols in the order in which they were learned; the first counts if a pair occurs twice.
@@ -124,26 +125,29 @@ class CodedWords(Words):
         symbols = [*word, _END] if self.version == "0.1" else [*word[:-1], f"{word[-1]}{_END}"]
         *first, last = merge(symbols, self._rank)
         *first, last = [*first, last.removesuffix(_END)] if last != _END else first
+        if last.endswith(MARK) and last != MARK:  # it would be read as one with a mark
+            first, last = [*first, last.removesuffix(MARK)], MARK
         return (*(f"{piece}{MARK}" for piece in first), last)
 
     def split(self, text: str) -> Sequence[str]:
         """Return the pieces of a text with their marks."""
-        return [piece for word in text.split() for piece in self.cut(word)]
+        return [piece for word in _words(text) for piece in self.cut(word)]
 
     def draw(self, text: str, *, rate: float, rng: random.Random) -> Sequence[str]:
         """Return a random segmentation of a text; see `data.segmentation`."""
         merge = functools.partial(merged_at_random, rate=rate, rng=rng)
-        return [piece for word in text.split() for piece in self._cut(word, merge)]
+        return [piece for word in _words(text) for piece in self._cut(word, merge)]
 
     def join(self, symbols: Sequence[str]) -> str:
-        """Return the text of pieces."""
-        return f"{' '.join(symbols)} ".replace(f"{MARK} ", "").rstrip(" ")
+        """Return the text of pieces. A mark by itself is text: no piece before a mark is empty."""
+        parts = (one.removesuffix(MARK) if one.endswith(MARK) and one != MARK else f"{one} " for one in symbols)
+        return "".join(parts).rstrip(" ")
 
     def surfaces(self, text: str) -> list[str]:
         """Return each piece of a text without its mark, with a space before each word."""
         return [
             f"{'' if i else ' '}{piece.removesuffix(MARK) if i + 1 < len(cut) else piece}"
-            for cut in map(self.cut, text.split())
+            for cut in map(self.cut, _words(text))
             for i, piece in enumerate(cut)
         ]
 
@@ -156,13 +160,17 @@ class CodedWords(Words):
         return encoded("".join(f"{line}\n" for line in (f"#version: {self.version}", *map(" ".join, self.merges))))
 
 
+def _words(text: str) -> list[str]:
+    return [word for word in text.split(" ") if word]
+
+
 def load_codes(path: Path) -> CodedWords:
     """Read a subword-nmt codes file.
 
     Raises:
       UserError: a line is not a pair of symbols, or the version is not supported.
     """
-    lines = read_lines(path, again=True)
+    lines = read_lines(path, again=True, nul=True)
     version, first = "0.1", 0
     if lines and lines[0].startswith("#version:"):
         given, first = lines[0].split()[-1], 1

@@ -6,6 +6,7 @@ from typing import Literal
 from convs2s_jax.core.config import check, record
 from convs2s_jax.core.errors import UserError, did_you_mean
 from convs2s_jax.core.places import check_place
+from convs2s_jax.core.text import visible
 from convs2s_jax.core.tokens import SPECIAL
 from convs2s_jax.data.cldr import CldrConfig
 
@@ -79,8 +80,9 @@ class VocabularyConfig:
         )
         for symbol in self.symbols:
             check(
-                symbol not in SPECIAL and symbol.split() == [symbol] and "\u2581" not in symbol,
-                f"symbols contains '{symbol}': use text without white space and U+2581, but not {', '.join(SPECIAL)}",
+                symbol not in SPECIAL and visible(symbol).split() == [symbol] and "\u2581" not in symbol,
+                f"symbols contains '{symbol}': use text without white space, invisible characters and U+2581, but not "
+                f"{', '.join(SPECIAL)}",
             )
             check(self.symbols.count(symbol) == 1, f"symbols contains '{symbol}' twice; list it once")
 

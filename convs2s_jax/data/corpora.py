@@ -15,6 +15,7 @@ from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, counted, did_you_mean
 from convs2s_jax.core.files import open_regular
 from convs2s_jax.core.places import joined, scheme_of
+from convs2s_jax.core.text import visible
 from convs2s_jax.data import cldr, text_files
 from convs2s_jax.data.config import DataConfig, SplitFiles
 from convs2s_jax.data.text_files import read_lines
@@ -89,12 +90,12 @@ def _read_tsv(cfg: DataConfig, split: str) -> ParallelText | None:
             label, tab, text = line.partition("\t")
             if not tab:
                 raise UserError(f"{path}, line {number}: no TAB in {line[:40]!r}; expected a label, a TAB and a text")
-            if not label.strip():
+            if not (label := visible(label).strip()):
                 raise UserError(
                     f"{path}, line {number}: the label before the TAB is empty; add one, or delete the line"
                 )
             texts.append(text)
-            labels.append(label.strip())
+            labels.append(label)
         return ParallelText(texts, labels, split, ((path, len(labels)),))
     return None
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.text import visible
 from convs2s_jax.data.config import DataConfig
 from convs2s_jax.data.corpora import KINDS, SPLITS, ParallelText, no_split
 
@@ -86,10 +87,11 @@ def _cut(cfg: DataConfig, whole: ParallelText) -> tuple[ParallelText, ParallelTe
     """
     count = len(whole.src)
     order = np.random.default_rng(0).permutation(count)
-    remaining = Counter(tgt.strip() for tgt in whole.tgt) if cfg.labelled else None
+    labels = [visible(tgt).strip() for tgt in whole.tgt]
+    remaining = Counter(labels) if cfg.labelled else None
     if remaining:
-        texts = Counter(label for _, label in {(src, tgt.strip()) for src, tgt in _pairs(whole)})
-        spare = np.array([texts[whole.tgt[i].strip()] > 1 for i in order])
+        texts = Counter(label for _, label in set(zip(whole.src, labels, strict=True)))
+        spare = np.array([texts[labels[i]] > 1 for i in order])
         order, remaining = (order[spare], remaining) if spare.any() else (order, None)
     assert cfg.hold_out is not None
     drawn = order[: max(1, round(cfg.hold_out * count))].tolist()
@@ -98,12 +100,13 @@ def _cut(cfg: DataConfig, whole: ParallelText) -> tuple[ParallelText, ParallelTe
         if pair in lines:
             lines[pair].append(i)
     held, left = list[list[int]](), len(drawn)
-    for (_, tgt), copies in lines.items():
-        if len(copies) <= left and not (remaining and remaining[tgt.strip()] == len(copies)):
+    for copies in lines.values():
+        label = labels[copies[0]]
+        if len(copies) <= left and not (remaining and remaining[label] == len(copies)):
             held.append(copies)
             left -= len(copies)
             if remaining:
-                remaining[tgt.strip()] -= len(copies)
+                remaining[label] -= len(copies)
     held = held or [min(lines.values(), key=len)]
     taken = {i for copies in held for i in copies}
     kept = [i for i in range(count) if i not in taken]

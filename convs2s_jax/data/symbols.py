@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from convs2s_jax.core.errors import UserError, counted, shown
 from convs2s_jax.core.files import read_json
+from convs2s_jax.core.text import odd_of, visible
 from convs2s_jax.core.tokens import BOS, EOS, PAD, SPECIAL, UNK
 from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.text_files import encoded, read_lines
@@ -120,13 +121,21 @@ class Vocabulary:
         return hashlib.sha256(self._content()).hexdigest()
 
     @functools.cached_property
+    def _odd(self) -> frozenset[str]:
+        return odd_of(self.symbols)
+
+    def read(self, text: str) -> str:
+        """Return a text as the segmenter reads it: `visible`, with what this vocabulary contains."""
+        return visible(text, self._odd)
+
+    @functools.cached_property
     def _ids(self) -> Mapping[str, int]:
         reserved = self.segmenter.reserved
         return {symbol: i for i, symbol in enumerate(self.symbols, len(SPECIAL)) if symbol not in reserved}
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text, without EOS. An empty text has no tokens."""
-        return self.segmenter.encode(texts, self._ids)
+        return self.segmenter.encode([*map(self.read, texts)], self._ids)
 
     def sample(self, texts: Sequence[str], *, rate: float, seed: int) -> list[list[int]]:
         """Return token ids of a random segmentation of each text, without EOS; the same arguments give the same ids.
@@ -137,7 +146,7 @@ class Vocabulary:
           seed: from 0 to 2^32 - 2.
         """
         rng, ids = random.Random(seed), self._ids
-        drawn = (self.segmenter.draw(text, rate=rate, rng=rng) for text in texts)
+        drawn = (self.segmenter.draw(text, rate=rate, rng=rng) for text in map(self.read, texts))
         return [[ids.get(symbol, UNK) for symbol in symbols] for symbols in drawn]
 
     def decode(self, ids: Sequence[int], unknown: str = SPECIAL[UNK]) -> str:
@@ -146,7 +155,7 @@ class Vocabulary:
 
     def surfaces(self, text: str) -> list[str]:
         """Return the text of each token, unknown ones as in the input. Each word begins with a space."""
-        return self.segmenter.surfaces(text)
+        return self.segmenter.surfaces(self.read(text))
 
     def token(self, i: int) -> str:
         """Return the symbol of an id."""
@@ -174,7 +183,7 @@ def load_words(path: Path) -> Vocabulary:
     seen = set(SPECIAL)
     words: list[str] = []
     counts: list[int] = []
-    for number, line in enumerate(read_lines(path, again=True), 1):
+    for number, line in enumerate(read_lines(path, again=True, nul=True), 1):
         line = line.rstrip()
         word, _, count = line.removesuffix(_OVERWRITE).rstrip().rpartition(" ")
         if not (word and count.isdecimal() and len(count) <= _DIGITS):
@@ -225,7 +234,7 @@ def load_labels(path: Path) -> Vocabulary:
     Raises:
       UserError: the file has an empty line, a duplicate label, or a label with white space around it.
     """
-    names = read_lines(path, again=True)
+    names = read_lines(path, again=True, nul=True)
     first = {name: i for i, name in reversed(list(enumerate(names)))}
     for i, name in enumerate(names):
         if not name or name != name.strip() or first[name] != i:
@@ -267,7 +276,7 @@ def learn_labels(lines: Iterable[str]) -> Vocabulary:
     Raises:
       UserError: there are fewer than two labels.
     """
-    names = sorted({line.strip() for line in lines} - {""})
+    names = sorted({line.strip() for line in map(visible, lines)} - {""})
     if len(names) < 2:
         found = f"only '{names[0]}'" if names else "none"
         raise UserError(f"the training text has fewer than two labels ({found}): a classifier needs at least two")

@@ -20,7 +20,7 @@ LONGEST = 1 << 24
 _GZIP = b"\x1f\x8b"
 
 
-def read_lines(path: str | Path, *, again: bool = False) -> list[str]:
+def read_lines(path: str | Path, *, again: bool = False, nul: bool = False) -> list[str]:
     r"""Return the lines of a UTF-8 text file, plain or gzipped, also in an object store; "-" reads standard input.
 
     Only \n and \r\n end a line. Other Unicode line separators (U+2028, U+0085, form feed) are text, so line numbers
@@ -29,10 +29,11 @@ def read_lines(path: str | Path, *, again: bool = False) -> list[str]:
     Args:
       path: of the file.
       again: whether the file will be read again, in which case it must not be a pipe or a device.
+      nul: whether lines may contain NUL, as lists of words from such text do.
 
     Raises:
-      UserError: the file is missing, a folder, unreadable, damaged gzip or not UTF-8, or a line has more than `LONGEST`
-        bytes.
+      UserError: the file is missing, a folder, unreadable, damaged gzip or not UTF-8, or a line contains NUL or has
+        more than `LONGEST` bytes.
     """
     name, lines = name_of(path), list[str]()
     try:
@@ -44,7 +45,13 @@ def read_lines(path: str | Path, *, again: bool = False) -> list[str]:
                         f"{name}, line {len(lines) + 1} has more than {LONGEST:,} bytes: use a file with one sentence "
                         "per line"
                     )
-                lines.append(without_end(line.decode()))
+                text = line.decode()
+                if b"\0" in line and not nul:
+                    order = "be" if line.startswith(b"\0") and not lines else "le"
+                    utf_16 = f"the file is UTF-16: convert it with iconv -f utf-16{order} -t utf-8"
+                    remedy = utf_16 if 3 * line.count(0) >= len(line) else "delete NULs, as with tr -d '\\000'"
+                    raise UserError(f"{name}, line {len(lines) + 1} contains NUL, which no text does: {remedy}")
+                lines.append(without_end(text))
                 line = file.readline(LONGEST + 1)
     except UserError:
         raise

@@ -131,7 +131,7 @@ def _encoded(texts: Sequence[str], vocabulary: Vocabulary, name: str) -> Iterato
 def _key(texts: Sequence[str], vocabulary: Vocabulary) -> bytes:
     digest = hashlib.sha256(_MAGIC + vocabulary.fingerprint.encode())
     for text in texts:
-        data = text.encode("utf-8")
+        data = vocabulary.read(text).encode("utf-8")
         digest.update(len(data).to_bytes(8, "little") + data)
     return digest.digest()
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from convs2s_jax.core.errors import printable
+from convs2s_jax.core.errors import printable, shortened
 from convs2s_jax.core.tokens import UNK
 from convs2s_jax.data.pieces import ListedPieces, SentencePiece
 from convs2s_jax.data.symbols import Vocabulary
@@ -40,16 +40,21 @@ def describe(tokens: TokenizedText, texts: Sequence[str], vocabulary: Vocabulary
         found = Counter[str]()
         for i in range(0, len(tokens), max(1, -(-len(tokens) // _SAMPLE))):
             if UNK in (ids := tokens[i]):
-                found.update(_units(texts[i], ids, vocabulary)[0])
-        commonest = " ".join(word for word, _ in found.most_common(5))
-        named = f" (most often {printable(commonest)})"
+                found.update(unknown_in(texts[i], ids, vocabulary))
+        named = f" ({commonest(found)})"
     return f"{100 * unknown:.2f} % of {what}{named}"
 
 
-def is_mostly_unknown(text: str, ids: Sequence[int] | np.ndarray, vocabulary: Vocabulary) -> bool:
-    """Whether at least 3 and more than half of a line's words, BPE pieces or characters are unknown.
+def commonest(units: Counter[str]) -> str:
+    """Name the five most frequent units, for a message."""
+    return f"most often {printable(' '.join(shortened(unit, 80) for unit, _ in units.most_common(5)))}"
 
-    Characters count with SentencePiece, because it maps any run of unknown characters to one token.
+
+def unknown_in(text: str, ids: Sequence[int] | np.ndarray, vocabulary: Vocabulary) -> tuple[str, ...]:
+    """Return the unknown words or BPE pieces of a line, or characters with SentencePiece.
+
+    It maps any run of unknown characters to one token. A model's piece that is missing from a list of pieces has known
+    characters, so it is one unit.
 
     Args:
       text: the line.
@@ -57,20 +62,10 @@ def is_mostly_unknown(text: str, ids: Sequence[int] | np.ndarray, vocabulary: Vo
       vocabulary: of the side.
     """
     if UNK not in ids:
-        return False
-    unknown, total = _units(text, ids, vocabulary)
-    return len(unknown) >= 3 and 2 * len(unknown) > total
-
-
-def _units(text: str, ids: Sequence[int] | np.ndarray, vocabulary: Vocabulary) -> tuple[Sequence[str], int]:
-    """Return the unknown words or pieces of a line and the total number; with SentencePiece, of characters.
-
-    A model's piece that is missing from the list has known characters, so it counts as one.
-    """
+        return ()
     surfaces, segmenter = [surface.strip() for surface in vocabulary.surfaces(text)], vocabulary.segmenter
-    unknown = [surface for surface, token in zip(surfaces, ids, strict=True) if token == UNK]
+    unknown = tuple(surface for surface, token in zip(surfaces, ids, strict=True) if token == UNK)
     if not isinstance(segmenter, ListedPieces):
-        return unknown, len(surfaces)
+        return unknown
     own = isinstance(segmenter, SentencePiece)
-    units = [unit for one in unknown for unit in ([one] if not own and segmenter.is_piece(one) else one)]
-    return units, len("".join(surfaces))
+    return tuple(unit for one in unknown for unit in ([one] if not own and segmenter.is_piece(one) else one))

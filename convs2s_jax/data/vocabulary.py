@@ -14,6 +14,7 @@ from convs2s_jax.core import files
 from convs2s_jax.core.checksums import DamagedError, checksum, parsed, seal, unseal
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.text import visible
 from convs2s_jax.data import bpe_codes, pieces, symbols
 from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.corpora import ParallelText
@@ -143,7 +144,7 @@ def _sample(lines: Sequence[str], most: int, seed: int) -> Sequence[str]:
 
 
 def _train(cfg: VocabularyConfig, lines: Sequence[str], side: str, size: int) -> Vocabulary:
-    bar = tqdm.tqdm(lines, f"vocabulary {side}", unit=" lines", disable=None)
+    bar = map(visible, tqdm.tqdm(lines, f"vocabulary {side}", unit=" lines", disable=None))
     train = symbols.train_words if cfg.kind == "words" else pieces.train
     return train(cfg, bar, size=size, field=f"data.vocabulary.{side}_size")
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, counted, did_you_mean
+from convs2s_jax.core.text import visible
 
 TOKENIZERS = ("13a", "char", "intl", "none", "zh", "ja-mecab", "ko-mecab")
 """sacreBLEU's tokenisers that need no download."""
@@ -93,10 +94,10 @@ def _check_tokenizer(tokenize: str) -> None:
 def _exact(hypotheses: Sequence[str], references: Sequence[Sequence[str]], _tokenize: str) -> list[Score]:
     """The percentage of hypotheses that equal a reference, as in SCAN (Lake and Baroni 2018).
 
-    Leading, trailing and repeated spaces (U+0020) are ignored. No vocabulary keeps them, so no hypothesis could equal a
-    reference that has them.
+    White space counts as spaces, and leading, trailing and repeated spaces and invisible characters are ignored. No
+    vocabulary keeps them, so no hypothesis could equal a reference that has them.
     """
-    words = ([[word for word in text.split(" ") if word] for text in texts] for texts in (hypotheses, *references))
+    words = ([visible(text).split() for text in texts] for texts in (hypotheses, *references))
     hits = sum(hypothesis in given for hypothesis, *given in zip(*words, strict=True))
     count = len(hypotheses)
     return [Score("exact_match", "exact match", 100 * hits / count, f"% of {counted(count, 'sentence')}")]
@@ -129,7 +130,7 @@ def _d2l_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], _t
     """The mean of `d2l_bleu` in percent, with words split at white space, k = 4, and the best reference."""
     total = 0.0
     for hypothesis, *given in zip(hypotheses, *references, strict=True):
-        total += max(d2l_bleu(hypothesis.split(), reference.split()) for reference in given)
+        total += max(d2l_bleu(visible(hypothesis).split(), visible(reference).split()) for reference in given)
     return [Score("d2l_bleu", "d2l BLEU", 100 * total / len(hypotheses), "mean of sentences, tok:none, k:4")]
 
 

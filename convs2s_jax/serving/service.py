@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import Tell, UserError, shown
+from convs2s_jax.core.text import visible
 from convs2s_jax.search.batching import max_output_length
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.serving.batching import Batcher, Item
@@ -282,7 +283,7 @@ class Service:
         check(asked.seed is None or search.sampling, "seed has no effect without sampling; remove it")
         few = engine.translator.shortlist is not None and not search.sampling
         check(few or not asked.shortlist, "shortlist is true, but this server has none, or not for samples; remove it")
-        constraints = asked.constraints and [[one for one in phrases if one.strip()] for phrases in asked.constraints]
+        constraints = asked.constraints and [[one for one in phrases if visible(one)] for phrases in asked.constraints]
         axes = engine.room_for(TextRequest(search, lines, prefix=asked.prefix, constraints=constraints))
         key = Key(search, asked.replace_unk, attention, few and asked.shortlist is not False, axes)
         required = zip(asked.prefix or [""] * len(lines), constraints or [[]] * len(lines), strict=True)

@@ -76,7 +76,7 @@ def check_required(
             where = f"{name_of(path)}, line {i + 1}"
             for text, ids in zip(texts, spelt(tgt, texts), strict=True):
                 if UNK in ids:
-                    words = [word for word in text.split() if UNK in tgt.encode([word])[0]]
+                    words = [word for word in tgt.read(text).split() if UNK in tgt.encode([word])[0]]
                     raise UserError(
                         f"{where}: '{words[0] if words else text}' is not in the target vocabulary, so no translation "
                         "can contain it; use other words"

@@ -10,7 +10,7 @@ import numpy as np
 from convs2s_jax.core.errors import Tell, UserError, located
 from convs2s_jax.core.places import check_place
 from convs2s_jax.core.tokens import SPECIAL
-from convs2s_jax.data.unknown import is_mostly_unknown
+from convs2s_jax.data.unknown import unknown_in
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.models.classifier import ClassifierConfig, ClassifierParams
 from convs2s_jax.search.batching import DEFAULT_BATCHING, Batching
@@ -37,14 +37,14 @@ class Labelled:
       source: the text.
       labels: all labels, the most probable first.
       cut: number of tokens truncated at the end.
-      mostly_unknown: see `data.unknown.is_mostly_unknown`.
+      unknown: words, pieces or characters that the vocabulary does not contain (`data.unknown`).
     """
 
     line: int
     source: str
     labels: tuple[Choice, ...]
     cut: int = 0
-    mostly_unknown: bool = False
+    unknown: tuple[str, ...] = ()
 
     @property
     def best(self) -> Choice:
@@ -90,7 +90,7 @@ class Classifier:
             return tuple(Choice(names[i], float(str(probabilities[i]))) for i in order)
 
         return [
-            Labelled(first + i, line, choices(p), max(0, len(ids) - room), is_mostly_unknown(line, ids, texts))
+            Labelled(first + i, line, choices(p), max(0, len(ids) - room), unknown_in(line, ids, texts))
             for i, (line, ids, p) in enumerate(zip(given, sources, found, strict=True))
         ]
 

@@ -177,14 +177,15 @@ def encode_phrases(vocabulary: Vocabulary, phrases: Sequence[str]) -> list[np.nd
     A phrase starts at the beginning of a word. If its first character is of a script written without spaces, it rarely
     follows a space, so it is tokenised without U+2581, as after a full stop.
     """
+    phrases = [vocabulary.read(phrase).strip() for phrase in phrases]
     return [
-        _inside(vocabulary, phrase, ids) if len(ids) and phrase.strip() and is_unspaced(phrase.strip()[0]) else ids
+        _inside(vocabulary, phrase, ids) if len(ids) and is_unspaced(phrase[0]) else ids
         for phrase, ids in zip(phrases, encode(vocabulary, phrases), strict=True)
     ]
 
 
 def _inside(vocabulary: Vocabulary, phrase: str, ids: np.ndarray) -> np.ndarray:
     """Return the ids of a phrase after a full stop; if the full stop is not a separate sub-word, return `ids`."""
-    text = BREAK + phrase.strip()
+    text = BREAK + phrase
     before, pieces = vocabulary.surfaces(BREAK), vocabulary.surfaces(text)
     return encode(vocabulary, [text])[0][len(before) :] if pieces[: len(before)] == before else ids

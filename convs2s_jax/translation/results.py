@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from convs2s_jax.core.tokens import EOS, UNK
-from convs2s_jax.data.unknown import is_mostly_unknown
+from convs2s_jax.data.unknown import unknown_in
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.search.translate import Candidate, Translation
 from convs2s_jax.translation import alignment
@@ -47,7 +47,7 @@ class Result:
       hypotheses: at least one, best first.
       cut: number of source tokens truncated at the end because the model has no positions for them.
       reference: the reference, if there is one.
-      mostly_unknown: see `data.unknown.is_mostly_unknown`.
+      unknown: words, pieces or characters that the vocabulary does not contain (`data.unknown`).
     """
 
     line: int
@@ -56,7 +56,7 @@ class Result:
     hypotheses: tuple[Hypothesis, ...]
     cut: int = 0
     reference: str | None = None
-    mostly_unknown: bool = False
+    unknown: tuple[str, ...] = ()
 
     @property
     def best(self) -> Hypothesis:
@@ -105,7 +105,7 @@ def describe(
         source_tokens=tuple(vocabularies.src.token(int(i)) for i in ids),
         hypotheses=tuple(hypothesis(candidate) for candidate in found.candidates),
         cut=found.cut,
-        mostly_unknown=is_mostly_unknown(source, ids, vocabularies.src),
+        unknown=unknown_in(source, ids, vocabularies.src),
     )
 
 

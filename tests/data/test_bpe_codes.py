@@ -96,6 +96,23 @@ def test_text_comes_back_without_marks(coded):
     )  # a mark at the end of a line is dropped too
 
 
+def test_words_end_at_listed_white_space_where_subword_nmt_ends_them(codes, coded):
+    """At U+0020 alone; what a list does not contain is white space or invisible. The pieces are subword-nmt's."""
+    line = "ein\xa0und \u2009Norwegen\u200b eins\xadein \xa0"
+    cut = "e@@ in@@ \xa0@@ und \u2009@@ Nor@@ we@@ gen@@ \u200b e@@ in@@ s@@ \xad@@ e@@ in \xa0"
+    listed = dataclasses.replace(word_list(tuple(dict.fromkeys(cut.split(" ")))), segmenter=codes)
+    ids, none = listed.encode([line, "\xa0 \u200b"])
+    assert (" ".join(map(listed.token, ids)), none) == (cut, [])
+    assert coded.encode([line]) == coded.encode(["ein und Norwegen einsein"])
+
+
+def test_literal_marks_come_back():
+    codes, text = CodedWords((("@", "@</w>"), ("a", "@@</w>"), ("@", "@@</w>"))), "a@@ @@ b@@ @@@ @@@@ @ x"
+    found = dataclasses.replace(list_of(codes, *text.split()), segmenter=codes)
+    assert UNK not in (ids := found.encode([text])[0])
+    assert found.decode(ids) == text
+
+
 def test_unknown_pieces_are_a_part_of_their_word(coded):
     [ids] = coded.encode(["und \u732bein"])
     assert ids.count(UNK) == 1

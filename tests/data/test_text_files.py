@@ -62,6 +62,18 @@ ODD = {
     ),
     "cut": (lambda path: path.write_bytes("a\nö".encode()[:-1]), ", line 2: byte 0xc3 is not UTF-8"),
     "bzip2": (lambda path: path.write_bytes(b"BZh91AY&SY\xb8"), ", line 1: byte 0xb8 is not UTF-8; .*decompress it"),
+    "utf-16le": (
+        lambda path: path.write_bytes("\nab\n".encode("utf-16le")),
+        ", line 2 contains NUL, .*: the file is UTF-16: convert it with iconv -f utf-16le -t utf-8$",
+    ),
+    "utf-16be": (
+        lambda path: path.write_bytes("\nab\n".encode("utf-16be")),
+        ", line 1 contains NUL, which no text does: the file is UTF-16: convert it with iconv -f utf-16be -t utf-8$",
+    ),
+    "a NUL": (
+        lambda path: path.write_bytes(b"a\nbcdefgh\0\n"),
+        r", line 2 contains NUL, which no text does: delete NULs, as with tr -d '\\000'$",
+    ),
     "cut.gz": (lambda path: path.write_bytes(ZIPPED[:-9]), NO_GZIP),
     "short.gz": (lambda path: path.write_bytes(ZIPPED[:-1]), NO_GZIP),
     "damaged.gz": (lambda path: path.write_bytes(ZIPPED[:10] + b"\xff" + ZIPPED[11:]), NO_GZIP),

@@ -1,4 +1,4 @@
-"""Unknown tokens: their share, the commonest of them, and lines that are mostly unknown."""
+"""Unknown tokens: their share, the commonest of them, and those of a line."""
 
 import re
 
@@ -38,12 +38,12 @@ def test_the_commonest_are_characters_of_sub_words_or_else_words(vocabulary, tmp
     def said(texts):
         return unknown.describe(stored(texts, vocabulary, tmp_path), texts, vocabulary, "source tokens")
 
-    few, odd = [*KNOWN * 3, "猫"], ["\u202e"]
+    few, odd = [*KNOWN * 3, "猫"], ["\x1b"]
     assert re.match(
         rf"[\d.]+ % of source tokens \(most often 猫 z{'ebra' * (vocabulary.suffix == WORDS)}( .*)?\)$", said(TEXTS)
     )
     assert said(few).endswith(" source tokens")
-    assert said(odd).endswith(r" \u202e)")
+    assert said(odd).endswith(r" \x1b)")
     monkeypatch.setattr(unknown, "_SAMPLE", 2)  # lines 0 and 2
     assert said(TEXTS).endswith("(most often 猫)")
 
@@ -51,13 +51,12 @@ def test_the_commonest_are_characters_of_sub_words_or_else_words(vocabulary, tmp
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("私は学生です", (True, False)),  # one token of many characters; one word
-        ("猫犬", (False, False)),
-        ("the cat sat 私 は 学生", (False, False)),
-        ("cat 私 は 学生です", (True, True)),
-        ("", (False, False)),
+        ("私は", ("私 は", "私は")),  # one token of two characters; one word
+        ("the 犬\u200b cat\xa0猫", ("犬 猫", "犬 猫")),
+        ("the cat\xa0sat", ("", "")),
+        ("", ("", "")),
     ],
 )
-def test_a_line_is_mostly_unknown_by_its_characters_or_words(vocabulary, text, expected):
+def test_what_is_unknown_in_a_line_is_characters_or_words(vocabulary, text, expected):
     ids = np.asarray(vocabulary.encode([text])[0], int)
-    assert unknown.is_mostly_unknown(text, ids, vocabulary) == expected[vocabulary.suffix == WORDS]
+    assert unknown.unknown_in(text, ids, vocabulary) == tuple(expected[vocabulary.suffix == WORDS].split())

@@ -13,7 +13,7 @@ TEXT = ParallelText(SRC, TGT, "train")
 CONFIGS = [
     VocabularyConfig(kind="bpe", src_size=120, tgt_size=110),
     VocabularyConfig(kind="bpe", src_size=160, joint=True, split_digits=True),
-    VocabularyConfig(kind="unigram", src_size=66, tgt_size=60),
+    VocabularyConfig(kind="unigram", src_size=62, tgt_size=53),
     VocabularyConfig(kind="words", src_size=30, tgt_size=25),
     VocabularyConfig(kind="words", src_size=40, joint=True),
 ]

@@ -21,6 +21,7 @@ from sentencepiece import SentencePieceTrainer
 
 from convs2s_jax.commands.convs2s import COMMANDS
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.text import visible
 from convs2s_jax.data import bpe_codes, pieces
 from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.symbols import train_words, word_list
@@ -93,6 +94,7 @@ def stock(lines, path):
 
 
 TEXTS = ["", "a  b", "ab c", "the cat \u2581 sat", "\U0001f600 unknown", "x" * 30, "ab" * 16_000]
+TEXTS += ["a\xa0b\u200bc \xadd\tx", "\u3000\u200d", "@@ a@@ \u2028b@@@"]
 
 
 @pytest.mark.parametrize("kind", ["bpe", "words", "marked", "listed", "stock", "codes 0.1", "codes 0.2"])
@@ -110,9 +112,9 @@ def test_the_runtime_cuts_text_as_the_vocabularies_do(kind, tmp_path):
     if kind == "stock":
         made = stock(lines, tmp_path / "own.model")
     if kind.startswith("codes"):
-        rng, parts = random.Random(4), ["a", "b", "aa", "ab", "ba", "aba", "a</w>", "b</w>", "ab</w>", "</w>"]
+        rng, parts = random.Random(4), ["a", "b", "@", "ab", "ba", "aba", "a</w>", "@</w>", "@@</w>", "</w>"]
         merges = rng.sample(list(itertools.product(parts, parts)), 60)
-        lines = [" ".join("".join(rng.choices("ab", k=rng.randrange(1, 20))) for _ in range(9)) for _ in range(30)]
+        lines = [" ".join("".join(rng.choices("ab@", k=rng.randrange(1, 20))) for _ in range(9)) for _ in range(30)]
         codes = bpe_codes.CodedWords(
             (*merges, *merges[::-1]), kind.split()[1]
         )  # those that are there again do not count
@@ -131,6 +133,8 @@ def test_the_exported_file_has_what_it_needs_of_this_package(convs2s):
         name for name, value in vars(runtime).items() if getattr(value, "__module__", "").startswith("convs2s_jax.")
     }
     assert {"merged", "LONGEST", "SPECIAL", *others} <= found.keys()
+    every = "".join(chr(i) for i in range(0x110000) if not 0xD800 <= i < 0xE000)
+    assert found["visible"](every, "\xa0") == visible(every, "\xa0")
     assert found["merged"]("abab", lambda *pair: {("a", "b"): 0}.get(pair)) == ["ab", "ab"]
     assert found["Model"](convs2s[1]).translate(LINES[:3]) == runtime.Model(convs2s[1]).translate(LINES[:3])
 

@@ -1,5 +1,7 @@
 """The library's functions: what is asked for is there, and nothing else changes."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -31,9 +33,10 @@ def test_results_keep_the_lines(found, lines):
             assert all(s < len(result.source_tokens) for s, _ in h.alignment)
 
 
-def test_given_translations_score_what_the_search_reported(translator, found):
+def test_given_translations_score_what_the_search_reported(translator, lines):
     """Of hypotheses that are cut into the same tokens again."""
-    vocabulary = translator.vocabularies.tgt
+    vocabulary, search = translator.vocabularies.tgt, dataclasses.replace(SEARCH, max_length_a=0.0)
+    found = library.translate(translator, TextRequest(search, lines, nbest=3))
     pairs = [
         (result.source, h)
         for result in found
@@ -42,7 +45,7 @@ def test_given_translations_score_what_the_search_reported(translator, found):
     ]
     assert pairs
     scored = library.translate(
-        translator, TextRequest(SEARCH, [s for s, _ in pairs], targets=[h.text for _, h in pairs])
+        translator, TextRequest(search, [s for s, _ in pairs], targets=[h.text for _, h in pairs])
     )
     for (_, h), result in zip(pairs, scored, strict=True):
         assert (result.best.text, result.best.tokens) == (h.text, h.tokens)

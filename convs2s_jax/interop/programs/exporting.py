@@ -143,4 +143,6 @@ def _program() -> str:
         values = {name: getattr(runtime, name) for name in imported[1].split(", ")}
         return "\n".join(inspect.getsource(x) if callable(x) else f"{name} = {x!r}" for name, x in values.items())
 
-    return re.sub(r"^from convs2s_jax\..* import (.*)$", defined, inspect.getsource(runtime), flags=re.MULTILINE)
+    return re.sub(
+        r"^from convs2s_jax\..* import ([\w, ]*\w).*$", defined, inspect.getsource(runtime), flags=re.MULTILINE
+    )

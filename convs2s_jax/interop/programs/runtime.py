@@ -17,8 +17,9 @@ import heapq  # noqa: F401  (for `merged`)
 import itertools
 import json
 import math
+import re  # noqa: F401  (for `visible`)
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence  # noqa: F401
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -28,6 +29,7 @@ from jax import export
 from safetensors.numpy import load_file
 
 # in an export, definitions stand in place of these imports (`exporting._program`)
+from convs2s_jax.core.text import BLANK, ODD, odd_of, visible  # noqa: F401
 from convs2s_jax.core.tokens import BOS, EOS, PAD, SPECIAL, UNK
 from convs2s_jax.data.bpe_codes import merged, of_words
 from convs2s_jax.data.text_files import LONGEST
@@ -152,6 +154,7 @@ class Words:
 
     def _list(self, symbols: Iterable[str]) -> None:
         self._symbols = [*SPECIAL, *symbols]
+        self._odd = odd_of(self._symbols)
         self._ids = {symbol: i for i, symbol in enumerate(self._symbols) if symbol not in SPECIAL}
 
     def _cut(self, text: str) -> Iterable[str]:
@@ -164,7 +167,7 @@ class Words:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text."""
-        return [[self._ids.get(symbol, UNK) for symbol in self._cut(text)] for text in texts]
+        return [[self._ids.get(symbol, UNK) for symbol in self._cut(visible(text, self._odd))] for text in texts]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids."""
@@ -203,10 +206,11 @@ class CodedWords(Words):
         self._pieces = of_words(self._pieces_of)
 
     def _cut(self, text: str) -> Iterable[str]:
-        return [piece for word in text.split() for piece in self._pieces(word)]
+        return [piece for word in text.split(" ") if word for piece in self._pieces(word)]
 
     def _joined(self, symbols: list[str]) -> str:
-        return f"{' '.join(symbols)} ".replace(f"{MARK} ", "").rstrip(" ")
+        parts = (one.removesuffix(MARK) if one.endswith(MARK) and one != MARK else f"{one} " for one in symbols)
+        return "".join(parts).rstrip(" ")
 
     def _pieces_of(self, word: str) -> list[str]:
         """Split a word into pieces, all but the last marked."""
@@ -215,6 +219,8 @@ class CodedWords(Words):
         parts = [*word, END] if self._apart else [*word[:-1], word[-1] + END]
         parts = merged(parts, lambda *pair: self._ranks.get(pair))
         parts = parts[:-1] if parts[-1] == END else [*parts[:-1], parts[-1].removesuffix(END)]
+        if parts[-1].endswith(MARK) and parts[-1] != MARK:
+            parts = [*parts[:-1], parts[-1].removesuffix(MARK), MARK]
         return [*(part + MARK for part in parts[:-1]), parts[-1]]
 
 
@@ -223,11 +229,13 @@ class Pieces:
 
     def __init__(self, path: Path) -> None:
         """Read a model."""
-        self._model = _sentencepiece(path.read_bytes())
+        self._model = model = _sentencepiece(path.read_bytes())
+        self._odd = odd_of(map(model.id_to_piece, range(model.get_piece_size())))
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text."""
-        found: list[list[int]] = self._model.encode([text.translate(str.maketrans(OWN)) for text in texts])
+        lines = [visible(text, self._odd).translate(str.maketrans(OWN)) for text in texts]
+        found: list[list[int]] = self._model.encode(lines)
         return found
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from convs2s_jax.core.guard import held_interrupts
 from convs2s_jax.core.places import scheme_of
 from convs2s_jax.data import corpora
 from convs2s_jax.data.text_files import without_end
+from convs2s_jax.data.unknown import commonest
 from convs2s_jax.metrics import scoring
 from convs2s_jax.training.run import outputs, run_folder, store_copy
 from convs2s_jax.translation.jobs import output
@@ -85,7 +87,7 @@ def _decode_file(job: Job, options: Options, tell: Tell) -> None:
     total = len(job.lines)
     finished = output.finished_part(options.output, job.dependencies, total) if options.resume else b""
     texts = job.style.texts(finished)
-    begin, odd = len(texts), list[int]()
+    begin, unknown = len(texts), dict[int, tuple[str, ...]]()
     if options.resume:
         what = "nothing left to do" if begin == total else "continuing with the next line"
         tell(f"{options.output} already has {begin} of {total} lines; {what}")
@@ -100,16 +102,17 @@ def _decode_file(job: Job, options: Options, tell: Tell) -> None:
                     write([job.style.render(result) for result in results])
                     texts += [result.best.text for result in results]
                 _warn_of_cuts(job, results, tell)
-                odd += [result.line + 1 for result in results if result.mostly_unknown]
+                unknown |= {result.line + 1: result.unknown for result in results if result.unknown}
         except KeyboardInterrupt:
             resumed = output.record_of(options.output) is not None
             rest = "--resume continues after them" if resumed else "the rest was not translated"
             tell(f"interrupted: {len(texts)} of {total} lines are written; {rest}")
             raise
-    if odd:
+    if unknown:
+        numbers = f"{', '.join(map(str, [*unknown][:5]))}{' ...' if len(unknown) > 5 else ''}"
         tell(
-            f"{job.name}: {len(odd)} of {total - begin} lines are mostly unknown to the source vocabulary, and their "
-            f"output is a guess: line {', '.join(map(str, odd[:5]))}{' ...' if len(odd) > 5 else ''}"
+            f"{job.name}: {len(unknown)} of {total - begin} lines have text that is not in the source vocabulary "
+            f"({commonest(Counter(itertools.chain(*unknown.values())))}) and can only be guessed: line {numbers}"
         )
     job.report(texts)
 

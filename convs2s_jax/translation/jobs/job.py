@@ -9,6 +9,7 @@ from types import MappingProxyType
 from convs2s_jax.core.checksums import checksum
 from convs2s_jax.core.config import LARGEST, check, to_dict
 from convs2s_jax.core.errors import Tell, UserError, counted
+from convs2s_jax.core.text import visible
 from convs2s_jax.data.corpora import ParallelText
 from convs2s_jax.data.text_files import name_of, read_lines
 from convs2s_jax.metrics import labels, scoring
@@ -134,7 +135,7 @@ class Translation(_Lines):
             self.lines = read_lines(options.input)
         for number, line in enumerate(self.lines if not translator.reads_source else (), 1):
             check(
-                not line.strip(),
+                not visible(line),
                 f"{self.name}, line {number} is not empty: a language model reads no source and writes one text per "
                 "empty line; use --prefix for the first words of texts, and --score=FILE to score given ones",
             )
@@ -231,7 +232,7 @@ class Labelling(_Lines):
         text = self.read_split(run) if options.split else None
         self.lines = text.src if text else read_lines(options.input)
         for right in self.read_references("label", text.tgt if text else None):
-            self._right = [line.strip() for line in right]
+            self._right = [visible(line).strip() for line in right]
 
     def window(self, first: int, progress: Progress) -> list[Labelled]:
         """Return the results of the next window of lines; `progress` gets the numbers of lines that were done."""
@@ -326,7 +327,7 @@ def read_parallel(path: str, lines: Sequence[str], *, name: str, what: str) -> l
 
 def phrases_of(lines: Sequence[str]) -> list[list[str]]:
     """Return the TAB-separated phrases of each line; empty phrases are dropped."""
-    return [[phrase for phrase in line.split("\t") if phrase.strip()] for line in lines]
+    return [[phrase for phrase in line.split("\t") if visible(phrase)] for line in lines]
 
 
 def read_dictionary(path: str) -> dict[str, str]:
@@ -337,9 +338,10 @@ def read_dictionary(path: str) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for number, line in enumerate(read_lines(path), 1):
-        if not line.strip():
+        if not visible(line):
             continue
         source, _, target = (part.strip() for part in line.partition("\t"))
+        source = visible(source)
         if not source or not target or "\t" in target:
             raise UserError(f"{path}, line {number}: {line!r} is not a source word, TAB, a target word")
         if found.setdefault(source, target) != target:

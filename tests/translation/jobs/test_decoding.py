@@ -59,15 +59,17 @@ def test_sizes_beyond_any_text_are_those_of_the_text(desk):
     assert desk.read() == desk.read("whole")
 
 
-def test_lines_that_are_mostly_unknown_are_told_once_and_nothing_else_changes(desk):
-    desk.write("in", [*LINES, *["\u0995\u0996\u0997 \u0998\u0999"] * 6])
+def test_unknown_text_is_told_once_and_nothing_else_changes(desk):
+    desk.write("in", [*LINES, "Norway \u0995", *["\u0995\u0996\u0997 \x1b"] * 5])
     desk.decode(window=3)
     whole = desk.read()
-    said = "are mostly unknown to the source vocabulary, and their output is a guess: line"
-    assert desk.told == [f"{desk.path('in')}: 6 of 14 lines {said} 9, 10, 11, 12, 13 ..."]
+    said = "lines have text that is not in the source vocabulary (most often"
+    first = f"6 of 14 {said} \u0995 \u0996 \u0997 \\x1b) and can only be guessed: line 9, 10, 11, 12, 13 ..."
+    assert desk.told == [f"{desk.path('in')}: {first}"]
     desk.interrupted(4, window=3)
     desk.decode(window=3, resume=True)
-    assert desk.told[1:] == [f"{desk.path('in')}: 2 of 2 lines {said} 13, 14"]
+    assert f"2 of 2 {said} " in desk.told[1]
+    assert desk.told[1].endswith(": line 13, 14")
     assert desk.read() == whole
 
 
@@ -222,6 +224,17 @@ def losses(desk, given, **options):
         lost += (record["line"], record["source"], best) != (i, line, text)
         lost += not line and text != ""
     return lost
+
+
+def test_lines_of_white_space_stay_empty_and_white_space_and_invisible_characters_spoil_no_line(desk):
+    blank = ["\t", "\xa0 ", "\u3000", "\u2028", "\u200b", "\ufeff\u200d", "\xad"]
+    words = ["Nor\xadway\xa0and\u3000Spain", "\u200fNorway\x0band\u2028Spain\ufeff", "Norway\u200band\x85Spain"]
+    desk.write("in", ["", *blank, "Norway and Spain", *words])
+    desk.decode(prefix="")
+    *empty, plain, a, b, c = desk.read().decode().split("\n")[:-1]
+    assert empty == [""] * 8
+    assert plain == a == b == c != ""
+    assert desk.told == []
 
 
 @pytest.mark.parametrize("options", [{}, {"replace_unk": True}], ids=str)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.text import visible
 from convs2s_jax.core.tokens import PAD, SPECIAL, UNK
 from convs2s_jax.data import vocabulary
 from convs2s_jax.data.config import DataConfig
@@ -97,6 +98,6 @@ def predict(
 
 def scores(_cfg: Config, split: Split, outputs: list[str], *, details: bool = False) -> dict[str, float]:
     """Accuracy and macro F1, in percent; with `details` F1 of each label, too."""
-    right = [text.strip() for text in split.text.tgt]  # as `Labels` names them
+    right = [visible(text).strip() for text in split.text.tgt]  # as `Labels` names them
     each = {f"f1/{label}": value for label, value in f1(outputs, right).items()} if details else {}
     return {"accuracy": accuracy(outputs, right), "macro_f1": macro_f1(outputs, right), **each}
