@@ -6,6 +6,7 @@ both.
 """
 
 import contextlib
+import ipaddress
 import socket
 import sys
 import time
@@ -47,6 +48,7 @@ def join(processes: Processes) -> None:
                 processes.process_id,
                 initialization_timeout=seconds,
                 heartbeat_timeout_seconds=processes.heartbeat_timeout,
+                coordinator_bind_address=None if address is None else _own_interface(address),
             )
     except (ValueError, RuntimeError) as error:
         reason = first_line(error)
@@ -88,6 +90,21 @@ def together(processes: Processes) -> Iterator[None]:
     with ended_by_signals(), distributed.guarded():
         join(processes)
         yield
+
+
+def _own_interface(address: str) -> str | None:
+    """Return the address if process 0 can listen at just it; None for that of JAX, by default all interfaces.
+
+    It must be an IP address of this machine or localhost: other names may stand for another interface here than on
+    other machines, as 127.0.1.1 on Debian.
+    """
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        numeric = "127.0.0.1" if host == "localhost" else str(ipaddress.ip_address(host))
+        socket.create_server((numeric, 0), family=socket.AF_INET6 if ":" in numeric else socket.AF_INET).close()
+    except (OSError, ValueError):
+        return None
+    return address
 
 
 def _await_primary(address: str, seconds: float) -> None:

@@ -113,6 +113,23 @@ def test_processes_with_different_numbers_of_devices_are_refused():
         joining.check_devices(Counter([0, 0, 1, 2, 2]))
 
 
+@pytest.mark.parametrize(
+    ("host", "alone"), [("127.0.0.1", True), ("localhost", True), ("192.0.2.1", False), ("some.host", False)]
+)
+def test_process_0_listens_where_the_address_says(host, alone, monkeypatch):
+    given = {}
+
+    def initialize(*_, **named):
+        given.update(named)
+        raise RuntimeError("enough")
+
+    monkeypatch.setattr(jax.distributed, "initialize", initialize)
+    address = f"{host}:1234"
+    with pytest.raises(UserError, match=f"^process 0 did not find the others at {address} "):
+        joining.join(Processes(coordinator_address=address, num_processes=2, process_id=0))
+    assert given["coordinator_bind_address"] == (address if alone else None)
+
+
 def test_who_finds_no_others_says_so(tmp_path):
     """Process 0 may still be on its way, so that the same command is to be started again."""
     address = f"--coordinator_address=127.0.0.1:{processes.free_port()}"
