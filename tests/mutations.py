@@ -347,8 +347,8 @@ search/rules.py  search/test_options.py -k ensemble
 +
 sampling: log-probabilities over symbols that are not kept
 search/strategies.py  search/test_sampling.py -k frequencies
-- logsumexp(kept, axis=-1)
-+ logsumexp(scores, axis=-1)
+- added - whole
++ added
 sampling: the nucleus is one symbol larger
 search/strategies.py  search/test_sampling.py -k sorted_probabilities
 - jnp.cumsum(probabilities, axis=-1) - probabilities

@@ -149,12 +149,13 @@ def sampled(step: SearchStep) -> Candidates:
     kept = keep(step.options, scores)
     tokens = argmax(kept + noise)
     added = pick(scores, tokens[..., None])[..., 0]
+    whole = jax.nn.logsumexp(jnp.maximum(kept, jnp.finfo(kept.dtype).min), axis=-1)  # of -inf alone, slopes are NaN
     own = jnp.broadcast_to(jnp.arange(W, dtype=jnp.int32), (B, W))
     return Candidates(
         jnp.concatenate([step.totals + added, jnp.full_like(added, -jnp.inf)], axis=-1),
         jnp.concatenate([own, own], axis=-1),
         jnp.concatenate([tokens, jnp.zeros_like(tokens)], axis=-1),
-        jnp.concatenate([added - jax.nn.logsumexp(kept, axis=-1), jnp.zeros_like(added)], axis=-1),
+        jnp.concatenate([added - whole, jnp.zeros_like(added)], axis=-1),
     )
 
 

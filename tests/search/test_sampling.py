@@ -140,6 +140,23 @@ def test_scores_are_those_of_the_model():
             np.testing.assert_allclose(found.scores[b, w], sum(expected) / n, rtol=1e-5)
 
 
+def test_samples_that_no_symbol_continues_have_no_gradient():
+    """After both words nothing may follow: the end symbol comes too early, and a word would be there twice."""
+    cfg = SearchConfig(beam_size=2, sampling=True, no_repeat_ngram=1, min_length=3)
+    more = {"memory": (), "cache": jnp.zeros(2), "request": request([3], keys=jax.random.key(0)), "limit": 4}
+
+    def drawn(logits):
+        def step(_memory, cache, last):
+            return jnp.broadcast_to(logits, (len(last), 5)), cache
+
+        found = beam_search(step, cfg, fixed_length=True, **more)
+        return jnp.sum(found.sampler_log_probs), found.lengths
+
+    slope, lengths = jax.jit(jax.grad(drawn, has_aux=True))(jnp.arange(5.0))
+    assert not lengths.any()
+    np.testing.assert_array_equal(slope, 0)
+
+
 @pytest.mark.parametrize(("k", "p"), [(3, 1.0), (0, 0.6), (0, 0.95), (4, 0.5), (0, 1e-6), (100, 0.999)])
 def test_candidates_equal_a_loop_over_sorted_probabilities(k, p):
     scores = np.random.default_rng(k).normal(0, 2, (50, 11)).astype(np.float32)
