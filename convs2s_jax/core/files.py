@@ -44,6 +44,27 @@ def open_regular(path: str | Path) -> BinaryIO:
     raise OSError(errno.EINVAL, f"it is a {kind}, not a file", str(path))
 
 
+def no_link(path: str, flags: int) -> int:
+    """Open a file for writing, as the `opener` of `open`, unless it is a link.
+
+    Raises OSError for a link: whoever made it would find his other file changed.
+    """
+    try:
+        return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise OSError(error.errno, f"{os.path.basename(path)} is a link to another file", path) from error
+
+
+def is_at(descriptor: int, path: Path) -> bool:
+    """Whether an open file is still at its path."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
 def read_bytes(path: str | Path, *, remedy: str, most: int = LARGEST) -> bytes:
     """Return the content of a regular file that the user specified or that belongs to a run.
 

@@ -1,8 +1,9 @@
 """The vocabularies of the two sides: learned from the training text of a corpus, saved and loaded."""
 
+import contextlib
 import dataclasses
 import json
-import shutil
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -75,12 +76,10 @@ def build_labelled(cfg: VocabularyConfig, text: ParallelText, seed: int) -> Voca
 
 
 def save(vocabularies: Vocabularies, folder: Path) -> None:
-    """Write src.* and tgt.*, or joint.*, and their checksums to `folder` atomically.
-
-    The previous content of the folder is replaced.
+    """Write src.* and tgt.*, or joint.*, and their checksums to `folder`. They replace what was written there before.
 
     Raises:
-      UserError: the folder cannot be written.
+      UserError: the folder cannot be written, or has a vocabulary that is not listed in its checksums.
     """
     sides = {"src": vocabularies.src, "tgt": vocabularies.tgt}
     with files.writing(folder, "choose another folder"), files.new_folder(folder) as new:
@@ -88,12 +87,39 @@ def save(vocabularies: Vocabularies, folder: Path) -> None:
             vocabulary.save(new / f"{name}{vocabulary.suffix}")
         sums = {path.name: checksum(path.read_bytes()) for path in sorted(new.iterdir())}
         (new / _CHECKSUMS).write_text(json.dumps(seal(sums), indent=2) + "\n", encoding="utf-8")
-        if folder.is_dir():
-            old = folder.rename(new.with_name(f"{new.name}-old"))
+        if not folder.is_dir():
             new.rename(folder)
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            new.rename(folder)
+            return
+        before, names = _written(folder), {path.name for path in new.iterdir()}
+        for name in sorted(_NAMES - before):
+            there = folder / name
+            check(
+                not os.path.lexists(there),
+                f"{there} was not written by this run: move it, or train with its folder as data.vocabulary.dir",
+            )
+        for name in before - names:
+            (folder / name).unlink(missing_ok=True)
+        for name in sorted(names, key=lambda name: name == _CHECKSUMS):
+            os.replace(new / name, folder / name)
+
+
+def remove(folder: Path) -> None:
+    """Remove what `save` has written into the subfolders of `folder`, and all of these folders that are then empty."""
+    for place in [*folder.glob("*"), folder]:
+        with contextlib.suppress(OSError):
+            for name in _written(place):
+                (place / name).unlink(missing_ok=True)
+            place.rmdir()
+
+
+def _written(folder: Path) -> set[str]:
+    """Names of the files that `save` has written into a folder; all names of vocabularies if the list is damaged."""
+    try:
+        return {_CHECKSUMS, *unseal(parsed(files.content(folder / _CHECKSUMS)))} & {_CHECKSUMS, *_NAMES}
+    except FileNotFoundError:
+        return set()
+    except DamagedError:
+        return {_CHECKSUMS, *_NAMES}
 
 
 def load(folder: Path) -> Vocabularies:
@@ -166,3 +192,4 @@ _LOADERS: Mapping[str, Callable[[Path], Vocabulary]] = MappingProxyType(
         symbols.Labels.suffix: symbols.load_labels,
     }
 )
+_NAMES = {f"{name}{suffix}" for name in ("src", "tgt", "joint") for suffix in _LOADERS}

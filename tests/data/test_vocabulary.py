@@ -223,6 +223,22 @@ def test_saving_replaces_the_folder_or_leaves_it(tmp_path):
     assert vocabulary.load(folder) == old
 
 
+def test_only_files_that_were_saved_are_replaced_or_removed(tmp_path):
+    """Also behind a link."""
+    folder, made = tmp_path / "cache" / "vocab", build(CONFIGS[0])
+    (tmp_path / "elsewhere" / "vocab").mkdir(parents=True)
+    (tmp_path / "cache").symlink_to("elsewhere")
+    (folder / "notes").touch()
+    vocabulary.save(made, folder)
+    (folder / "joint.txt").write_text("haus 1\n")
+    with pytest.raises(
+        UserError, match=r"vocab/joint\.txt was not written by this run: move it, or train with its folder"
+    ):
+        vocabulary.save(made, folder)
+    vocabulary.remove(folder.parent)
+    assert sorted(path.name for path in folder.iterdir()) == ["joint.txt", "notes"]
+
+
 @pytest.mark.parametrize(("names", "sides"), [((), "any"), (("src.txt",), "a target"), (("tgt.txt",), "a source")])
 def test_missing_and_surplus_vocabularies_are_named(tmp_path, names, sides):
     for name in names:

@@ -22,7 +22,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
-from convs2s_jax.core import stores
+from convs2s_jax.core import files, stores
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.guard import LOST
 from convs2s_jax.core.places import joined
@@ -101,17 +101,21 @@ def holder_of(workdir: str) -> Holder | None:
 
 
 @contextlib.contextmanager
-def locked(workdir: Path) -> Iterator[None]:
+def locked(workdir: Path) -> Iterator[Callable[[], bool]]:
     """Hold the lock of a workdir in a folder. Folders created for it that are empty at the end are removed.
 
+    Yields:
+      A function that returns whether the workdir is still at its path.
+
     Raises:
-      UserError: another process holds it, or the workdir cannot be written.
+      UserError: another process holds it, its file is not a lock, or the workdir cannot be written.
     """
     with contextlib.ExitStack() as stack:
         with run_folder.writing(workdir):
             run_folder.provide(workdir, stack)
-            stack.enter_context(_released(_taken(workdir), workdir / NAME))
-        yield
+            descriptor = _taken(workdir)
+            stack.enter_context(_released(descriptor, workdir / NAME))
+        yield lambda: files.is_at(descriptor, workdir / NAME)
 
 
 @contextlib.contextmanager
@@ -157,7 +161,10 @@ def _taken(workdir: Path) -> int:
                 if not is_new:
                     _check_ended(workdir, content)
                     path.unlink(missing_ok=True)
-            if not _is_at(descriptor, path):  # its holder has just removed it: that lock guards nothing
+            content = os.pread(descriptor, 4096, 0)
+            if content and Holder.from_bytes(content) is None:
+                raise UserError(f"--workdir={workdir}: its file {NAME} was not written by a training: rename it")
+            if not files.is_at(descriptor, path):  # its holder has just removed it: that lock guards nothing
                 os.close(descriptor)
                 continue
             os.ftruncate(descriptor, 0)
@@ -172,9 +179,9 @@ def _opened(path: Path) -> tuple[int, bool]:
     """Return a descriptor of a file, and whether it is new."""
     while True:
         with contextlib.suppress(FileExistsError):
-            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), True
+            return files.no_link(str(path), os.O_RDWR | os.O_CREAT | os.O_EXCL), True
         with contextlib.suppress(FileNotFoundError):
-            return os.open(path, os.O_RDWR | os.O_CLOEXEC), False
+            return files.no_link(str(path), os.O_RDWR), False
 
 
 def _check_ended(workdir: Path, content: bytes) -> None:
@@ -199,15 +206,9 @@ def _released(descriptor: int, path: Path) -> Iterator[None]:
     finally:
         kept.clear()
         with contextlib.suppress(OSError):
-            path.unlink()  # before it is released: nobody else can hold it yet
+            if files.is_at(descriptor, path):  # not in another workdir of that name
+                path.unlink()  # before it is released: nobody else can hold it yet
         os.close(descriptor)
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 class _Claim:

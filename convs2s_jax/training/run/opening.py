@@ -2,8 +2,7 @@
 
 import dataclasses
 import os
-import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ from convs2s_jax.core.config import to_dict
 from convs2s_jax.core.errors import Tell
 from convs2s_jax.core.packages import check_installed, program, versions
 from convs2s_jax.core.places import check_utf8
+from convs2s_jax.data import vocabulary
 from convs2s_jax.nn.trees import paths
 from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training import schedule, sharding
@@ -90,7 +90,7 @@ def open_run(
         check_installed(f"'{name}' in training.trackers", [name], name)
     mesh, key = meshes.make(cfg.mesh, parallel=cfg.parallel), program_key(cfg)
     check_rules(cfg)
-    _take(cfg, place, stack)
+    held = _take(cfg, place, stack)
     compiled = stack.enter_context(CompileCounter())
     devices = _devices(mesh, cfg.parallel)
     run = _prepared(cfg, place, devices, tell)
@@ -105,7 +105,8 @@ def open_run(
         checkpoints = stack.enter_context(Checkpoints(folder, keep=keep, metric=metric, shared=place.shared))
     if place.mirror is not None:
         place.mirror.start()
-    saves = Saves(checkpoints, place, mesh, minutes=cfg.training.save_every_minutes, data=run.record, clock=clock)
+    minutes = cfg.training.save_every_minutes
+    saves = Saves(checkpoints, place, mesh, minutes=minutes, data=run.record, clock=clock, held=held)
     traced = cfg.training.traced if distributed.is_primary() else None
     profile = Profile(traced, place.folder / PROFILE, tell=reports.tell, clock=clock)
     stack.callback(profile.close)
@@ -122,18 +123,22 @@ def open_run(
     return session, begun.state, begun.position
 
 
-def _take(cfg: Config, place: Workdir, stack: ExitStack) -> None:
-    """Lock the workdir and compare its run with the configuration; all processes agree on both."""
+def _take(cfg: Config, place: Workdir, stack: ExitStack) -> Callable[[], bool]:
+    """Lock the workdir and compare its run with the configuration; all processes agree on both.
+
+    Returns whether the workdir is still at its path, as a function; always True on other processes than the primary.
+    """
     workdir = place.folder
     if distributed.is_multi_process():
         distributed.agree("program", program(), remedy="install the same on all")
     distributed.agree("configuration", to_dict(cfg))
-    distributed.primary_only("locked", lambda: stack.enter_context(locked(workdir)))
+    held = distributed.primary_only("locked", lambda: stack.enter_context(locked(workdir)))
     distributed.primary_only("compared", lambda: _check_workdir(workdir, cfg))
     if place.shared:
         distributed.agree_on_folder(workdir)
     steps = list(run_folder.finished(run_folder.checkpoints(workdir)))
     distributed.agree("list of checkpoints", {"steps": steps})
+    return held or (lambda: True)
 
 
 def _prepared(cfg: Config, place: Workdir, devices: str, tell: Tell) -> Run:
@@ -200,7 +205,7 @@ def _write(run: Run, begun: _Begun, devices: str, place: Workdir, told: list[str
     position = begun.position
     run_folder.write_inputs(workdir, run.cfg, run.vocabularies)
     if run_folder.has_checkpoint(workdir):
-        shutil.rmtree(run_folder.learned_vocabularies(workdir), ignore_errors=True)
+        vocabulary.remove(run_folder.learned_vocabularies(workdir))
     for damaged in begun.damaged:
         checkpoint.put_aside(damaged)
     facts = dataclasses.replace(run.facts, devices=devices, parameters=begun.parameters, origin=begun.origin)

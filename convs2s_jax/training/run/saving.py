@@ -2,13 +2,14 @@
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.nn.types import Array, Tree
 from convs2s_jax.training import dispatch
@@ -82,6 +83,7 @@ class Saves:
         minutes: float,
         data: Mapping[str, Any],
         clock: WallClock,
+        held: Callable[[], bool],
     ) -> None:
         """Start the time until the next checkpoint is due.
 
@@ -92,8 +94,10 @@ class Saves:
           minutes: as `training.save_every_minutes`.
           data: what each checkpoint stores of the data (`Run.record`).
           clock: of the run.
+          held: whether the workdir is still at its path; process 0 is asked.
         """
         self._checkpoints, self._place, self._mesh, self._data, self._clock = checkpoints, place, mesh, data, clock
+        self._held = held
         self._seconds = 60 * minutes
         self._last, self._proven = time.monotonic(), False
 
@@ -101,8 +105,9 @@ class Saves:
         """Save a checkpoint of this position. The first one is read back.
 
         Raises:
-          UserError: a parameter is not finite, or the first checkpoint cannot be read back.
+          UserError: a parameter is not finite, the workdir is gone, or the first checkpoint cannot be read back.
         """
+        self._check_place()
         with self._clock.during("checkpoint"):
             if not all_finite(state.params):
                 raise UserError(f"step {position.step}: a parameter is not finite. {self.advice()}")
@@ -127,9 +132,17 @@ class Saves:
         return bool(self._seconds) and distributed.from_primary(passed)
 
     def check(self) -> None:
-        """Raise UserError if the last checkpoint could not be written; one in progress is not waited for."""
+        """Raise UserError if the workdir is gone or the last save failed; one in progress is not waited for."""
+        self._check_place()
         if self._checkpoints is not None:
             checkpoint.check(self._checkpoints)
+
+    def _check_place(self) -> None:
+        check(
+            distributed.from_primary(self._held()),
+            f"--workdir={self._place.folder} was renamed or deleted during training, which stops here: rename it back "
+            "or pass its new path, and training continues from its last checkpoint",
+        )
 
     def wait(self) -> None:
         """Wait until everything is on disk. Raises UserError if it could not be written."""

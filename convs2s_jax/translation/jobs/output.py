@@ -17,12 +17,15 @@ from typing import Any
 
 from convs2s_jax.core import checksums, files
 from convs2s_jax.core.checksums import DamagedError
+from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.guard import held_interrupts, writing_remedy
 
 SUFFIX = ".resume.json"
 ANEW = "start over without --resume, or choose another --output"
 STDOUT = ("-", "/dev/stdout", "/dev/fd/1")
+
+_STREAMS = ("/dev/", "/proc/")
 
 Dependencies = Mapping[str, Any]
 """Everything that the bytes of an output depend on: flags ("--beam_size") with their values, contents with digests."""
@@ -44,6 +47,12 @@ def check_writable(name: str) -> None:
         with files.writing(f"--output={name}", "choose another file"):
             if path.exists():
                 os.close(os.open(path, os.O_WRONLY))
+                names = path.stat().st_nlink if path.is_file() and not name.startswith(_STREAMS) else 1
+                check(
+                    names == 1,
+                    f"--output={name} is one of {names} names of a file (hard links), which would all change: delete "
+                    "it or choose another file",
+                )
             if (record := record_of(name)) is not None:
                 files.check_replaceable(record)
 
@@ -121,7 +130,7 @@ def _to_stdout(results: Sequence[str]) -> None:
 
 def _open(name: str, keep: int) -> int:
     """Open a file and keep its first bytes. A stream of this process may be a file of others too: nothing is cut."""
-    if name.startswith(("/dev/", "/proc/")):
+    if name.startswith(_STREAMS):
         return os.open(name, os.O_WRONLY | os.O_APPEND)
     file = os.open(name, os.O_WRONLY | os.O_CREAT, 0o666)
     if stat.S_ISREG(os.fstat(file).st_mode):

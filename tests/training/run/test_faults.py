@@ -15,7 +15,7 @@ from tests import processes, tiny
 from tests.processes import await_, saved
 
 STEPS = 100
-KILLS, STOPS = 20, 10
+KILLS, STOPS, MOVES = 20, 10, 10
 OPTIONS = {"training__max_steps": STEPS, "training__save_every": 1, "training__report_every": 10}
 
 
@@ -79,6 +79,23 @@ def test_stopped_ten_times_at_random_moments_a_run_ends_with_the_same_parameters
         lost += status != 0 or not right or "Traceback" in told
     end(tmp_path, undisturbed)
     tally(tries=STOPS, losses=lost)
+
+
+@pytest.mark.drill
+def test_moved_ten_times_at_random_moments_a_run_stops_and_goes_on_where_it_is(tmp_path, undisturbed, tally):
+    rng, lost = random.Random(3), 0
+    config, workdir, moved = tiny.config_file(tmp_path, **OPTIONS), tmp_path / "run", tmp_path / "moved"
+    for life in range(MOVES):
+        before = saved(workdir)
+        process = processes.Process([f"--config={config}", f"--workdir={workdir}"], 1, tmp_path / f"{life}.txt")
+        await_(lambda: saved(workdir) > before, process)  # noqa: B023
+        time.sleep(rng.uniform(0, 0.1))
+        workdir.rename(moved)
+        lost += process.wait() != 2 or "Traceback" in process.told or saved(moved) <= before or workdir.exists()
+        shutil.rmtree(workdir, ignore_errors=True)
+        moved.rename(workdir)
+    end(tmp_path, undisturbed)
+    tally(tries=MOVES, losses=lost)
 
 
 SMALL_DISK = """

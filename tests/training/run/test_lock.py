@@ -168,6 +168,31 @@ def test_many_processes_hold_it_one_at_a_time(tmp_path, kind):
     assert sum(text.count("held") for text, _ in said) >= 10
 
 
+def test_a_file_of_the_user_in_place_of_the_lock_is_left(tmp_path, mode):
+    (tmp_path / "notes").write_text("text")
+    (tmp_path / "lock").symlink_to("notes")
+    with pytest.raises(
+        UserError, match=f"^--workdir={tmp_path} cannot be written: lock is a link to another file; use an"
+    ):
+        hold(tmp_path)
+    (tmp_path / "lock").unlink()
+    (tmp_path / "lock").hardlink_to(tmp_path / "notes")
+    with pytest.raises(UserError, match=r"its file lock was not written by a training: rename it$|delete .*lock$"):
+        hold(tmp_path)
+    assert (tmp_path / "notes").read_text() == "text"
+
+
+def test_a_workdir_that_was_moved_keeps_its_lock(tmp_path):
+    with locked(tmp_path / "run") as is_there:
+        assert is_there()
+        (tmp_path / "run").rename(tmp_path / "moved")
+        assert not is_there()
+        (tmp_path / "run").mkdir()
+        with locked(tmp_path / "run"):  # of another run
+            assert not is_there()
+    assert [path.name for path in tmp_path.iterdir()] == ["moved"]
+
+
 def test_a_lock_whose_file_was_just_removed_guards_nothing_and_is_taken_anew(tmp_path, monkeypatch):
     flock, first = fcntl.flock, [True]
 

@@ -10,6 +10,7 @@ from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.checkpoints import checkpoint
 from convs2s_jax.training.run.lock import locked
 from convs2s_jax.training.run.loop import train
+from convs2s_jax.training.run.processes.interrupts import Interrupts
 from tests import tiny
 from tests.checkpoints import largest
 
@@ -156,6 +157,62 @@ def test_the_first_save_is_read_back(begun, tmp_path, monkeypatch):
     ):
         train(config(begun / "texts"), tmp_path / "[a]")
     assert {line["step"] for line in tiny.metrics(tmp_path / "[a]")} == {1}
+
+
+@pytest.mark.parametrize("name", ["train.log", "metrics.jsonl.damaged"])
+def test_a_run_writes_through_no_link(begun, workdir, name):
+    (workdir.parent / "notes").write_text("text")
+    (workdir / name).unlink(missing_ok=True)
+    (workdir / name).symlink_to("../notes")
+    with (workdir / "metrics.jsonl").open("a") as metrics:
+        metrics.write("damaged\n")
+    with pytest.raises(OSError, match=f"{name} is a link to another file"):
+        train(config(begun / "texts", training__max_steps=4), workdir)
+    assert (workdir.parent / "notes").read_text() == "text"
+
+
+def test_files_of_the_user_in_a_workdir_stay(begun, tmp_path):
+    added = [tmp_path / "run" / name for name in ("vocab/notes", "cache/vocab/notes", "checkpoints/21.before", "notes")]
+    for path in added:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    for steps in (2, 4):
+        train(config(begun / "texts", training__max_steps=steps, training__keep=1), tmp_path / "run")
+    assert all(path.exists() for path in added)
+
+
+class Acting(Interrupts):
+    """Acts on the workdir after the second update."""
+
+    def __init__(self, action):
+        super().__init__()
+        self.action = action
+
+    def ask(self):
+        super().ask()
+        if self._asked == 2:
+            self.action()
+
+
+@pytest.mark.parametrize("then", ["renamed", "deleted", "replaced"])
+def test_a_workdir_that_is_renamed_or_deleted_ends_its_run(begun, tmp_path, then):
+    """It went on in a second workdir of the old name, and ended with 0."""
+    run, moved = tmp_path / "run", tmp_path / "moved"
+
+    def act():
+        run.rename(moved)
+        if then == "deleted":
+            shutil.rmtree(moved)
+        if then == "replaced":
+            run.mkdir()
+            (run / "lock").touch()
+
+    with pytest.raises(UserError, match=f"^--workdir={run} was renamed or deleted during training, which stops here: "):
+        train(config(begun / "texts"), run, Acting(act))
+    assert [path.name for path in tmp_path.rglob("*") if run in path.parents] == ["lock"] * (then == "replaced")
+    if then != "deleted":
+        train(config(begun / "texts"), moved)
+        assert tiny.digests(moved, 3) == tiny.digests(begun / "run", 3)
 
 
 def test_a_path_that_is_not_utf8_is_refused_first(begun, tmp_path):

@@ -106,6 +106,11 @@ def test_writing_is_tried_beforehand_and_changes_nothing(path, tmp_path):
     for name, why in ((tmp_path, "Is a directory"), (tmp_path / "no" / "out", "No such file or directory")):
         with pytest.raises(UserError, match=f"^--output={name} cannot be written: {why}; choose another file"):
             check_writable(str(name))
+    (tmp_path / "config.json").hardlink_to(path)
+    with pytest.raises(
+        UserError, match=r"out is one of 2 names of a file \(hard links\), which would all change: delete"
+    ):
+        check_writable(str(path))
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")

@@ -77,7 +77,7 @@ class Checkpoints(ocp.CheckpointManager):
         folder.mkdir(parents=True, exist_ok=True)
         self._path = contextlib.ExitStack()
         options = ocp.CheckpointManagerOptions(
-            preservation_policy=_LastAndBest(keep, metric, self.scores),
+            preservation_policy=_LastAndBest(folder, keep, metric, self.scores),
             create=False,
             multiprocessing_options=ocp.options.MultiprocessingOptions(primary_host=0, **processes),
         )
@@ -119,14 +119,16 @@ class Checkpoints(ocp.CheckpointManager):
 
 @dataclasses.dataclass
 class _LastAndBest(policies.PreservationPolicy):
-    """Preserves the last `keep` checkpoints and the best.
+    """Preserves the last `keep` checkpoints, the best, and those that are links, which are not the run's to delete.
 
     Attributes:
+      folder: of the checkpoints.
       keep: number of latest checkpoints to keep.
       metric: the score by which checkpoints are compared.
       scores: as in `Checkpoints`.
     """
 
+    folder: Path
     keep: int
     metric: str
     scores: Mapping[int, Scores]
@@ -138,7 +140,7 @@ class _LastAndBest(policies.PreservationPolicy):
         del context
         steps = [info.step for info in checkpoints]
         kept = {*steps[-self.keep :], best_of(self.scores, steps, self.metric)}
-        return [step in kept for step in steps]
+        return [step in kept or (self.folder / str(step)).is_symlink() for step in steps]
 
 
 def known_scores(folder: Path) -> dict[int, Scores]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from convs2s_jax.core.checksums import DamagedError, parsed, seal, unseal
 from convs2s_jax.core.errors import counted
-from convs2s_jax.core.files import content, replace_file
+from convs2s_jax.core.files import content, no_link, replace_file
 from convs2s_jax.training.run.run_folder import FACTS
 
 METRICS = "metrics.jsonl"
@@ -120,7 +120,7 @@ def keep_up_to(workdir: Path, step: int, *, validated: bool = True) -> list[str]
     path = workdir / METRICS
     intact, damaged = read_metrics(workdir)
     if damaged:
-        with (workdir / DAMAGED).open("ab") as aside:
+        with open(workdir / DAMAGED, "ab", opener=no_link) as aside:
             aside.writelines(line.rstrip(b"\n") + b"\n" for line in damaged)
 
     def stays(record: Mapping[str, Any]) -> bool:

@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from convs2s_jax.core.checksums import checksum
 from convs2s_jax.core.errors import UserError, first_line, one_line
+from convs2s_jax.core.files import is_at, no_link
 from convs2s_jax.core.guard import located
 from convs2s_jax.training.run.reports import records
 from convs2s_jax.training.run.reports.records import Facts, now
@@ -121,8 +122,8 @@ class Reports:
         """
         self._workdir, self.samples = workdir, workdir / "samples"
         damaged = records.keep_up_to(workdir, step, validated=validated)
-        self._metrics = (workdir / records.METRICS).open("a", encoding="utf-8")
-        self._log = (workdir / LOG).open("a", encoding="utf-8")
+        self._log = open(workdir / LOG, "a", encoding="utf-8", errors="backslashreplace", opener=no_link)  # noqa: SIM115
+        self._metrics = open(workdir / records.METRICS, "a", encoding="utf-8", opener=no_link)  # noqa: SIM115
         self._log.writelines(told)
         self._log.flush()
         self._events = Events(workdir / "tensorboard", step=step)
@@ -156,7 +157,8 @@ class Reports:
             if isinstance(error, Exception):  # whoever catches it tells the user
                 why = one_line(str(error)) if isinstance(error, UserError) else first_line(error)
                 files.callback(self._logged, _stamped(f"stopped at {self._at}: {why}"))
-                files.callback(self._record, ended=now(), stopped=self._at, why=why.rstrip("."))
+                if is_at(self._log.fileno(), self._workdir / LOG):  # not in another workdir of that name
+                    files.callback(self._record, ended=now(), stopped=self._at, why=why.rstrip("."))
 
     def tell(self, sentence: str) -> None:
         """Show a sentence to the user and write it to the log."""

@@ -162,6 +162,14 @@ def test_an_error_waits_for_a_save_in_progress(folder, kind):
     assert max(run_folder.finished(folder)) == 40
 
 
+def test_a_checkpoint_that_is_a_link_stays_and_others_go(folder):
+    """Each save failed, because it could not be removed."""
+    (folder / "10").rename(folder.parent / "elsewhere")
+    (folder / "10").symlink_to("../elsewhere")
+    assert save(folder, {40: None, 50: None}, keep=1) == [10, 20, 50]
+    assert (folder.parent / "elsewhere" / "position").is_dir()
+
+
 def test_a_damaged_checkpoint_is_put_aside_beside_others(folder):
     (folder / "20.damaged").mkdir()
     (folder / "20.damaged" / "notes").touch()
