@@ -50,12 +50,12 @@ def silent(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
-    """Two processes of two devices, parameters cut over all four."""
+    """Two processes of two devices, parameters cut over all four, in a folder whose name Orbax takes for a pattern."""
     folder = tmp_path_factory.mktemp("two")
-    told = processes.run(config_file(folder, **FSDP, **SILENT, training__save_every=STEPS), folder / "run", 2, 2)
+    told = processes.run(config_file(folder, **FSDP, **SILENT, training__save_every=STEPS), folder / "[run]", 2, 2)
     assert "devices: 4 x cpu in 2 processes; jit over fsdp 4" in told[0]
     assert "step" not in re.sub(r"\[Gloo\].*", "", told[1])  # process 0 alone speaks
-    return folder / "run"
+    return folder / "[run]"
 
 
 def assert_same(one, other):
