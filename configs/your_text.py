@@ -6,7 +6,7 @@ if they exist; otherwise a fiftieth of the training lines is held out. Then
 
 convs2s decode --workdir=runs/mine --input=FILE --output=FILE --reference=FILE
 
-translates a file and prints BLEU (sacreBLEU's default tokenizer, 13a), chrF and exact match.
+translates a file and prints BLEU (sacreBLEU's tokenizer by script, mostly 13a), chrF and exact match.
 
 The settings suit 10,000 to 200,000 pairs: about 4 million parameters, Adam, at most 30 epochs, fewer if the validation
 loss stops falling. For less text use --config.data.vocabulary.src_size=4000 --config.data.vocabulary.tgt_size=4000

@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import math
 import numbers
+import os
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -131,11 +132,13 @@ def _differences(there: Any, here: Any, path: str) -> Iterator[tuple[str, Any, A
 def read_text(kind: Any, text: str, where: str) -> Any:
     """Convert the text of a flag to the annotated type `kind`; list items are separated by commas.
 
+    The name of a file or folder that exists is one item, with its commas.
+
     Raises:
       UserError: the text has the wrong type; the message begins with `where`.
     """
     if typing.get_origin(kind) is tuple:
-        items = [item.strip() for item in text.split(",")] if text else []
+        items = [text] if os.path.exists(text) else [item.strip() for item in text.split(",")] if text else []
         item_kind = typing.get_args(kind)[0]
         return tuple(read_text(item_kind, item, f"{where}[{i}]") for i, item in enumerate(items))
     kinds = [inner for inner in typing.get_args(kind) if inner is not type(None)] or [kind]

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import io
 import logging as standard_logging
 import os
 import signal
@@ -45,6 +46,8 @@ def guard(
       leave: exits the process with a nonzero status.
     """
     open_missing()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as standard error, whatever its encoding
     try:
         action()
         sys.stdout.flush()

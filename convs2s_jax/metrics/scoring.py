@@ -8,6 +8,7 @@ package of Google Research. Libraries are imported to compute a score only, so t
 """
 
 import math
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -19,10 +20,11 @@ from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, counted, did_you_mean
 from convs2s_jax.core.text import visible
 
-TOKENIZERS = ("13a", "char", "intl", "none", "zh", "ja-mecab", "ko-mecab")
-"""sacreBLEU's tokenisers that need no download."""
+TOKENIZERS = ("auto", "13a", "char", "intl", "none", "zh", "ja-mecab", "ko-mecab")
+"""sacreBLEU's tokenisers that need no download, and "auto" (`tokenizer_of`)."""
 PACKAGES = {"ja-mecab": "sacrebleu[ja]", "ko-mecab": "sacrebleu[ko]"}
 """Packages that some tokenisers need."""
+_UNSPACED = ("THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
 _ROUGE = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
 
 
@@ -208,12 +210,39 @@ def score(
             len(hypotheses) == len(lines),
             f"there are {len(hypotheses)} hypotheses for {len(lines)} references: their numbers must be equal",
         )
-    found = (s for name in metrics for s in METRICS[name].score(hypotheses, references, bleu_tokenize))
+    tokenize = tokenizer_of(references[0], bleu_tokenize)
+    found = (s for name in metrics for s in METRICS[name].score(hypotheses, references, tokenize))
     return {s.key: s for s in found}
 
 
+def tokenizer_of(references: Sequence[str], bleu_tokenize: str) -> str:
+    """Return BLEU's tokeniser; for "auto", that of the script of most letters, because 13a splits at spaces.
+
+    This is "ja-mecab" for Japanese ("char" without its package), "zh" for Chinese, "char" for Thai, Lao, Khmer, Burmese
+    and Tibetan, and "13a" for all others.
+    """
+    if bleu_tokenize != "auto":
+        return bleu_tokenize
+    letters = (c for line in references[:1000] for c in line if c > "\u0e00" and c.isalpha())
+    scripts = Counter(unicodedata.name(c, "").split(maxsplit=1)[0] for c in letters if unicodedata.name(c, ""))
+    kana, others = scripts["HIRAGANA"] + scripts["KATAKANA"], sum(scripts[name] for name in _UNSPACED)
+    unspaced = kana + scripts["CJK"] + others
+    if 2 * unspaced <= sum(c.isalpha() for line in references[:1000] for c in line):
+        return "13a"
+    if 20 * kana < unspaced:
+        return "zh" if scripts["CJK"] > others else "char"
+    try:
+        _check_tokenizer("ja-mecab")
+    except UserError:
+        return "char"
+    return "ja-mecab"
+
+
 def hint(references: Sequence[str], *, metrics: Sequence[str], bleu_tokenize: str, flag: str) -> str:
-    """Return advice if most references end in a separate punctuation mark, although BLEU tokenises them again.
+    """Return advice if BLEU should have another tokeniser.
+
+    Most references end in a separate punctuation mark, although BLEU tokenises them again; or they are in a script
+    without spaces.
 
     Args:
       references: the lines.
@@ -221,8 +250,13 @@ def hint(references: Sequence[str], *, metrics: Sequence[str], bleu_tokenize: st
       flag: the flag that sets `bleu_tokenize`, for the advice.
 
     Returns:
-      A sentence, or "" for references that do not look tokenised.
+      A sentence, or "" if the tokeniser suits them.
     """
+    if "bleu" in metrics and bleu_tokenize in ("auto", "13a") and (best := tokenizer_of(references, "auto")) != "13a":
+        if bleu_tokenize == "13a":
+            return f"the references have no spaces between words: {flag}=auto chooses BLEU's tokeniser {best}"
+        mecab = f"; for Japanese, pip install '{PACKAGES['ja-mecab']}'" if best == "char" else ""
+        return f"BLEU's tokeniser is {best}, by the script of the references{mecab}"
     ends = sum(line.endswith((" .", " ?", " !")) for line in references)
     if "bleu" not in metrics or bleu_tokenize == "none" or 2 * ends <= len(references):
         return ""

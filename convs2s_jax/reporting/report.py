@@ -77,7 +77,6 @@ def content(found: Sequence[Run], options: ReportOptions, tell: Tell) -> dict[st
     if not options.lines:
         absent["scores"].append("Nothing was translated, since --lines is 0.")
     same = comparable(texts, absent["scores"])
-    tokenize = found[0].cfg.training.bleu_tokenize
     return {
         "title": " and ".join(run.name for run in found) if len(found) < 4 else f"{len(found)} runs",
         "split": options.split,
@@ -89,7 +88,7 @@ def content(found: Sequence[Run], options: ReportOptions, tell: Tell) -> dict[st
         ],
         "samples": sample_section(found),
         "labels": label_section(found),
-        "scores": score_section(same, tokenize=tokenize) if same else None,
+        "scores": score_section(same, tokenize=found[0].cfg.training.bleu_tokenize) if same else None,
         "translations": translation_section(same) if same else None,
         "attention": seen,
         "absent": absent,

@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from convs2s_jax.metrics.scoring import tokenizer_of
 from convs2s_jax.translation import alignment
 
 
@@ -16,7 +17,7 @@ def measure(
     Args:
       texts: translations by run name.
       references: one for each translation; at least one.
-      tokenize: BLEU's tokeniser.
+      tokenize: BLEU's tokeniser, or "auto".
       resamples: number of bootstrap samples.
 
     Returns:
@@ -28,7 +29,8 @@ def measure(
     from sacrebleu.metrics import BLEU, CHRF, TER
     from sacrebleu.significance import PairedTest
 
-    metrics: Any = {"BLEU": BLEU(tokenize=tokenize), "chrF2": CHRF(), "chrF2++": CHRF(word_order=2), "TER": TER()}
+    bleu = BLEU(tokenize=tokenizer_of(references, tokenize))
+    metrics: Any = {"BLEU": bleu, "chrF2": CHRF(), "chrF2++": CHRF(word_order=2), "TER": TER()}
     names: list[tuple[str, Sequence[str]]] = [(str(i), list(found)) for i, found in enumerate(texts.values())]
     test: Any = PairedTest(names, metrics, [list(references)], test_type="bs", n_samples=resamples)
     signatures, found = test()

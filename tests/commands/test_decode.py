@@ -32,6 +32,12 @@ def test_flags_become_the_types_of_their_fields():
     assert isinstance(found.search["length_penalty"], float)
 
 
+def test_a_comma_belongs_to_the_name_of_a_file_that_exists(tmp_path):
+    (tmp_path / "a,b.de").touch()
+    assert options(f"--reference={tmp_path}/a,b.de").reference == (f"{tmp_path}/a,b.de",)
+    assert options(f"--reference={tmp_path}/a,c.de").reference == (f"{tmp_path}/a", "c.de")
+
+
 def test_an_override_of_the_search_is_the_flag():
     assert options().search == {}
     for given in (["--nonormalize"], ["--normalize=false"], ["--config.search.normalize=False"]):

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import io
 import logging as standard_logging
 import os
 import signal
@@ -22,6 +23,12 @@ from convs2s_jax.core.guard import (
     silence_libraries,
 )
 from tests import tiny
+
+
+def test_what_standard_output_cannot_encode_is_escaped(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "latin-1"))
+    guard(lambda: sys.stdout.write("gr\xfcn \u732b \udcff"), program="p")
+    assert sys.stdout.buffer.getvalue() == b"gr\xfcn \\u732b \\udcff\n"
 
 
 def of_program(error):

@@ -118,6 +118,34 @@ def test_the_tokeniser_is_used_and_signed():
     assert "tok:13a" in split.note
 
 
+@pytest.mark.parametrize(
+    ("references", "tokenizer"),
+    [
+        (["今日は天気がいいですね。", "東京へ行きます"], "char"),  # ja-mecab is not installed
+        (["今天天气很好。", "我们去北京 (2024)"], "zh"),
+        (["สวัสดีครับ"], "char"),
+        (["안녕하세요 여러분"], "13a"),
+        (["The Japanese word 日本 means Japan"], "13a"),
+        (["12:30", ""], "13a"),
+    ],
+)
+def test_the_script_of_the_references_chooses_a_tokeniser(references, tokenizer, monkeypatch):
+    monkeypatch.setitem(sys.modules, "MeCab", None)
+    monkeypatch.delitem(sys.modules, "sacrebleu.tokenizers.tokenizer_ja_mecab", raising=False)
+    found = scoring.score(references, [references], bleu_tokenize="auto")["bleu"]
+    assert f"tok:{tokenizer}|" in found.note
+    given = {"metrics": ["bleu"], "flag": "--x"}
+    told = [hint(references, bleu_tokenize=name, **given) for name in ("auto", "13a", "intl")]
+    assert [bool(sentence) for sentence in told] == [tokenizer != "13a"] * 2 + [False]
+    assert tokenizer == "13a" or (tokenizer in told[0] and "--x=auto" in told[1])
+
+
+def test_japanese_is_split_by_mecab_if_it_is_installed(monkeypatch):
+    monkeypatch.setattr(scoring, "_sacrebleu", lambda *_: None)
+    assert scoring.tokenizer_of(["これは本です"], "auto") == "ja-mecab"
+    assert scoring.tokenizer_of(["これは本です"], "13a") == "13a"
+
+
 @pytest.mark.parametrize("name", sorted(set(TOKENIZERS) - set(PACKAGES)))
 def test_tokenisers_need_no_download(name):
     assert score(REFERENCES, REFERENCES, bleu_tokenize=name)["bleu"] == pytest.approx(100)

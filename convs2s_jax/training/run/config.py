@@ -41,7 +41,8 @@ class TrainingConfig:
       validate_bleu: whether each validation also translates (or labels) the validation set and scores the result.
       metrics: scores to compute for the translations: any of bleu, chrf, ter, exact, rouge, d2l_bleu. (Classifiers
         report accuracy and F1.)
-      bleu_tokenize: sacreBLEU's tokeniser; "none" for text that is already tokenised.
+      bleu_tokenize: sacreBLEU's tokeniser; "none" for text that is already tokenised; "auto" chooses ja-mecab (char
+        without its package), zh, char or 13a by the script of the references.
       best_metric: validation score that determines the best checkpoint, which is kept, tested and used for decoding:
         "loss" or "ter" (lowest is best), or another score of `metrics` by its name in metrics.jsonl, such as bleu, chrf
         or exact_match (highest is best); for classifiers, accuracy or macro_f1.
@@ -75,7 +76,7 @@ class TrainingConfig:
     validate_every: int | None = None
     validate_bleu: bool = True
     metrics: tuple[str, ...] = DEFAULT
-    bleu_tokenize: str = "13a"
+    bleu_tokenize: str = "auto"
     best_metric: str = LOSS
     patience: int | None = None
     save_every: int | None = None

@@ -330,6 +330,9 @@ def _tell_of_held_out(cfg: Config, split: Split, made: Vocabularies, tell: Tell)
     """Report the unknown tokens of a split, and how many pairs a validation truncates: their loss is not whole."""
     for sentence in _unknown_in(split, made):
         tell(sentence)
+    tokenize = cfg.training.bleu_tokenize
+    if cfg.examples == "pairs" and (best := scoring.tokenizer_of(split.text.tgt, tokenize)) not in (tokenize, "13a"):
+        tell(f"{split.text.name}: BLEU's tokeniser is {best}, by the script of the references")
     src, tgt = split.lengths()
     cut = int(np.sum((src > cfg.model.max_source) | (tgt > cfg.model.max_target)))
     if cut:

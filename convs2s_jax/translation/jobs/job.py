@@ -55,7 +55,9 @@ class _Lines:
                 try:
                     os.stat(path)
                 except OSError as error:
-                    raise UserError(f"{path} cannot be read: {error.strerror}; choose another file") from error
+                    listed = len(options.reference) > 1 and path in options.reference
+                    hint = "; a comma in --reference separates files" if listed else ""
+                    raise UserError(f"{path} cannot be read: {error.strerror}; choose another file{hint}") from error
 
     def show(self, texts: Sequence[str], references: Sequence[str] | None) -> None:
         """Print the first texts with their sources and references."""

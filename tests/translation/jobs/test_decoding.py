@@ -110,7 +110,7 @@ def test_what_is_written_to_standard_output_cannot_be_resumed(desk, monkeypatch,
             ({name: "/no/such"}, r"^/no/such cannot be read: No such file or directory; choose another file$")
             for name in ("input", "prefix", "constraints", "score", "shortlist")
         ),
-        ({"reference": ("/no/such",)}, "^/no/such cannot be read"),
+        ({"reference": ("/no/such", "b.de")}, "^/no/such cannot be read: .*; a comma in --reference separates files$"),
     ],
     ids=str,
 )
