@@ -42,9 +42,9 @@ class _AdamConfig:
     """Config fields that both kinds of Adam share.
 
     Attributes:
-      b1: decay rate of the mean of gradients, in [0, 1).
-      b2: decay rate of the mean of squared gradients, in [0, 1).
-      eps: added to the root of the mean of squares.
+      b1: decay rate of the mean of gradients, from 0 to 0.9999999.
+      b2: decay rate of the mean of squared gradients, from 0 to 0.9999999.
+      eps: added to the root of the mean of squares; 1.2e-38 or more.
       weight_decay: before each update, every trained array is multiplied by 1 - learning rate * weight_decay. 0
         disables it.
     """
@@ -57,8 +57,9 @@ class _AdamConfig:
 
     def __post_init__(self) -> None:
         for name in ("b1", "b2"):
-            check(0 <= getattr(self, name) < 1, f"{name} is {getattr(self, name)}: use 0 or more and less than 1")
-        check(self.eps > 0, f"eps is {self.eps}: use more than 0")
+            value = getattr(self, name)
+            check(0 <= value <= 0.9999999, f"{name} is {value}: use 0 to 0.9999999, since float32 rounds more to 1")
+        check(self.eps >= 1.2e-38, f"eps is {self.eps}: use 1.2e-38 or more, since float32 rounds less to 0")
         _check_decay(self.weight_decay)
 
 

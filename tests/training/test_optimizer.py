@@ -133,11 +133,13 @@ def test_gradients_of_zero_are_clipped_to_zero():
     ("make", "message"),
     [
         (lambda: NesterovConfig(momentum=1.0), "momentum is 1.0: use 0 or more and less than 1"),
-        (lambda: AdamConfig(b1=-0.1), "b1 is -0.1: use 0 or more and less than 1"),
-        (lambda: AdamConfig(b2=1.0), "b2 is 1.0: use 0 or more and less than 1"),
+        (lambda: AdamConfig(b1=-0.1), "b1 is -0.1: use 0 to 0.9999999, since float32 rounds more to 1"),
+        (lambda: AdamConfig(b2=1.0), "b2 is 1.0: use 0 to 0.9999999, since float32 rounds more to 1"),
         (lambda: NesterovConfig(weight_decay=-0.1), "weight_decay is -0.1: use 0 or more, such as 1e-4"),
-        (lambda: AdamWConfig(b2=1.0), "b2 is 1.0: use 0 or more and less than 1"),
-        (lambda: AdamConfig(eps=0.0), "eps is 0.0: use more than 0"),
+        (lambda: AdamWConfig(b2=1.0), "b2 is 1.0: use 0 to 0.9999999, since float32 rounds more to 1"),
+        (lambda: AdamConfig(eps=0.0), "eps is 0.0: use 1.2e-38 or more, since float32 rounds less to 0"),
+        (lambda: AdamWConfig(eps=1e-300), "eps is 1e-300: use 1.2e-38 or more, since float32 rounds less to 0"),
+        (lambda: AdamConfig(b2=0.99999999), "b2 is 0.99999999: use 0 to 0.9999999, since float32 rounds more to 1"),
     ],
 )
 def test_nonsense_is_refused(make, message):

@@ -1,6 +1,7 @@
 """The position of a run, and the checkpoints in which it is saved."""
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,7 +20,7 @@ from convs2s_jax.training.run.checkpoints.checkpoint import Checkpoints
 from convs2s_jax.training.run.mirror import Workdir
 from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.reports.measures import WallClock
-from convs2s_jax.training.run.selection import Best, Scores
+from convs2s_jax.training.run.selection import LOSS, Best, Scores, best_of
 from convs2s_jax.training.schedule import ScheduleState
 from convs2s_jax.training.step import TrainState
 
@@ -154,9 +155,14 @@ class Saves:
         """Return advice for a loss that is not finite.
 
         A run keeps its configuration, so another learning rate requires another run. That run may start from the best
-        checkpoint of this one.
+        checkpoint of this one, but not from one without a validation: its parameters may have diverged.
         """
-        return (
-            "Use a lower learning rate or clip in another workdir; --config.training.finetune_from="
-            f"{self._place.folder} starts it from the best checkpoint of this run, if it has one"
-        )
+        workdir = self._place.folder
+        places = run_folder.finished(run_folder.checkpoints(workdir))
+        scores = checkpoint.known_scores(run_folder.checkpoints(workdir))
+        best = best_of(scores, places, run_folder.load_config(workdir).training.best_metric)
+        way = "start it anew, since no checkpoint of this run was validated, and the last may have diverged"
+        if best is not None:
+            loss = f"step {best}, where the loss of the validation was {scores[best].get(LOSS, math.nan):.4g}"
+            way = f"--config.training.finetune_from={workdir} starts it from the best checkpoint of this run, {loss}"
+        return f"Use a lower learning rate or clip in another workdir; {way}"

@@ -92,12 +92,14 @@ def test_a_loss_that_is_not_finite_names_its_step(tmp_path, monkeypatch):
     before = tiny.digests(tmp_path, 2)
     monkeypatch.setattr(schedule, "rate", lambda *_, step, **__: 1e30 if step >= 4 else 0.25)
     # the update of step 4 spoils the parameters, so the loss of step 5 shows it; no checkpoint holds them
-    way_out = f"in another workdir; --config.training.finetune_from={tmp_path} starts it from the best checkpoint"
-    with pytest.raises(UserError, match=rf"step 5: the loss is .*\. Use a lower learning rate or clip {way_out}"):
+    way_out = rf"--config.training.finetune_from={tmp_path} starts it from .*, step 2, where the loss .* was 4\.869$"
+    with pytest.raises(UserError, match=rf"step 5: the loss is .*\. Use a lower learning rate or clip .*; {way_out}"):
         train(tiny.config(training__max_steps=8, **options), tmp_path)
     assert tiny.digests(tmp_path, 2) == before
     [last] = (tmp_path / "train.log").read_text().splitlines()[-1:]
     assert re.search(r"stopped at step \d, epoch 1: step 5: the loss is ", last)
+    with pytest.raises(UserError, match=r"; start it anew, since no checkpoint of this run was validated, and"):
+        train(tiny.config(training__max_steps=8, **options), tmp_path / "other")
 
 
 def test_skipped_steps_follow_each_other_from_one_epoch_and_one_start_to_the_next(tmp_path, monkeypatch):
