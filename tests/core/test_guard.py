@@ -28,7 +28,7 @@ from tests import tiny
 def test_what_standard_output_cannot_encode_is_escaped(monkeypatch):
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "latin-1"))
     guard(lambda: sys.stdout.write("gr\xfcn \u732b \udcff"), program="p")
-    assert sys.stdout.buffer.getvalue() == b"gr\xfcn \\u732b \\udcff\n"
+    assert sys.stdout.buffer.getvalue() == b"gr\xfcn \\u732b \\udcff"
 
 
 def of_program(error):
