@@ -1,6 +1,8 @@
 """Odd lines of text for fuzzing: what a file may hold between two ends of lines."""
 
 import random
+import sys
+import unicodedata
 from collections.abc import Sequence
 
 CONTROLS = [chr(i) for i in range(1, 32) if i != 10] + [chr(i) for i in range(127, 160)]
@@ -21,6 +23,12 @@ SCRIPTS = [
     "ß",
     "İı",
 ]
+SEEN = [chr(i) for i in (*range(0x600, 0x606), 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD)]
+"""Format characters that are signs before numbers and words (Prepended_Concatenation_Mark)."""
+JOINERS = [chr(i) for i in (0x200C, 0x200D, *range(0x13430, 0x13440), *range(0xE0020, 0xE0080))]
+EVERY = [chr(i) for i in range(sys.maxunicode + 1) if not 0xD800 <= i < 0xE000]
+WHITE = [c for c in EVERY if unicodedata.category(c)[0] == "Z" or c.isspace()] + ["\u200b"]
+GONE = [c for c in EVERY if unicodedata.category(c) == "Cf" and c not in {*SEEN, *JOINERS, "\u200b"}]
 NO_TEXT = [b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xf5\x80\x80\x80", "ä".encode("utf-16")]
 """Bytes that are not UTF-8: torn characters, lone surrogates, other encodings."""
 
