@@ -51,11 +51,18 @@ def unseal(record: Any) -> dict[str, Any]:
 
 
 def parsed(text: str | bytes) -> Any:
-    """Parse a JSON text. Raises DamagedError if it is not JSON, or nested too deeply."""
+    """Parse a JSON text. Raises DamagedError if it is none, too deeply nested, or has an integer of 21 characters."""
     try:
-        return json.loads(text)
+        return json.loads(text, parse_int=integer)
     except (ValueError, RecursionError) as error:
         raise DamagedError("it is not JSON") from error
+
+
+def integer(text: str) -> int:
+    """Return the integer of a JSON text. Raises ValueError beyond 20 characters, as no value of ours has."""
+    if len(text) > 20:
+        raise ValueError(f"an integer has {len(text)} digits")
+    return int(text)
 
 
 def _of_record(record: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from convs2s_jax.core.checksums import integer
 from convs2s_jax.core.errors import UserError, shortened
 from convs2s_jax.core.guard import writing_remedy
 
@@ -96,8 +97,8 @@ def read_json(path: str | Path, *, remedy: str) -> Any:
     """Return the content of a JSON file. Arguments and errors as in `read_text`; invalid JSON raises UserError too."""
     text = read_text(path, remedy=remedy)
     try:
-        return json.loads(text)
-    except (RecursionError, ValueError) as error:  # ValueError also for a number of thousands of digits
+        return json.loads(text, parse_int=integer)
+    except (RecursionError, ValueError) as error:
         raise UserError(f"{path} is not JSON ({shortened(str(error), 200)}); {remedy}") from error
 
 

@@ -1,13 +1,12 @@
 """Read from workdirs what a report needs, except the model. Nothing is locked and nothing is written."""
 
 import contextlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from convs2s_jax.core.checksums import DamagedError
+from convs2s_jax.core.checksums import DamagedError, parsed
 from convs2s_jax.core.errors import UserError, counted
 from convs2s_jax.core.files import content
 from convs2s_jax.core.places import scheme_of
@@ -114,7 +113,7 @@ def names(workdirs: Sequence[str]) -> list[str]:
 
 def _derived(workdir: Path) -> str:
     """Describe a workdir created by `convs2s average` or an import, without training; "" for others."""
-    with contextlib.suppress(DamagedError, OSError):
+    with contextlib.suppress(DamagedError, OSError, TypeError, LookupError):  # made by others
         position = position_file.newest(workdir)
         if origin := position.get(derived_workdir.AVERAGED):
             return f"the average of steps {', '.join(map(str, origin['steps']))} of {origin['workdir']}"
@@ -145,7 +144,7 @@ def _samples(folder: Path, problems: list[str]) -> dict[int, tuple[Sample, ...]]
     found = {}
     for path in sorted(folder.glob("*.jsonl")):
         try:
-            values = [json.loads(line) for line in content(path).split(b"\n") if line]  # texts may contain U+2028
+            values = [parsed(line) for line in content(path).split(b"\n") if line]  # texts may contain U+2028
             texts = tuple(Sample(v["source"], v["hypothesis"], v["reference"]) for v in values)
             "".join(text for each in texts for text in each).encode()  # raises unless all are Unicode text
             found[int(path.stem)] = texts

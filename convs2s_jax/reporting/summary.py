@@ -27,7 +27,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
         ("Parameters", f"{known.parameters:,}" if known.parameters else ""),
         (
             "Vocabularies",
-            f"{{}} {source} and {{}} {target} entries".format(*known.vocabularies) if known.vocabularies else "",
+            f"{{}} {source} and {{}} {target} entries".format(*known.vocabularies) if any(known.vocabularies) else "",
         ),
         ("Data", f"{cfg.data.corpus} ({' to '.join(filter(None, (cfg.data.src, cfg.data.tgt)))})"),
         (f"Training {cfg.examples}", known.examples),

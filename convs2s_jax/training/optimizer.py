@@ -42,9 +42,9 @@ class _AdamConfig:
     """Config fields that both kinds of Adam share.
 
     Attributes:
-      b1: decay rate of the mean of gradients, from 0 to 0.9999999.
-      b2: decay rate of the mean of squared gradients, from 0 to 0.9999999.
-      eps: added to the root of the mean of squares; 1.2e-38 or more.
+      b1: decay rate of the mean of gradients, in [0, 1).
+      b2: decay rate of the mean of squared gradients, in [0, 1).
+      eps: added to the root of the mean of squares.
       weight_decay: before each update, every trained array is multiplied by 1 - learning rate * weight_decay. 0
         disables it.
     """

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.npyio import NpzFile
 
-from convs2s_jax.core import files
+from convs2s_jax.core import checksums, files
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.data import lexicon, parallel_text, vocabulary
@@ -132,8 +132,9 @@ def load(path: Path, vocabularies: Vocabularies) -> Shortlist:
     try:
         with NpzFile(io.BytesIO(data)) as content:  # which compares checksums
             found: dict[str, Any] = {name: content[name] for name in (*_ARRAYS, "size", "vocabularies")}
-    except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile, NotImplementedError) as error:
+        found["size"], made_for = int(found["size"]), checksums.parsed(str(found.pop("vocabularies")))
+    except (ValueError, TypeError, KeyError, OSError, EOFError, zipfile.BadZipFile, NotImplementedError) as error:
         raise UserError(f"--shortlist={path} is not a shortlist, or is damaged; {ANEW}") from error
-    if json.loads(str(found.pop("vocabularies"))) != run_folder.fingerprints(vocabularies):
+    if made_for != run_folder.fingerprints(vocabularies):
         raise UserError(f"--shortlist={path} was created for vocabularies other than the model's; {ANEW} of this model")
-    return Shortlist(**{**found, "size": int(found["size"])})
+    return Shortlist(**found)

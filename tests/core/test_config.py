@@ -48,7 +48,7 @@ def test_a_field_of_earlier_versions_may_be_there_with_a_value_that_means_nothin
             {"training": {"optimizer": "adam"}},
             r"^config\.training\.optimizer is 'adam': expected fields, with 'kind' one of nesterov, adam, adamw$",
         ),
-        ({"training": {"optimizer": {"kind": "adam", "b1": 2}}}, r"^config\.training\.optimizer\.b1 is 2\.0: use 0 or"),
+        ({"training": {"optimizer": {"kind": "adam", "b1": 2}}}, r"^config\.training\.optimizer\.b1 is 2\.0: use 0 to"),
         ({"seed": -1}, r"^config\.seed is -1: use 0 or more$"),
         ({"seed": "one"}, r"^config\.seed is 'one': expected an integer$"),
         ({"model": {"dtype": 32}}, r"^config\.model\.dtype is 32; available: bfloat16, float32$"),

@@ -5,9 +5,11 @@ import json
 
 import pytest
 
+from convs2s_jax.core.checksums import seal
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.reporting import charts, runs, summary
 from convs2s_jax.training.run import run_folder
+from convs2s_jax.training.run.checkpoints.checkpoint import known_scores
 from convs2s_jax.training.run.lock import locked
 from convs2s_jax.training.run.reports.records import Facts, metrics_line, read_facts, write_facts
 from convs2s_jax.training.run.reports.reports import Reports
@@ -180,3 +182,34 @@ def test_runs_are_told_apart_by_their_names(tmp_path):
     assert runs.names([f"{tmp_path}/x/a", f"{tmp_path}/y/a"]) == ["x/a", "y/a"]
     with pytest.raises(UserError, match="--workdir lists runs/a twice; a report compares different runs"):
         runs.names(["runs/a", "runs/../runs/a"])
+
+
+OF_OTHERS = ("x", [1], {"a": 1}, 10**400)
+"""Values that no run writes, with a valid checksum."""
+
+
+@pytest.mark.parametrize(
+    ("name", "contents"),
+    [
+        ("metrics.jsonl", [metrics_line({"step": 1, "split": "valid", "loss": 1.0, "bleu": x}) for x in OF_OTHERS]),
+        ("metrics.jsonl", ['{"step":1,"split":"train","loss":"x"}\n', "[1]\n", f"{'9' * 400}\n", f"{'[' * 100_000}\n"]),
+        ("facts.json", [json.dumps(seal({**vars(FACTS), name: x})) for name in vars(FACTS) for x in ({}, 10**400)]),
+        ("facts.json", [json.dumps(seal({"a": 1})), "[" * 100_000]),
+        ("samples/2.jsonl", ["[" * 100_000, "9" * 400, '{"source": 1, "hypothesis": 2, "reference": 3}', "[1]"]),
+    ],
+)
+def test_what_no_run_has_written_is_skipped_and_said(name, contents, tmp_path):
+    workdir = workdir_at(tmp_path / "a")
+    (workdir / "samples").mkdir()
+    for content in contents:
+        (workdir / name).write_text(content)
+        found = runs.read(workdir, "a")
+        assert sum(str(workdir / name) in problem for problem in found.problems[:1]) == 1, content[:90]
+        told(found)
+
+
+def test_scores_that_are_no_numbers_are_refused(tmp_path):
+    for value in (*OF_OTHERS[:3], None):
+        (tmp_path / "scores.json").write_text(json.dumps(seal({"scores": {"2": {"loss": value}}})))
+        with pytest.raises(UserError, match=r"scores.json is damaged .*: restore it, or delete it; then the newest"):
+            known_scores(tmp_path / "checkpoints")

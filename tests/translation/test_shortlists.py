@@ -1,5 +1,6 @@
 """`convs2s shortlist` and decoding with its file: made, read back, refused, and what --resume says."""
 
+import io
 import re
 
 import numpy as np
@@ -73,7 +74,11 @@ def test_files_that_do_not_fit_are_refused_with_one_sentence(trained, file, tmp_
     with pytest.raises(UserError, match=r"^--shortlist=.*few was created for vocabularies other than the model's"):
         shortlists.load(file, swapped)
     data, odd = file.read_bytes(), tmp_path / "odd"
-    for content in (b"", data[:-1], data[1:], data[:400] + bytes([data[400] ^ 1]) + data[401:]):
+    of_others = io.BytesIO()  # whole, but with a text that no command writes
+    with np.load(file) as arrays:
+        np.savez(of_others, **{**arrays, "vocabularies": "[" * 100_000})
+    flipped = data[:400] + bytes([data[400] ^ 1]) + data[401:]
+    for content in (b"", data[:-1], data[1:], flipped, of_others.getvalue()):
         odd.write_bytes(content)
         with pytest.raises(UserError, match=r"odd is not a shortlist, or is damaged; create one with: convs2s shortl"):
             shortlists.load(odd, vocabularies)

@@ -72,7 +72,7 @@ class Holder:
             values: dict[str, Any] = json.loads(content.partition(b"\n")[0])
             texts = {name: str(values[name]) for name in ("host", "since", "machine", "started")}
             return cls(process=int(values["process"]), **texts)
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
             return None
 
     @property

@@ -244,7 +244,10 @@ def test_the_claim_of_a_process_that_has_ended_is_over_at_once(place, capsys, en
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("content", [b"{", b"[1]", b'{"host": 1}', b"\xff", b"[" * 100_000, None])
+ENDLESS = b'{"host": "h", "since": "s", "machine": "m", "started": "s", "process": 1e999}'
+
+
+@pytest.mark.parametrize("content", [b"{", b"[1]", b'{"host": 1}', b"\xff", b"[" * 100_000, ENDLESS, None])
 def test_a_silent_claim_of_another_machine_or_of_nobody_known_is_over(place, capsys, content):
     stores.write(LOCK, content or another(machine="another"))
     began = time.monotonic()

@@ -153,7 +153,8 @@ def known_scores(folder: Path) -> dict[int, Scores]:
     """
     path, found = folder.parent / SCORES, dict[int, Scores]()
     try:
-        return {int(step): scores for step, scores in unseal(parsed(files.content(path)))["scores"].items()}
+        stored = unseal(parsed(files.content(path)))["scores"]
+        return {int(step): {name: float(x) for name, x in scores.items()} for step, scores in stored.items()}
     except FileNotFoundError:
         for step, place in finished(folder).items():
             with contextlib.suppress(ValueError, OSError):  # reading the checkpoint reports it

@@ -16,8 +16,8 @@ class Processes:
     """How a process finds the others.
 
     Attributes:
-      coordinator_address: host:port of process 0, a free port there (or JAX_COORDINATOR_ADDRESS). It listens
-        at just this address if the host is an IP address or localhost, and on all interfaces for other names.
+      coordinator_address: host:port of process 0, a free port there (or JAX_COORDINATOR_ADDRESS). An IP
+        address or localhost is the only interface on which it listens.
       num_processes: number of processes (or JAX_NUM_PROCESSES).
       process_id: number of this process, from 0 (or JAX_PROCESS_ID).
       distributed: read all three from Slurm, Open MPI, Kubernetes or a TPU pod.

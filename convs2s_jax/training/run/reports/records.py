@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from convs2s_jax.core.checksums import DamagedError, parsed, seal, unseal
-from convs2s_jax.core.errors import counted
+from convs2s_jax.core.config import build
+from convs2s_jax.core.errors import UserError, counted
 from convs2s_jax.core.files import content, no_link, replace_file
 from convs2s_jax.training.run.run_folder import FACTS
 
@@ -45,7 +46,7 @@ class Facts:
     examples: str = ""
     batches: str = ""
     parameters: int = 0
-    vocabularies: tuple[int, ...] = ()
+    vocabularies: tuple[int, int] = (0, 0)
     origin: str = ""
     rates: tuple[str, ...] = ()
     ended: str = ""
@@ -56,8 +57,11 @@ class Facts:
 
 def read_facts(workdir: Path) -> Facts:
     """The facts of a run. Raises OSError if the file cannot be read, DamagedError if it is not what was written."""
-    record: dict[str, Any] = unseal(parsed(content(workdir / FACTS)))
-    return Facts(**record | {name: tuple(record[name]) for name in ("rates", "vocabularies")})
+    record = unseal(parsed(content(workdir / FACTS)))
+    try:
+        return build(Facts, record)
+    except UserError as error:
+        raise DamagedError(str(error)) from error
 
 
 def write_facts(workdir: Path, facts: Facts) -> None:
@@ -98,7 +102,9 @@ def read_metrics(workdir: Path) -> tuple[list[tuple[bytes, dict[str, Any]]], lis
             record = unseal(parsed(line))
         except DamagedError:
             record = {}
-        if isinstance(record.get("step"), int) and isinstance(record.get("split"), str):
+        numbers = (value for name, value in record.items() if name != "split")
+        sound = isinstance(record.get("step"), int) and isinstance(record.get("split"), str)
+        if sound and all(isinstance(value, int | float | None) for value in numbers):
             intact.append((line.rstrip(b"\n") + b"\n", record))
         else:
             damaged.append(line)
