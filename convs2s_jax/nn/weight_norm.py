@@ -51,21 +51,22 @@ class Normalised:
 
 def split_normalised(params: Tree) -> Tree:
     """Split the kernels within the `Normalised` records of a tree. Records that are split already stay."""
-    return jax.tree.map(lambda x: split(x) if _is_plain(x) else x, params, is_leaf=lambda x: isinstance(x, Normalised))
+
+    def each(node: Tree) -> Tree:
+        return split(node) if isinstance(node, Normalised) and not has_split(node) else node
+
+    return jax.tree.map(each, params, is_leaf=lambda x: isinstance(x, Normalised))
 
 
 def needs_split(params: Tree) -> bool:
     """Whether a tree has a `Normalised` record that is not split."""
-    return any(map(_is_plain, jax.tree.leaves(params, is_leaf=lambda x: isinstance(x, Normalised))))
+    nodes = jax.tree.leaves(params, is_leaf=lambda x: isinstance(x, Normalised))
+    return any(isinstance(node, Normalised) and not has_split(node) for node in nodes)
 
 
 def has_split(params: Tree) -> bool:
     """Whether a tree has a kernel that is split."""
     return any(isinstance(x, Normed) for x in jax.tree.leaves(params, is_leaf=lambda x: isinstance(x, Normed)))
-
-
-def _is_plain(node: Tree) -> bool:
-    return isinstance(node, Normalised) and not has_split(node)
 
 
 def normed(w: Array) -> Normed:

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from convs2s_jax.core.tokens import EOS, PAD
-from convs2s_jax.models.checks import check_pairs
+from convs2s_jax.models.checks import check_config, check_pairs
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.nn import struct
@@ -50,12 +50,14 @@ def check_batch(batch: Batch, cfg: ModelConfig | None = None, params: Tree | Non
         left of a target, or a sentence is longer than the positions. The message names the row.
     """
     check_form(batch)
+    if cfg is not None:
+        check_config(cfg, ModelConfig)
     if any(isinstance(x, jax.core.Tracer) for x in (batch.src, batch.tgt)):
         raise TypeError(
             "the batch is traced, so it has no values to check: call check_batch outside jit, grad and vmap"
         )
     for side, tokens in (("src", np.asarray(batch.src)), ("tgt", np.asarray(batch.tgt))):
-        ids, longest = _limits(params, side) if isinstance(params, Params) else (np.inf, np.inf)
+        ids, longest = _limits(params, side)
         if cfg is not None:
             longest = cfg.max_source if side == "src" else cfg.max_target
         real = tokens != PAD
@@ -73,14 +75,16 @@ def check_batch(batch: Batch, cfg: ModelConfig | None = None, params: Tree | Non
                 raise ValueError(f"{side}[{row}, {column}] of the batch is {tokens[row, column]}: {rule}")
 
 
-def _limits(params: Params, side: str) -> tuple[float, float]:
+def _limits(params: Tree, side: str) -> tuple[float, float]:
     """The numbers of words and of positions, infinite where no table has them."""
-    part = params.encoder if side == "src" else params.decoder
-    found = [x for x in jax.tree.leaves(part, is_leaf=_is_embedding) if _is_embedding(x)]
-    if not found:
+    if not isinstance(params, Params):
         return np.inf, np.inf
-    table = params.decoder.embedding.table if found[0].table is None else found[0].table
-    return len(table), np.inf if found[0].positions is None else len(found[0].positions) - PAD - 1
+    part = params.encoder if side == "src" else params.decoder
+    found = next(filter(_is_embedding, jax.tree.leaves(part, is_leaf=_is_embedding)), None)
+    if found is None:
+        return np.inf, np.inf
+    table = params.decoder.embedding.table if found.table is None else found.table
+    return len(table), np.inf if found.positions is None else len(found.positions) - PAD - 1
 
 
 def _is_embedding(x: Any) -> bool:
@@ -89,9 +93,9 @@ def _is_embedding(x: Any) -> bool:
 
 def is_readable(batch: Batch) -> bool:
     """Whether the values of a batch can be read at no cost: not traced, and in the memory of this host."""
-    return all(isinstance(x, np.ndarray) or _is_on_one_cpu(x) for x in (batch.src, batch.tgt))
 
+    def at_hand(x: Any) -> bool:
+        concrete = isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
+        return concrete and [device.platform for device in x.devices()] == ["cpu"]
 
-def _is_on_one_cpu(x: Any) -> bool:
-    concrete = isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
-    return concrete and [device.platform for device in x.devices()] == ["cpu"]
+    return all(isinstance(x, np.ndarray) or at_hand(x) for x in (batch.src, batch.tgt))

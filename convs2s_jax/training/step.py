@@ -96,8 +96,8 @@ def init_state(
             "kernels of params are not split into direction and length: pass convs2s_jax.split_kernels(params, cfg), "
             "or weight_normalisation=False to train them as they are"
         )
-    params = jax.tree.map(jnp.copy, params)
-    return TrainState(params=params, optimizer=optimizer.init(params), step=jnp.zeros((), jnp.int32))
+    own, begun = jax.tree.map(jnp.copy, (params, optimizer.init(params)))  # some optimisers keep an array twice
+    return TrainState(params=own, optimizer=begun, step=jnp.zeros((), jnp.int32))
 
 
 def gradients(

@@ -142,6 +142,7 @@ WRONG = [
         lambda made: conversion.average(made.params),
         "^trees is a Params: pass a list of the parameters of several models$",
     ),
+    (lambda made: check_batch(BATCH, made.params), "^cfg is a Params: expected ModelConfig$"),
     (lambda _: check_batch((SRC, SRC)), r"^batch is a tuple: create it with convs2s_jax.Batch\(src="),
     (
         lambda _: jax.jit(check_batch)(BATCH),

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import optax.contrib
 import pytest
 
 from convs2s_jax.nn import struct
@@ -91,10 +92,12 @@ def test_an_optimizer_may_need_the_value_of_the_loss():
             np.testing.assert_allclose(found[key], value, rtol=1e-4)
 
 
-def test_an_update_consumes_its_state_and_not_the_parameters_it_was_made_of():
+@pytest.mark.parametrize("optimizer", [optax.sgd(0.1), optax.contrib.cocob()], ids=["sgd", "keeps_parameters"])
+def test_an_update_consumes_its_state_and_not_the_parameters_it_was_made_of(optimizer):
     params = jax.tree.map(jnp.asarray, START)
-    state = init_state(params, optax.sgd(0.1))
-    update(compile_steps(squared_error, optax.sgd(0.1)), state, BATCHES, None, None)
+    state = init_state(params, optimizer)
+    with jax.numpy_dtype_promotion("standard"):
+        update(compile_steps(squared_error, optimizer), state, BATCHES, None, None)
     assert state.params["w"].is_deleted()
     np.testing.assert_array_equal(params["w"], START["w"])
 
