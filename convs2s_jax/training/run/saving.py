@@ -120,7 +120,11 @@ class Saves:
             if not self._proven:
                 self.wait()
                 place = run_folder.checkpoints(self._place.folder) / str(position.step)
-                distributed.primary_only("read back", lambda: restoring.read_back(place))
+                try:
+                    distributed.primary_only("read back", lambda: restoring.read_back(place))
+                except UserError:
+                    self._check_place()
+                    raise
                 self._proven = True
             self._last = time.monotonic()
 

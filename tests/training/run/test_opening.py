@@ -7,7 +7,7 @@ import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run import run_folder
-from convs2s_jax.training.run.checkpoints import checkpoint
+from convs2s_jax.training.run.checkpoints import checkpoint, restoring
 from convs2s_jax.training.run.lock import locked
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.processes.interrupts import Interrupts
@@ -194,8 +194,8 @@ class Acting(Interrupts):
             self.action()
 
 
-@pytest.mark.parametrize("then", ["renamed", "deleted", "replaced"])
-def test_a_workdir_that_is_renamed_or_deleted_ends_its_run(begun, tmp_path, then):
+@pytest.mark.parametrize("then", ["renamed", "renamed while it is read", "deleted", "replaced"])
+def test_a_workdir_that_is_renamed_or_deleted_ends_its_run(begun, tmp_path, then, monkeypatch):
     """It went on in a second workdir of the old name, and ended with 0."""
     run, moved = tmp_path / "run", tmp_path / "moved"
 
@@ -207,8 +207,11 @@ def test_a_workdir_that_is_renamed_or_deleted_ends_its_run(begun, tmp_path, then
             run.mkdir()
             (run / "lock").touch()
 
+    read_back = restoring.read_back
+    if "read" in then:
+        monkeypatch.setattr(restoring, "read_back", lambda place: (run.exists() and act(), read_back(place)))
     with pytest.raises(UserError, match=f"^--workdir={run} was renamed or deleted during training, which stops here: "):
-        train(config(begun / "texts"), run, Acting(act))
+        train(config(begun / "texts"), run, Acting(int if "read" in then else act))
     assert [path.name for path in tmp_path.rglob("*") if run in path.parents] == ["lock"] * (then == "replaced")
     if then != "deleted":
         train(config(begun / "texts"), moved)
