@@ -152,6 +152,7 @@ class DataConfig:
         corpus must have the split.
       tfds_dir: data folder of TensorFlow Datasets; empty: its default, ~/tensorflow_datasets.
       cache_dir: folder for the cache of tokenised text; empty: inside the workdir.
+      workers: processes of this machine that tokenise long text; 0: one for each core.
       vocabulary: how the vocabularies are learned.
       subword_sampling: above 0, sample a new subword segmentation of the training text in each epoch (docs/data.md).
         With bpe this is the probability of leaving out a merge, such as 0.1. With unigram it is the power to which
@@ -168,6 +169,7 @@ class DataConfig:
     hold_out: float | None = None
     tfds_dir: str = ""
     cache_dir: str = ""
+    workers: int = 0
     vocabulary: VocabularyConfig = dataclasses.field(default_factory=VocabularyConfig)
     subword_sampling: float = 0.0
     batch: BatchConfig = dataclasses.field(default_factory=BatchConfig)
@@ -182,6 +184,7 @@ class DataConfig:
             bool(name) == (kind == "tfds"),
             f"corpus is '{self.corpus}': use 'files', 'tsv', 'cldr', 'cldr_kinds', or 'tfds:NAME' with a name",
         )
+        check(self.workers >= 0, f"workers is {self.workers}: use 1 or more, or 0 for one for each core")
         check(
             self.hold_out is None or 0 <= self.hold_out <= 0.5,
             f"hold_out is {self.hold_out}: expected a fraction of train between 0 (no validation) and 0.5",

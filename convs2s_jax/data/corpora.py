@@ -6,8 +6,11 @@ import functools
 import itertools
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
+
+import numpy as np
 
 from convs2s_jax.core import stores
 from convs2s_jax.core.checksums import stream
@@ -15,10 +18,10 @@ from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, counted, did_you_mean
 from convs2s_jax.core.files import open_regular
 from convs2s_jax.core.places import joined, scheme_of
-from convs2s_jax.core.text import visible
 from convs2s_jax.data import cldr, text_files
 from convs2s_jax.data.config import DataConfig, SplitFiles
-from convs2s_jax.data.text_files import read_lines
+from convs2s_jax.data.lines import Writer
+from convs2s_jax.data.text_files import ENDS, each_line
 
 SPLITS = ("train", "valid", "test")
 
@@ -40,7 +43,7 @@ class ParallelText:
     tgt: Sequence[str]
     name: str
     files: tuple[tuple[str, int], ...] = dataclasses.field(default=(), compare=False)
-    rows: Sequence[int] | None = dataclasses.field(default=None, compare=False)
+    rows: Sequence[int] | np.ndarray | None = dataclasses.field(default=None, compare=False)
     copies: int = dataclasses.field(default=0, compare=False)
 
     def __len__(self) -> int:
@@ -62,41 +65,41 @@ class ParallelText:
         return f"{'train' if held else self.name} split, line {line + 1}{held}"
 
 
-def _read_files(cfg: DataConfig, split: str) -> ParallelText | None:
+def _read_files(cfg: DataConfig, split: str, folder: Path | None = None) -> ParallelText | None:
     """Concatenate the file pairs that `cfg.files` lists for the split, or read the two files in `cfg.dir`."""
     pairs = _files(cfg, split)
-    lines_of = functools.cache(functools.partial(read_lines, again=True))  # read a file that is listed twice only once
-    src: list[str] = []
-    tgt: list[str] = []
+    src, tgt = Writer(folder), Writer(folder)
     files: list[tuple[str, int]] = []
     for pair in pairs:
-        src_lines, tgt_lines = lines_of(pair[0]), lines_of(pair[-1])
-        if len(src_lines) != len(tgt_lines):
+        count = tgt.extend(each_line(pair[-1], again=True))
+        if len(pair) > 1 and (others := src.extend(each_line(pair[0], again=True))) != count:
             raise UserError(
-                f"{pair[0]} has {counted(len(src_lines), 'line')} but {pair[-1]} has {len(tgt_lines)}: "
+                f"{pair[0]} has {counted(others, 'line')} but {pair[-1]} has {count}: "
                 "parallel files must have the same number of lines"
             )
-        src += src_lines
-        tgt += tgt_lines
-        files.append((pair[-1], len(tgt_lines)))
-    return ParallelText(src, tgt, split, tuple(files)) if pairs else None
+        files.append((pair[-1], count))
+    lines = tgt.lines()
+    return (
+        ParallelText([""] * len(lines) if cfg.one_sided else src.lines(), lines, split, tuple(files)) if pairs else None
+    )
 
 
-def _read_tsv(cfg: DataConfig, split: str) -> ParallelText | None:
-    """Read DIR/SPLIT.tsv, plain or gzipped, with a label, a TAB and a text on each line."""
+def _read_tsv(cfg: DataConfig, split: str, folder: Path | None = None) -> ParallelText | None:
+    """Read DIR/SPLIT.tsv, plain or compressed, with a label, a TAB and a text on each line."""
     for (path,) in _files(cfg, split):
-        texts, labels = [], []
-        for number, line in enumerate(read_lines(path, again=True), 1):
+        texts, labels = Writer(folder), Writer(folder)
+        for number, line in enumerate(each_line(path, again=True), 1):
             label, tab, text = line.partition("\t")
             if not tab:
                 raise UserError(f"{path}, line {number}: no TAB in {line[:40]!r}; expected a label, a TAB and a text")
-            if not (label := visible(label).strip()):
+            if not label.strip():
                 raise UserError(
                     f"{path}, line {number}: the label before the TAB is empty; add one, or delete the line"
                 )
-            texts.append(text)
-            labels.append(label)
-        return ParallelText(texts, labels, split, ((path, len(labels)),))
+            texts.extend([text])
+            labels.extend([label.strip()])
+        found = labels.lines()
+        return ParallelText(texts.lines(), found, split, ((path, len(found)),))
     return None
 
 
@@ -113,8 +116,11 @@ def _files(cfg: DataConfig, split: str) -> list[tuple[str, ...]]:
     found, gone = [], []
     for side in _sides(cfg):
         name = joined(cfg.dir, f"{split}.{side}")
-        forms = [name + end for end in ("", ".gz") if f"{split}.{side}{end}" in there]
-        check(len(forms) < 2, f"{name} and {name}.gz both exist, but only one can be read: remove or rename the other")
+        forms = [name + end for end in ENDS if f"{split}.{side}{end}" in there]
+        check(
+            len(forms) < 2,
+            f"{' and '.join(forms)} both exist, but only one can be read: remove or rename the other",
+        )
         found += forms
         gone += [] if forms else [name]
     if found and gone:
@@ -174,7 +180,7 @@ def check_places(cfg: DataConfig) -> None:
 def files_of(cfg: DataConfig) -> tuple[str, ...]:
     """Return the names and addresses of all files that a corpus may have: those listed, and those in its folder."""
     found = [file for split in SPLITS for pair in getattr(cfg.files, split) for file in pair]
-    for split, side, end in itertools.product(SPLITS, _sides(cfg), ("", ".gz")) if cfg.dir else ():
+    for split, side, end in itertools.product(SPLITS, _sides(cfg), ENDS) if cfg.dir else ():
         found.append(joined(cfg.dir, f"{split}.{side}{end}"))
     return tuple(found)
 
@@ -226,20 +232,20 @@ _generate = functools.lru_cache(maxsize=1)(cldr.generate)
 _generate_kinds = functools.lru_cache(maxsize=1)(cldr.generate_kinds)
 
 
-def _read_cldr(cfg: DataConfig, split: str) -> ParallelText | None:
+def _read_cldr(cfg: DataConfig, split: str, _folder: Path | None = None) -> ParallelText | None:
     # a target-only corpus has the phrases of a parallel one, so that no test phrase occurs in train
     return ParallelText(*_generate(cfg.src or "en", cfg.tgt, cfg.cldr)[split], split)
 
 
-def _read_cldr_kinds(cfg: DataConfig, split: str) -> ParallelText | None:
+def _read_cldr_kinds(cfg: DataConfig, split: str, _folder: Path | None = None) -> ParallelText | None:
     return ParallelText(*_generate_kinds(cfg.src, cfg.cldr)[split], split)
 
 
-def _read_tfds(cfg: DataConfig, split: str) -> ParallelText | None:
+def _read_tfds(cfg: DataConfig, split: str, folder: Path | None = None) -> ParallelText | None:
     from convs2s_jax.data import tfds  # takes half a second, and few runs need it
 
     name = cfg.corpus.removeprefix("tfds:")
-    sides = tfds.read(name, split, src=cfg.src or cfg.tgt, tgt=cfg.tgt, folder=cfg.tfds_dir)
+    sides = tfds.read(name, split, src=cfg.src or cfg.tgt, tgt=cfg.tgt, folder=cfg.tfds_dir, keep_in=folder)
     return None if sides is None else ParallelText(*sides, split)
 
 
@@ -253,12 +259,12 @@ class Kind(NamedTuple):
     """A kind of corpus.
 
     Attributes:
-      read: (cfg, split) -> the two sides of a split, or None if the corpus does not have the split.
+      read: (cfg, split, folder for long text or None) -> the two sides of a split, or None if it does not exist.
       files: (cfg, split) -> the files of a split, (source, target) pairs or single files; [] if there are none.
       places: fields of `DataConfig` that specify its text, from "dir" and "files".
     """
 
-    read: Callable[[DataConfig, str], ParallelText | None]
+    read: Callable[..., ParallelText | None]
     files: Callable[[DataConfig, str], Sequence[tuple[str, ...]]] = lambda *_: []
     places: tuple[str, ...] = ()
 

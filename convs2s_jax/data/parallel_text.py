@@ -1,8 +1,10 @@
 """The splits of a corpus of parallel or labelled text. Validation lines may be held out from train."""
 
 import dataclasses
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -11,15 +13,17 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.text import visible
 from convs2s_jax.data.config import DataConfig
 from convs2s_jax.data.corpora import KINDS, SPLITS, ParallelText, no_split
+from convs2s_jax.data.lines import Writer
 
 
-def read(cfg: DataConfig, split: str, *, optional: bool = False) -> ParallelText:
+def read(cfg: DataConfig, split: str, *, optional: bool = False, folder: Path | None = None) -> ParallelText:
     """Read a split ("train", "valid" or "test") of the corpus that `cfg` specifies.
 
     Args:
       cfg: the corpus.
       split: its name.
       optional: return a missing split without lines instead of raising an error.
+      folder: for the lines of a long text (`lines.Writer`); None to keep them in memory.
 
     Raises:
       UserError: files are missing, damaged, not UTF-8, empty, or not parallel.
@@ -27,32 +31,32 @@ def read(cfg: DataConfig, split: str, *, optional: bool = False) -> ParallelText
     if split not in SPLITS:
         raise ValueError(f"split is {split!r}: expected one of {SPLITS}")
     if not cfg.hold_out or split == "test":
-        return _own(cfg, split, optional=optional)
-    valid = read_own_valid(cfg)
+        return _own(cfg, split, folder, optional=optional)
+    valid = read_own_valid(cfg, folder)
     if split == "valid" and valid is not None:
         return valid
-    train = _own(cfg, "train", optional=optional)
-    return train if valid is not None or not len(train) else _cut(cfg, train)[split == "valid"]
+    train = _own(cfg, "train", folder, optional=optional)
+    return train if valid is not None or not len(train) else _cut(cfg, train, folder)[split == "valid"]
 
 
-def read_own_valid(cfg: DataConfig) -> ParallelText | None:
+def read_own_valid(cfg: DataConfig, folder: Path | None = None) -> ParallelText | None:
     """Return "valid" as `read` does, or None if it would be held out from train.
 
     Raises:
       UserError: as in `read`.
     """
-    found = _own(cfg, "valid", optional=cfg.hold_out is not None)
+    found = _own(cfg, "valid", folder, optional=cfg.hold_out is not None)
     return found if len(found) or not cfg.hold_out else None
 
 
-def read_train_and_valid(cfg: DataConfig) -> tuple[ParallelText, ParallelText]:
+def read_train_and_valid(cfg: DataConfig, folder: Path | None = None) -> tuple[ParallelText, ParallelText]:
     """Return both splits as `read` does, reading each file once. With `hold_out` 0, "valid" may have no lines.
 
     Raises:
       UserError: as in `read`.
     """
-    train, valid = _own(cfg, "train"), read_own_valid(cfg)
-    return (train, valid) if valid is not None else _cut(cfg, train)
+    train, valid = _own(cfg, "train", folder), read_own_valid(cfg, folder)
+    return (train, valid) if valid is not None else _cut(cfg, train, folder)
 
 
 def shared_pairs(train: ParallelText, *texts: ParallelText) -> list[int]:
@@ -62,9 +66,9 @@ def shared_pairs(train: ParallelText, *texts: ParallelText) -> list[int]:
     return [sum(pair in found for pair in _pairs(text)) for text in texts]
 
 
-def _own(cfg: DataConfig, split: str, *, optional: bool = False) -> ParallelText:
+def _own(cfg: DataConfig, split: str, folder: Path | None, *, optional: bool = False) -> ParallelText:
     """Return a split of the corpus itself, with no lines if it is missing and optional. UserError as in `read`."""
-    text = KINDS[cfg.corpus_kind].read(cfg, split)
+    text = KINDS[cfg.corpus_kind].read(cfg, split, folder)
     if text is None:
         if optional:
             return ParallelText((), (), split)
@@ -78,7 +82,7 @@ def _own(cfg: DataConfig, split: str, *, optional: bool = False) -> ParallelText
     return dataclasses.replace(text, src=[""] * len(text)) if cfg.one_sided else text
 
 
-def _cut(cfg: DataConfig, whole: ParallelText) -> tuple[ParallelText, ParallelText]:
+def _cut(cfg: DataConfig, whole: ParallelText, folder: Path | None = None) -> tuple[ParallelText, ParallelText]:
     """Split train into "train" and "valid" at random, keeping the original order. UserError if one would be empty.
 
     Sampled pairs are held out as long as their lines, with all copies, are no more than the lines to sample; if each
@@ -87,12 +91,12 @@ def _cut(cfg: DataConfig, whole: ParallelText) -> tuple[ParallelText, ParallelTe
     """
     count = len(whole.src)
     order = np.random.default_rng(0).permutation(count)
-    labels = [visible(tgt).strip() for tgt in whole.tgt]
-    remaining = Counter(labels) if cfg.labelled else None
+    labels = [visible(tgt).strip() for tgt in whole.tgt] if cfg.labelled else []
+    remaining = Counter(labels)
     if remaining:
         texts = Counter(label for _, label in set(zip(whole.src, labels, strict=True)))
         spare = np.array([texts[labels[i]] > 1 for i in order])
-        order, remaining = (order[spare], remaining) if spare.any() else (order, None)
+        order, remaining = (order[spare], remaining) if spare.any() else (order, Counter())
     assert cfg.hold_out is not None
     drawn = order[: max(1, round(cfg.hold_out * count))].tolist()
     lines: dict[tuple[str, str], list[int]] = {(whole.src[i], whole.tgt[i]): [] for i in drawn}
@@ -101,28 +105,33 @@ def _cut(cfg: DataConfig, whole: ParallelText) -> tuple[ParallelText, ParallelTe
             lines[pair].append(i)
     held, left = list[list[int]](), len(drawn)
     for copies in lines.values():
-        label = labels[copies[0]]
-        if len(copies) <= left and not (remaining and remaining[label] == len(copies)):
+        label = labels[copies[0]] if labels else ""
+        if len(copies) <= left and remaining[label] != len(copies):
             held.append(copies)
             left -= len(copies)
-            if remaining:
-                remaining[label] -= len(copies)
+            remaining[label] -= len(copies)
     held = held or [min(lines.values(), key=len)]
-    taken = {i for copies in held for i in copies}
-    kept = [i for i in range(count) if i not in taken]
+    taken = [i for copies in held for i in copies]
+    kept = np.delete(np.arange(count), taken)
     check(
-        bool(kept),
+        len(kept) > 0,
         f"data.hold_out takes validation lines from train, whose {count} lines are all the same pair: add a different "
         "one",
     )
     first = sorted(copies[0] for copies in held)
-    return _part(whole, "train", kept), _part(whole, "valid", first, len(taken) - len(held))
+    return _part(whole, "train", kept, folder), _part(whole, "valid", first, folder, len(taken) - len(held))
 
 
 def _pairs(text: ParallelText) -> Iterator[tuple[str, str]]:
     return zip(text.src, text.tgt, strict=True)
 
 
-def _part(whole: ParallelText, name: str, rows: Sequence[int], copies: int = 0) -> ParallelText:
-    src, tgt = ([side[i] for i in rows] for side in (whole.src, whole.tgt))
-    return ParallelText(src, tgt, name, whole.files, rows, copies)
+def _part(
+    whole: ParallelText, name: str, rows: Sequence[int] | np.ndarray, folder: Path | None, copies: int = 0
+) -> ParallelText:
+    src, tgt = Writer(folder), Writer(folder)
+    for side, lines in ((src, whole.src), (tgt, whole.tgt)):
+        wanted = np.zeros(len(whole), bool)
+        wanted[rows] = True
+        side.extend(itertools.compress(lines, wanted))
+    return ParallelText(src.lines(), tgt.lines(), name, whole.files, rows, copies)

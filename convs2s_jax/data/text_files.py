@@ -1,27 +1,34 @@
-"""Read text files, plain or gzipped, as lines."""
+"""Read text files, plain or compressed, as lines."""
 
+import bz2
 import codecs
 import contextlib
 import gzip
 import io
+import lzma
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import open_regular
+from convs2s_jax.core.packages import check_installed
 from convs2s_jax.core.places import scheme_of
 
 LONGEST = 1 << 24
 """Maximum length of a line in bytes. Devices and files of zeros have no newline and would otherwise fill the memory."""
-_GZIP = b"\x1f\x8b"
 
 
 def read_lines(path: str | Path, *, again: bool = False, nul: bool = False) -> list[str]:
-    r"""Return the lines of a UTF-8 text file, plain or gzipped, also in an object store; "-" reads standard input.
+    """Return the lines of a text file. Arguments and errors are as in `each_line`."""
+    return [*each_line(path, again=again, nul=nul)]
+
+
+def each_line(path: str | Path, *, again: bool = False, nul: bool = False) -> Iterator[str]:
+    r"""Yield the lines of a UTF-8 text file, plain or compressed, also in an object store; "-" reads standard input.
 
     Only \n and \r\n end a line. Other Unicode line separators (U+2028, U+0085, form feed) are text, so line numbers
     agree with those of other programs. A byte order mark is dropped.
@@ -32,47 +39,46 @@ def read_lines(path: str | Path, *, again: bool = False, nul: bool = False) -> l
       nul: whether lines may contain NUL, as lists of words from such text do.
 
     Raises:
-      UserError: the file is missing, a folder, unreadable, damaged gzip or not UTF-8, or a line contains NUL or has
-        more than `LONGEST` bytes.
+      UserError: the file is missing, a folder, unreadable, damaged or not UTF-8, or a line contains NUL or has more
+        than `LONGEST` bytes.
     """
-    name, lines = name_of(path), list[str]()
+    name, number, packed = name_of(path), 0, ""
     try:
-        with _opened(str(path), again=again) as file:
+        with _opened(str(path), again=again) as (file, packed):
             line = file.readline(LONGEST + 1).removeprefix(codecs.BOM_UTF8)
             while line:
+                number += 1
                 if len(line) > LONGEST:
                     raise UserError(
-                        f"{name}, line {len(lines) + 1} has more than {LONGEST:,} bytes: use a file with one sentence "
-                        "per line"
+                        f"{name}, line {number} has more than {LONGEST:,} bytes: use a file with one sentence per line"
                     )
                 text = line.decode()
                 if b"\0" in line and not nul:
-                    order = "be" if line.startswith(b"\0") and not lines else "le"
+                    order = "be" if line.startswith(b"\0") and number == 1 else "le"
                     utf_16 = f"the file is UTF-16: convert it with iconv -f utf-16{order} -t utf-8"
                     remedy = utf_16 if 3 * line.count(0) >= len(line) else "delete NULs, as with tr -d '\\000'"
-                    raise UserError(f"{name}, line {len(lines) + 1} contains NUL, which no text does: {remedy}")
-                lines.append(without_end(text))
+                    raise UserError(f"{name}, line {number} contains NUL, which no text does: {remedy}")
+                yield without_end(text)
                 line = file.readline(LONGEST + 1)
     except UserError:
         raise
     except UnicodeDecodeError as error:
         raise UserError(
-            f"{name}, line {len(lines) + 1}: byte 0x{error.object[error.start]:02x} is not UTF-8; convert the file, "
-            "for example with iconv -t utf-8, or decompress it"
+            f"{name}, line {number}: byte 0x{error.object[error.start]:02x} is not UTF-8; convert the file, for "
+            "example with iconv -t utf-8"
         ) from error
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+    except _DAMAGED as error:
         raise UserError(
-            f"{name} is not a complete gzip file ({error}): copy it again, or rename it without .gz if it is plain text"
+            f"{name} is not a complete {packed} file ({error}): copy it again, or rename it if it is plain text"
         ) from error
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else str(error)
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise UserError(f"{name} cannot be read: {why}; choose a text file") from error
-    return lines
 
 
 @contextlib.contextmanager
-def _opened(path: str, *, again: bool) -> Iterator[BinaryIO]:
-    """Yield a file, an object or standard input to read bytes from, decompressed if it is gzipped."""
+def _opened(path: str, *, again: bool) -> Iterator[tuple[BinaryIO, str]]:
+    """Yield a file, an object or standard input to read bytes from, decompressed, and the name of its compression."""
     raw: Any
     if path == "-":
         raw = sys.stdin.buffer
@@ -82,12 +88,47 @@ def _opened(path: str, *, again: bool) -> Iterator[BinaryIO]:
         raw = open_regular(path) if again else open(path, "rb")  # noqa: SIM115
     file = io.BufferedReader(raw)
     try:
-        packed = path.endswith(".gz") or file.peek(2).startswith(_GZIP)
-        yield io.BufferedReader(gzip.GzipFile(fileobj=file)) if packed else file
+        begin = file.peek(6)
+        packed = next((one for one in PACKED if begin.startswith(one.magic) or path.endswith(one.suffix)), None)
+        yield (io.BufferedReader(packed.open(file)), packed.name) if packed else (file, "")
     finally:
         file.detach()
         if path != "-":
             raw.close()
+
+
+class Packed(NamedTuple):
+    """A kind of compressed file.
+
+    Attributes:
+      name: for messages.
+      suffix: of its names.
+      magic: its first bytes.
+      open: returns a file of the decompressed bytes of a file.
+    """
+
+    name: str
+    suffix: str
+    magic: bytes
+    open: Callable[[BinaryIO], Any]
+
+
+def _zstd(file: BinaryIO) -> Any:
+    check_installed("a file compressed by Zstandard", ["zstandard"], "formats")
+    import zstandard
+
+    return zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+
+
+PACKED = (
+    Packed("gzip", ".gz", b"\x1f\x8b", lambda file: gzip.GzipFile(fileobj=file)),
+    Packed("bzip2", ".bz2", b"BZh", bz2.BZ2File),
+    Packed("xz", ".xz", b"\xfd7zXZ\0", lzma.LZMAFile),
+    Packed("zstd", ".zst", b"\x28\xb5\x2f\xfd", _zstd),
+)
+ENDS = ("", *(packed.suffix for packed in PACKED))
+"""Suffixes of the names of text files."""
+_DAMAGED = (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError)
 
 
 def without_end(line: str) -> str:

@@ -6,6 +6,7 @@ Data sets must be stored in the array_record format. A data set that is not on d
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import tensorflow_datasets
@@ -13,12 +14,15 @@ import tensorflow_datasets.summarization
 import tensorflow_datasets.translate  # these two imports register their data sets
 
 from convs2s_jax.core.errors import UserError, did_you_mean, first_line
+from convs2s_jax.data.lines import Writer
 
 _SPLITS = {"train": ("train",), "valid": ("validation", "valid"), "test": ("test",)}
 _PIECE = 1000  # number of examples read at once: one by one takes twice the time
 
 
-def read(name: str, split: str, *, src: str, tgt: str, folder: str = "") -> tuple[Sequence[str], Sequence[str]] | None:
+def read(
+    name: str, split: str, *, src: str, tgt: str, folder: str = "", keep_in: Path | None = None
+) -> tuple[Sequence[str], Sequence[str]] | None:
     """Read two text features of a data set, in the order of its examples.
 
     Args:
@@ -26,6 +30,7 @@ def read(name: str, split: str, *, src: str, tgt: str, folder: str = "") -> tupl
       split: "train", "valid" (or the data set's "validation") or "test".
       src, tgt: names of the features.
       folder: data folder; empty: the library's default.
+      keep_in: folder for the lines of a long text (`lines.Writer`).
 
     Returns:
       The two sides, one line per text (line ends inside a text become spaces), or None if the split does not exist.
@@ -33,7 +38,7 @@ def read(name: str, split: str, *, src: str, tgt: str, folder: str = "") -> tupl
     Raises:
       UserError: unknown data set or feature, features that are not text, or a damaged file.
     """
-    sides: tuple[list[str], list[str]] = ([], [])
+    sides = Writer(keep_in), Writer(keep_in)
     with _opened(name, split, folder) as (builder, there):
         features = builder.info.features
         for feature in (src, tgt):
@@ -46,14 +51,14 @@ def read(name: str, split: str, *, src: str, tgt: str, folder: str = "") -> tupl
         examples = builder.as_data_source(split=there)
         for first in range(0, len(examples), _PIECE):
             for example in examples.__getitems__(range(first, min(first + _PIECE, len(examples)))):
-                for lines, feature in zip(sides, (src, tgt), strict=True):
+                for side, feature in zip(sides, (src, tgt), strict=True):
                     value = example[feature]
                     if not isinstance(value, bytes):
                         raise UserError(
                             f"data.corpus 'tfds:{name}': feature '{feature}' is not text; choose a text feature"
                         )
-                    lines.append(value.decode("utf-8").replace("\r\n", " ").replace("\n", " "))
-    return sides
+                    side.extend([value.decode("utf-8").replace("\r\n", " ").replace("\n", " ")])
+    return sides[0].lines(), sides[1].lines()
 
 
 def files(name: str, split: str, *, folder: str = "") -> tuple[str, ...]:

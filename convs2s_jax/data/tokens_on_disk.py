@@ -4,11 +4,12 @@ import array
 import dataclasses
 import functools
 import hashlib
+import itertools
 import os
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tqdm
@@ -16,6 +17,7 @@ import tqdm
 from convs2s_jax.core.checksums import DamagedError, checksum
 from convs2s_jax.core.errors import Tell, UserError
 from convs2s_jax.core.files import open_regular, replacing, writing
+from convs2s_jax.data import processes
 from convs2s_jax.data.symbols import Vocabulary
 
 # A file is: header, token ids, zeros up to a multiple of 8 bytes, int64 offsets.
@@ -65,20 +67,24 @@ def tokenize(
     name: str,
     *,
     tell: Tell = lambda _: None,
+    workers: int = 1,
 ) -> TokenizedText:
     """Encode `texts`, with a progress bar if standard error is a terminal, or open the file of an earlier call.
 
     The file name contains a hash of the texts and the vocabulary. A file is verified by its checksum before use, and
     rewritten if it is damaged. Several processes may write the same file at the same time, because each replaces it
-    atomically.
+    atomically. A text of more than `RANGE` lines is encoded in ranges, each in a file of its own until all are done, so
+    that a process that is killed loses at most a range.
 
     Args:
       folder: folder of the files; created if missing.
       name: readable prefix of the file name, such as "train.de".
       tell: called with a message about a damaged file.
+      workers: maximum number of processes that encode ranges; with 1, this process does.
 
     Raises:
       UnwritableError: the folder cannot be written.
+      UserError: a process that encodes a range was killed.
     """
     key = _key(texts, vocabulary)
     path = _place(folder, name, key)
@@ -88,11 +94,70 @@ def tokenize(
         tell(f"{path} is damaged ({error}): the text is tokenised again")
     except OSError:
         pass  # missing or unreadable
-    found = in_memory(_encoded(texts, vocabulary, path.stem), size=vocabulary.size)
-    with writing(path, "choose another data.cache_dir", kind=UnwritableError):
+    job = Ranges(texts, vocabulary, path, key, RANGE)
+    with (
+        writing(path, "choose another data.cache_dir", kind=UnwritableError),
+        tqdm.tqdm(desc=path.stem, total=len(texts), unit=" lines", disable=None) as bar,
+    ):
         path.parent.mkdir(parents=True, exist_ok=True)
-        _write(path, key, found)
+        if len(job) == 1:
+            _write(path, key, [job.encode(0, bar.update)])
+        else:
+            processes.share(job, min(workers, len(job)), bar.update)
+            parts = [job.part(i) for i in range(len(job))]
+            _write(path, key, [_open(part, key) for part, key in parts])
+            for part, _ in parts:
+                part.unlink()
     return _open(path, key)
+
+
+RANGE = 1 << 19
+"""Number of lines of a range."""
+
+
+class Ranges(NamedTuple):
+    """A text in ranges that are encoded one by one.
+
+    Attributes:
+      texts: the lines.
+      vocabulary: that encodes them.
+      path: of the file of the whole text.
+      key: of that file.
+      size: number of lines of a range.
+    """
+
+    texts: Sequence[str]
+    vocabulary: Vocabulary
+    path: Path
+    key: bytes
+    size: int
+
+    def __len__(self) -> int:
+        return max(1, -(-len(self.texts) // self.size))
+
+    def part(self, i: int) -> tuple[Path, bytes]:
+        """File and key of a range."""
+        return self.path.with_suffix(f".{i:05}.tokens"), hashlib.sha256(self.key + i.to_bytes(8, "little")).digest()
+
+    def encode(self, i: int, progress: Callable[[int], Any]) -> TokenizedText:
+        """Encode a range; `progress` gets the numbers of lines that were done."""
+
+        def sentences() -> Iterator[list[int]]:
+            end = min(len(self.texts), (i + 1) * self.size)
+            for first in range(i * self.size, end, _CHUNK):
+                ids = self.vocabulary.encode(self.texts[first : min(end, first + _CHUNK)])
+                yield from ids
+                progress(len(ids))
+
+        return in_memory(sentences(), size=self.vocabulary.size)
+
+    def write(self, i: int, progress: Callable[[int], Any]) -> None:
+        """Write the file of a range, unless it is there."""
+        part, key = self.part(i)
+        try:
+            progress(len(_open(part, key)))
+        except (DamagedError, OSError):
+            _write(part, key, [self.encode(i, progress)])
 
 
 def find(folder: str | Path, name: str, key: str) -> TokenizedText | None:
@@ -117,15 +182,6 @@ def in_memory(sentences: Iterable[Sequence[int]], *, size: int) -> TokenizedText
         ids.extend(sentence)
         lengths.append(len(sentence))
     return TokenizedText(np.frombuffer(ids, dtype), np.cumsum(np.frombuffer(lengths, np.int64)))
-
-
-def _encoded(texts: Sequence[str], vocabulary: Vocabulary, name: str) -> Iterator[list[int]]:
-    """Yield the token ids of each text, with a progress bar."""
-    with tqdm.tqdm(desc=name, total=len(texts), unit=" lines", disable=None) as bar:
-        for first in range(0, len(texts), _CHUNK):
-            ids = vocabulary.encode(texts[first : first + _CHUNK])
-            yield from ids
-            bar.update(len(ids))
 
 
 def _key(texts: Sequence[str], vocabulary: Vocabulary) -> bytes:
@@ -162,13 +218,21 @@ def _open(path: Path, key: bytes) -> TokenizedText:
     return TokenizedText(tokens, data[start:].view("<i8"), stored.hex())
 
 
-def _write(path: Path, key: bytes, text: TokenizedText) -> None:
-    """Write a file atomically."""
-    tokens = text.tokens
-    header = _UNSUMMED.pack(_MAGIC, key, len(text), len(tokens), tokens.itemsize)
-    content: tuple[Any, ...] = (tokens, bytes(-tokens.nbytes % 8), text.offsets)
-    with replacing(path) as part, part.open("wb") as file:
-        for block in (header, checksum(*content, header).encode(), *content):
+def _write(path: Path, key: bytes, parts: Sequence[TokenizedText]) -> None:
+    """Write the file of a text atomically, from its parts in order."""
+    total, sentences, width = sum(len(part.tokens) for part in parts), sum(map(len, parts)), parts[0].tokens.itemsize
+    header = _UNSUMMED.pack(_MAGIC, key, sentences, total, width)
+
+    def content() -> Iterator[Any]:
+        yield from (part.tokens for part in parts)
+        yield bytes(-total * width % 8 + 8)  # the first offset is 0
+        before = 0
+        for part in parts:
+            yield part.offsets[1:] + before
+            before += len(part.tokens)
+
+    with replacing(path) as new, new.open("wb") as file:
+        for block in itertools.chain((header, checksum(*content(), header).encode()), content()):
             file.write(block)
         file.flush()
         os.fsync(file.fileno())

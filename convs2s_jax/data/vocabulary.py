@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 import tqdm
@@ -56,12 +57,12 @@ def build(cfg: VocabularyConfig, text: ParallelText, seed: int, *, one_sided: bo
     """
     src, tgt = _sample(text.src, cfg.sample, seed), _sample(text.tgt, cfg.sample, seed)
     if one_sided:
-        only = _train(cfg, tgt, "tgt", cfg.tgt_size)
+        only = _train(cfg, [tgt], "tgt", cfg.tgt_size)
         return Vocabularies(only, only)
     if cfg.joint:
-        joint = _train(cfg, [*src, *tgt], "src", cfg.src_size)
+        joint = _train(cfg, [src, tgt], "src", cfg.src_size)
         return Vocabularies(joint, joint)
-    return Vocabularies(_train(cfg, src, "src", cfg.src_size), _train(cfg, tgt, "tgt", cfg.tgt_size))
+    return Vocabularies(_train(cfg, [src], "src", cfg.src_size), _train(cfg, [tgt], "tgt", cfg.tgt_size))
 
 
 def build_labelled(cfg: VocabularyConfig, text: ParallelText, seed: int) -> Vocabularies:
@@ -71,7 +72,7 @@ def build_labelled(cfg: VocabularyConfig, text: ParallelText, seed: int) -> Voca
       UserError: a joint vocabulary was requested, or there are fewer than two labels.
     """
     check(not cfg.joint, "data.vocabulary.joint is True: labels always have a separate list; remove it")
-    src = _train(cfg, _sample(text.src, cfg.sample, seed), "src", cfg.src_size)
+    src = _train(cfg, [_sample(text.src, cfg.sample, seed)], "src", cfg.src_size)
     return Vocabularies(src, symbols.learn_labels(text.tgt))
 
 
@@ -161,16 +162,30 @@ def _verify(folder: Path) -> None:
             )
 
 
-def _sample(lines: Sequence[str], most: int, seed: int) -> Sequence[str]:
+class _Sample(NamedTuple):
+    """Some lines of a text, which are read as they are used.
+
+    Attributes:
+      lines: the text.
+      drawn: sorted numbers of the lines.
+    """
+
+    lines: Sequence[str]
+    drawn: Sequence[int]
+
+
+def _sample(lines: Sequence[str], most: int, seed: int) -> _Sample:
     """Return a random sample of at most `most` lines in their original order."""
     if len(lines) <= most:
-        return lines
+        return _Sample(lines, range(len(lines)))
     drawn = np.random.default_rng(seed).choice(len(lines), most, replace=False, shuffle=False)
-    return [lines[i] for i in np.sort(drawn)]
+    return _Sample(lines, np.sort(drawn).tolist())
 
 
-def _train(cfg: VocabularyConfig, lines: Sequence[str], side: str, size: int) -> Vocabulary:
-    bar = map(visible, tqdm.tqdm(lines, f"vocabulary {side}", unit=" lines", disable=None))
+def _train(cfg: VocabularyConfig, samples: Sequence[_Sample], side: str, size: int) -> Vocabulary:
+    lines = (each.lines[i] for each in samples for i in each.drawn)
+    total = sum(len(each.drawn) for each in samples)
+    bar = map(visible, tqdm.tqdm(lines, f"vocabulary {side}", total, unit=" lines", disable=None))
     train = symbols.train_words if cfg.kind == "words" else pieces.train
     return train(cfg, bar, size=size, field=f"data.vocabulary.{side}_size")
 

@@ -10,7 +10,8 @@ import sentencepiece
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import BOS, EOS, PAD, SPECIAL, UNK
 from convs2s_jax.data import vocabulary
-from convs2s_jax.data.pieces import ListedPieces, SentencePiece, listed, load_listed, load_model
+from convs2s_jax.data.config import VocabularyConfig
+from convs2s_jax.data.pieces import ListedPieces, SentencePiece, listed, load_listed, load_model, train
 from convs2s_jax.data.symbols import Vocabulary, load_words, word_list
 from convs2s_jax.data.vocabulary import Vocabularies
 
@@ -35,6 +36,43 @@ def pieces(model):
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     names = [processor.id_to_piece(i) for i in reversed(range(3, 30))]
     return Vocabulary(ListedPieces(model), tuple(names), tuple(range(len(names))))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"split_digits": True},
+        {"normalization": "nmt_nfkc_cf"},
+        {"character_coverage": 0.98},
+        {"symbols": ("<de>",)},
+    ],
+    ids=str,
+)
+def test_merges_of_counted_words_are_those_of_the_lines(options):
+    """Against SentencePiece on the lines themselves: spaces, digits, capitals, rare characters, a symbol in a word."""
+    rng = np.random.default_rng(0)
+    words = ["".join(rng.choice([*"abcdeäß012"], n)) for n in rng.integers(1, 9, 300)]
+    lines = [" ".join(rng.choice([*words, "", "ＡＢ", "Ab c", "x<de>y", "q中"], 9)) for _ in range(2000)]
+    cfg = VocabularyConfig(**options)
+    named = {"normalization": "normalization_rule_name", "symbols": "user_defined_symbols"}
+    more = {named.get(name, name): list(x) if name == "symbols" else x for name, x in options.items()}
+    made = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines),
+        model_writer=made,
+        minloglevel=3,
+        model_type="bpe",
+        vocab_size=400,
+        bos_id=BOS,
+        pad_id=PAD,
+        eos_id=EOS,
+        unk_id=UNK,
+        **{"character_coverage": 1.0, "normalization_rule_name": "identity", **more},
+    )
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=made.getvalue())
+    ours = train(cfg, lines, size=400, field="size").segmenter.processor
+    assert [ours.id_to_piece(i) for i in range(400)] == [theirs.id_to_piece(i) for i in range(400)]
 
 
 def test_pieces_outside_the_list_are_unknown(model, pieces):

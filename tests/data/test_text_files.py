@@ -1,7 +1,9 @@
 """Lines of text files: what stands in them, or one sentence that says what is wrong."""
 
+import bz2
 import gzip
 import io
+import lzma
 import os
 import re
 import sys
@@ -38,8 +40,23 @@ def test_only_newlines_end_a_line(tmp_path, monkeypatch, data, lines):
     as_input(monkeypatch, data)
     assert read_lines("-") == lines
     if not data.startswith(b"\x1f\x8b"):
-        (tmp_path / "x.de.gz").write_bytes(gzip.compress(data, mtime=0))
-        assert read_lines(tmp_path / "x.de.gz", again=True) == lines
+        for end, compress in (("gz", gzip.compress), ("bz2", bz2.compress), ("xz", lzma.compress)):
+            for name in (f"x.de.{end}", "named otherwise"):
+                (tmp_path / name).write_bytes(compress(data))
+                assert read_lines(tmp_path / name, again=True) == lines
+
+
+def test_zstandard_files_are_read_where_its_library_is_installed(tmp_path, monkeypatch):
+    path = tmp_path / "x.de.zst"
+    path.write_bytes(b"\x28\xb5\x2f\xfd")
+    with monkeypatch.context() as absent:
+        absent.setattr("importlib.util.find_spec", lambda _: None)
+        with pytest.raises(UserError, match=r"needs zstandard: pip install '.\[formats\]'$"):
+            read_lines(path)
+    zstandard = pytest.importorskip("zstandard")
+    pack = zstandard.ZstdCompressor().compress
+    path.write_bytes(pack(b"a\n") + pack("größer\n".encode()))
+    assert read_lines(path) == ["a", "größer"]
 
 
 ZIPPED = gzip.compress(bytes(range(97, 123)) * 3, mtime=0)
@@ -61,7 +78,12 @@ ODD = {
         ", line 2 has more than 16,777,216 bytes",
     ),
     "cut": (lambda path: path.write_bytes("a\nö".encode()[:-1]), ", line 2: byte 0xc3 is not UTF-8"),
-    "bzip2": (lambda path: path.write_bytes(b"BZh91AY&SY\xb8"), ", line 1: byte 0xb8 is not UTF-8; .*decompress it"),
+    "cut.bz2": (lambda path: path.write_bytes(bz2.compress(b"a\n")[:-3]), " is not a complete bzip2 file"),
+    "cut.xz": (lambda path: path.write_bytes(lzma.compress(b"a\n")[:-3]), " is not a complete xz file"),
+    "plain.xz": (
+        lambda path: path.write_bytes(b"plain"),
+        r" is not a complete xz file \(.*\): copy it again, or rename",
+    ),
     "utf-16le": (
         lambda path: path.write_bytes("\nab\n".encode("utf-16le")),
         ", line 2 contains NUL, .*: the file is UTF-16: convert it with iconv -f utf-16le -t utf-8$",

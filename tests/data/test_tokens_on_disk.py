@@ -1,12 +1,15 @@
 """Tokenised text on disk: what was encoded comes back, is encoded once, and a damaged file is never read."""
 
 import dataclasses
+import os
+import signal
 
 import numpy as np
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.data import tokens_on_disk
+from convs2s_jax.data import pieces, processes, tokens_on_disk
+from convs2s_jax.data.config import VocabularyConfig
 
 
 @dataclasses.dataclass
@@ -89,3 +92,55 @@ def test_unusable_folder_is_refused(tmp_path):
     message = r"cache/train.de-.* cannot be written: (File exists|Not a directory); choose another data.cache_dir$"
     with pytest.raises(UserError, match=message):
         tokenize(tmp_path / "cache")
+
+
+def tokenize_in_ranges(folder, texts, **more):
+    vocabulary = pieces.train(VocabularyConfig(), texts[:300], size=120, field="size")
+    return tokens_on_disk.tokenize(texts, vocabulary, folder, "train.de", **more)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_ranges_make_the_file_of_the_whole_text(tmp_path, monkeypatch, workers):
+    """Also by several processes, and after a process that has done a part of them."""
+    texts = [f"Satz {i} {'x' * (i % 13)}" for i in range(700)]
+    tokenize_in_ranges(tmp_path / "whole", texts)
+    monkeypatch.setattr(tokens_on_disk, "RANGE", 256)
+    written, write = [], tokens_on_disk._write
+
+    def interrupted(path, *content):
+        write(path, *content)
+        written.append(path)
+        if len(written) == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as first:
+        first.setattr(tokens_on_disk, "_write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            tokenize_in_ranges(tmp_path / "ranges", texts)
+    assert len([*(tmp_path / "ranges").iterdir()]) == 2
+    tokenize_in_ranges(tmp_path / "ranges", texts, workers=workers)
+    [whole], [made] = ([*(tmp_path / name).iterdir()] for name in ("whole", "ranges"))
+    assert (whole.name, whole.read_bytes()) == (made.name, made.read_bytes())
+
+
+@dataclasses.dataclass
+class Killing:
+    """Work whose second part kills its process, or raises an error."""
+
+    error: str
+
+    def __len__(self):
+        return 3
+
+    def write(self, i, progress):
+        if i == 1 and self.error:
+            raise UserError(self.error)
+        if i == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        progress(1)
+
+
+@pytest.mark.parametrize(("error", "message"), [("x: wrong", "^x: wrong$"), ("", r"was ended \(status -9\), perhaps")])
+def test_an_error_of_a_worker_and_its_death_are_told(error, message):
+    with pytest.raises(UserError, match=message):
+        processes.share(Killing(error), 2, lambda _: None)

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -99,8 +100,8 @@ class Run:
 def prepare(cfg: Config, workdir: Path, tell: Tell) -> Run:
     """Read the corpus, learn or load vocabularies, tokenise, choose shapes.
 
-    Training text of tens of millions of pairs takes minutes to read and tens of gigabytes of memory, in each process.
-    So it is only read if its tokens or the vocabularies learned from it are not in the cache.
+    Training text of tens of millions of pairs takes minutes to read. So it is only read if its tokens or the
+    vocabularies learned from it are not in the cache, and is not held in memory (`data.lines`).
 
     Args:
       cfg: configuration.
@@ -115,16 +116,17 @@ def prepare(cfg: Config, workdir: Path, tell: Tell) -> Run:
     if not run_folder.has_checkpoint(workdir):
         corpora.check_places(cfg.data)
     files = None if cfg.data.subword_sampling else corpora.checksums(cfg.data, "train")
-    valid_text = None if files is None else parallel_text.read_own_valid(cfg.data)
+    folder = run_folder.cache(workdir, cfg.data.cache_dir)
+    valid_text = None if files is None else parallel_text.read_own_valid(cfg.data, folder)
     whole: ParallelText | None = None
     if valid_text is None:
-        files, (whole, valid_text) = None, parallel_text.read_train_and_valid(cfg.data)
+        files, (whole, valid_text) = None, parallel_text.read_train_and_valid(cfg.data, folder)
 
     @functools.cache
     def text() -> ParallelText:
-        return parallel_text.read(cfg.data, "train") if whole is None else whole
+        return parallel_text.read(cfg.data, "train", folder=folder) if whole is None else whole
 
-    held_out = valid_text, parallel_text.read(cfg.data, "test", optional=True)
+    held_out = valid_text, parallel_text.read(cfg.data, "test", optional=True, folder=folder)
     _check_validation(cfg, valid_text, tell)
     made = _vocabularies(cfg, workdir, text, files, tell)
     fingerprints = {one.name: fingerprint_of_text(one) for one in held_out}
@@ -234,12 +236,12 @@ def _learned(cfg: Config, workdir: Path, text: Callable[[], ParallelText], files
 
 def tokenize(cfg: Config, workdir: Path, made: Vocabularies, text: ParallelText, tell: Tell) -> Split:
     """Return the token ids of a split, from the cache if an earlier run left them there intact."""
-    folder = run_folder.cache(workdir, cfg.data.cache_dir)
-    split = Split(
-        text=text,
-        src=tokens_on_disk.tokenize(text.src, made.src, folder, f"{text.name}.src", tell=tell),
-        tgt=tokens_on_disk.tokenize(text.tgt, made.tgt, folder, f"{text.name}.tgt", tell=tell),
+    folder, workers = run_folder.cache(workdir, cfg.data.cache_dir), cfg.data.workers or os.cpu_count() or 1
+    src, tgt = (
+        tokens_on_disk.tokenize(lines, vocabulary, folder, f"{text.name}.{side}", tell=tell, workers=workers)
+        for side, lines, vocabulary in (("src", text.src, made.src), ("tgt", text.tgt, made.tgt))
     )
+    split = Split(text=text, src=src, tgt=tgt)
     task_of(cfg.model).check_targets(split, made)
     return split
 

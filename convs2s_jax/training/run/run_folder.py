@@ -21,7 +21,7 @@ from convs2s_jax.training.run.config import Config
 
 FREE = (
     *("search", "mesh", "parallel", "training", "model.execution", "model.matmul_precision"),
-    *("data.dir", "data.files", "data.tfds_dir", "data.cache_dir"),
+    *("data.dir", "data.files", "data.tfds_dir", "data.cache_dir", "data.workers"),
 )
 """Fields that may change when a run is continued: limits, reports, execution of layers, precision of products, devices,
 and the paths of the data (the content is compared); but those of training that are `FIXED` may not."""
