@@ -24,8 +24,8 @@ def folder(tmp_path):
 @pytest.fixture
 def read(monkeypatch):
     """Files of the training split that are read."""
-    names, original = [], corpora.read_lines
-    monkeypatch.setattr(corpora, "read_lines", lambda path, **more: names.append(str(path)) or original(path, **more))
+    names, original = [], corpora.each_line
+    monkeypatch.setattr(corpora, "each_line", lambda path, **more: names.append(str(path)) or original(path, **more))
     return lambda: [name for name in names if "train" in name]
 
 
