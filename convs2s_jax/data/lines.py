@@ -13,6 +13,7 @@ from typing import Any, overload
 import numpy as np
 
 from convs2s_jax.core.files import writing
+from convs2s_jax.data.text_files import each_line
 
 FEW = 200_000
 """Maximum number of lines of a text that is kept in memory."""
@@ -122,3 +123,14 @@ def _remove_leftovers(folder: Path) -> None:
         process = place.name.removeprefix(_mine()).partition("-")[0]
         if os.path.exists("/proc/self") and not os.path.exists(f"/proc/{process}"):
             shutil.rmtree(place, ignore_errors=True)
+
+
+def read(path: str | Path) -> Sequence[str]:
+    """Return the lines of a file that is read once; those of a long one are copied to the folder of temporary files.
+
+    Raises:
+      UserError: as in `text_files.each_line`, or the copy cannot be written.
+    """
+    writer = Writer(Path(tempfile.gettempdir()))
+    writer.extend(each_line(path))
+    return writer.lines()

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ from convs2s_jax.core.errors import Tell, UserError, counted
 from convs2s_jax.core.guard import held_interrupts
 from convs2s_jax.core.places import scheme_of
 from convs2s_jax.data import corpora
+from convs2s_jax.data.lines import Writer
 from convs2s_jax.data.text_files import without_end
 from convs2s_jax.data.unknown import commonest
 from convs2s_jax.metrics import scoring
@@ -86,8 +88,8 @@ def localised(options: Options, tell: Tell) -> Iterator[tuple[Options, Tell]]:
 def _decode_file(job: Job, options: Options, tell: Tell) -> None:
     total = len(job.lines)
     finished = output.finished_part(options.output, job.dependencies, total) if options.resume else b""
-    texts = job.style.texts(finished)
-    begin, unknown = len(texts), dict[int, tuple[str, ...]]()
+    texts, odd, unknown = Writer(Path(tempfile.gettempdir())), list[int](), Counter[str]()
+    begin = done = texts.extend(job.style.texts(finished))
     if options.resume:
         what = "nothing left to do" if begin == total else "continuing with the next line"
         tell(f"{options.output} already has {begin} of {total} lines; {what}")
@@ -96,25 +98,26 @@ def _decode_file(job: Job, options: Options, tell: Tell) -> None:
         tqdm(total=total, initial=begin, unit="line", disable=not sys.stderr.isatty()) as bar,
     ):
         try:
-            while len(texts) < total:
-                results = job.window(len(texts), bar.update)
+            while done < total:
+                results = job.window(done, bar.update)
                 with held_interrupts():
                     write([job.style.render(result) for result in results])
-                    texts += [result.best.text for result in results]
+                    done += texts.extend(result.best.text for result in results)
                 _warn_of_cuts(job, results, tell)
-                unknown |= {result.line + 1: result.unknown for result in results if result.unknown}
+                odd += [result.line + 1 for result in results if result.unknown]
+                unknown.update(itertools.chain(*(result.unknown for result in results)))
         except KeyboardInterrupt:
             resumed = output.record_of(options.output) is not None
             rest = "--resume continues after them" if resumed else "the rest was not translated"
-            tell(f"interrupted: {len(texts)} of {total} lines are written; {rest}")
+            tell(f"interrupted: {done} of {total} lines are written; {rest}")
             raise
-    if unknown:
-        numbers = f"{', '.join(map(str, [*unknown][:5]))}{' ...' if len(unknown) > 5 else ''}"
+    if odd:
+        numbers = f"{', '.join(map(str, odd[:5]))}{' ...' if len(odd) > 5 else ''}"
         tell(
-            f"{job.name}: {len(unknown)} of {total - begin} lines have text that is not in the source vocabulary "
-            f"({commonest(Counter(itertools.chain(*unknown.values())))}) and can only be guessed: line {numbers}"
+            f"{job.name}: {len(odd)} of {total - begin} lines have text that is not in the source vocabulary "
+            f"({commonest(unknown)}) and can only be guessed: line {numbers}"
         )
-    job.report(texts)
+    job.report(texts.lines())
 
 
 def _answer_typed(job: Job, tell: Tell) -> None:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -10,6 +10,7 @@ from convs2s_jax.core.checksums import checksum
 from convs2s_jax.core.config import LARGEST, check, to_dict
 from convs2s_jax.core.errors import Tell, UserError, counted
 from convs2s_jax.core.text import visible
+from convs2s_jax.data import lines as stored
 from convs2s_jax.data.corpora import ParallelText
 from convs2s_jax.data.text_files import name_of, read_lines
 from convs2s_jax.metrics import labels, scoring
@@ -131,10 +132,10 @@ class Translation(_Lines):
             text = self.read_split(translator)
             self.lines, own = text.src, text.tgt
         elif options.score and not translator.reads_source and options.input == "-":
-            targets = read_lines(options.score)  # once: it may be a pipe
+            targets = stored.read(options.score)  # once: it may be a pipe
             self.name, self.lines = "no source", [""] * len(targets)
         else:
-            self.lines = read_lines(options.input)
+            self.lines = stored.read(options.input)
         for number, line in enumerate(self.lines if not translator.reads_source else (), 1):
             check(
                 not visible(line),
@@ -142,7 +143,7 @@ class Translation(_Lines):
                 "empty line; use --prefix for the first words of texts, and --score=FILE to score given ones",
             )
 
-        def parallel(path: str, what: str) -> list[str] | None:
+        def parallel(path: str, what: str) -> Sequence[str] | None:
             return read_parallel(path, self.lines, name=self.name, what=what) if path else None
 
         self._references = self.read_references("reference", own)
@@ -232,7 +233,7 @@ class Labelling(_Lines):
         if options.interactive:
             return
         text = self.read_split(run) if options.split else None
-        self.lines = text.src if text else read_lines(options.input)
+        self.lines = text.src if text else stored.read(options.input)
         for right in self.read_references("label", text.tgt if text else None):
             self._right = [visible(line).strip() for line in right]
 
@@ -308,7 +309,7 @@ def _check_labelling(options: Options) -> None:
             )
 
 
-def read_parallel(path: str, lines: Sequence[str], *, name: str, what: str) -> list[str]:
+def read_parallel(path: str, lines: Sequence[str], *, name: str, what: str) -> Sequence[str]:
     """Read a file with one line for each source line.
 
     Args:
@@ -320,14 +321,14 @@ def read_parallel(path: str, lines: Sequence[str], *, name: str, what: str) -> l
     Raises:
       UserError: the file cannot be read, or has a different number of lines.
     """
-    found = read_lines(path)
+    found = stored.read(path)
     if len(found) != len(lines):
         count = counted(len(lines), "line")
         raise UserError(f"{name} has {count}, but {name_of(path)} has {len(found)}: each line needs its {what}")
     return found
 
 
-def phrases_of(lines: Sequence[str]) -> list[list[str]]:
+def phrases_of(lines: Iterable[str]) -> list[list[str]]:
     """Return the TAB-separated phrases of each line; empty phrases are dropped."""
     return [[phrase for phrase in line.split("\t") if visible(phrase)] for line in lines]
 

@@ -156,7 +156,10 @@ def _append(file: int, data: bytes) -> None:
 
 def digest_of(lines: Iterable[str]) -> str:
     """Return a digest of lines of text."""
-    return checksums.checksum(*(line.encode("utf-8", "surrogatepass") + b"\n" for line in lines))
+    found = checksums.stream()
+    for line in lines:
+        found.update(line.encode("utf-8", "surrogatepass") + b"\n")
+    return found.hexdigest()
 
 
 def finished_part(output: str, dependencies: Dependencies, total: int) -> bytes:
