@@ -383,8 +383,12 @@ data/loader.py  data/test_loader.py -k any_start
 + in plan.batches)
 loader: a cut sentence has no end symbol
 data/loader.py  data/test_loader.py -k padded_and_cut
-- [: shape[1] - 1]
-+ [: shape[1]]
+- lengths] = EOS
++ lengths - (lengths == width)] = EOS
+loader: the last sentences are read from where the last window begins
+data/loader.py  data/test_loader.py -k by_a_loop
+- found[last] = tokens.take(begin[last, None] + column, mode="clip")
++ pass
 hold-out: copies of held-out pairs are trained on
 data/parallel_text.py  training/run/test_validation_split.py -k no_copy
 - for copies in held for i in copies}

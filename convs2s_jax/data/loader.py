@@ -6,13 +6,13 @@ The next epoch is also prepared in the background.
 import collections
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from convs2s_jax.core.rows import pad_rows
+from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.data.plan import Plan, PlannedBatch
 from convs2s_jax.data.tokens_on_disk import TokenizedText
 
@@ -20,11 +20,9 @@ E = TypeVar("E")
 
 AHEAD = 4
 """Number of batches prepared in advance."""
-Sentences = Sequence[np.ndarray] | TokenizedText
-"""Token ids of sentences without end symbols."""
 
 
-def fill(sentences: Sentences, rows: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+def fill(sentences: TokenizedText, rows: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     """Return sentences with their end symbols, padded on the right: [B, length] int32.
 
     Args:
@@ -32,7 +30,19 @@ def fill(sentences: Sentences, rows: np.ndarray, shape: tuple[int, int]) -> np.n
       rows: indices of the sentences, at most B; the remaining rows are all PAD.
       shape: (B, length); a longer sentence is truncated and keeps its end symbol.
     """
-    return pad_rows((sentences[row][: shape[1] - 1] for row in rows), shape)
+    tokens, begin = sentences.tokens, sentences.offsets[rows]
+    lengths = np.minimum(sentences.offsets[rows + 1] - begin, shape[1] - 1)
+    column = np.arange(min(shape[1] - 1, len(tokens)))
+    # window i is tokens[i : i + width]: numpy copies whole windows much faster than single tokens
+    width, count = len(column), len(tokens) - len(column) + 1
+    windows = np.ndarray((count, width), tokens.dtype, tokens, strides=tokens.strides * 2)
+    found = windows[np.minimum(begin, count - 1)]
+    if (last := begin >= count).any():  # their windows would pass the end of the text
+        found[last] = tokens.take(begin[last, None] + column, mode="clip")
+    filled = np.full(shape, PAD, np.int32)
+    np.copyto(filled[: len(rows), :width], found, where=column < lengths[:, None], casting="unsafe")
+    filled[np.arange(len(rows)), lengths] = EOS
+    return filled
 
 
 def load(plan: Plan, make: Callable[[PlannedBatch], Any], *, start: int = 0) -> Iterator[Any]:

@@ -11,6 +11,7 @@ from convs2s_jax.data import loader
 from convs2s_jax.data.loader import fill, load
 from convs2s_jax.data.plan import Plan, PlannedBatch
 from convs2s_jax.data.shapes import Shape
+from convs2s_jax.data.tokens_on_disk import in_memory
 
 
 def plan_of(count):
@@ -79,7 +80,7 @@ def test_leaving_early_or_with_an_error_ends_the_thread():
     assert not threads()
 
 
-SENTENCES = [np.array([5, 6, 7], np.uint16), np.array([], np.uint16), np.array([8, 9, 10, 11, 12], np.uint16)]
+SENTENCES = in_memory([[5, 6, 7], [], [8, 9, 10, 11, 12]], size=20)
 
 
 def test_sentences_end_with_eos_are_padded_and_cut():
@@ -92,6 +93,20 @@ def test_sentences_end_with_eos_are_padded_and_cut():
         [PAD, PAD, PAD, PAD, PAD],
     ]
     assert fill(SENTENCES, np.array([2]), (1, 6)).tolist() == [[8, 9, 10, 11, 12, EOS]]  # it just fits
+
+
+@pytest.mark.parametrize("size", [1000, 1 << 20])
+def test_any_rows_of_any_text_are_filled_as_by_a_loop(size):
+    """Among them texts without a token, rows of the last sentences, and texts shorter than the batch is wide."""
+    rng = np.random.default_rng(1)
+    for _ in range(300):
+        text = [rng.integers(size, size=n).tolist() for n in rng.integers(rng.integers(1, 9), size=rng.integers(1, 9))]
+        rows = rng.integers(len(text), size=rng.integers(9))
+        expected = np.full((8, rng.integers(1, 12)), PAD)
+        for filled, i in zip(expected, rows, strict=False):
+            ids = [*text[i][: len(filled) - 1], EOS]
+            filled[: len(ids)] = ids
+        assert fill(in_memory(text, size=size), rows, expected.shape).tolist() == expected.tolist()
 
 
 def test_the_plan_of_the_next_epoch_is_made_while_one_is_used():

@@ -12,7 +12,7 @@ from convs2s_jax.core.checksums import stream
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.rows import round_up
 from convs2s_jax.data.corpora import ParallelText
-from convs2s_jax.data.loader import Sentences, fill
+from convs2s_jax.data.loader import fill
 from convs2s_jax.data.plan import Plan, PlannedBatch, plan_all
 from convs2s_jax.data.shapes import Shape, choose_shapes
 from convs2s_jax.data.tokens_on_disk import TokenizedText
@@ -94,19 +94,21 @@ def batch_on(mesh: Mesh, split: Split, plan: Plan, planned: PlannedBatch) -> Bat
 
     Padding rows add nothing to sums. So the last batch of an epoch or a validation set need not be dropped.
     """
-    shape = plan.shapes[planned.shape]
-    rows, where = round_up(shape.rows, sharding.row_shards(mesh)), sharding.batch_sharding(mesh)
+    shape, shards, where = plan.shapes[planned.shape], sharding.row_shards(mesh), sharding.batch_sharding(mesh)
+    rows = round_up(shape.rows, shards)
+    size = rows // shards
 
-    def side(sentences: Sentences, length: int) -> jax.Array:
-        read: dict[int, np.ndarray] = {}
+    def begin(index: tuple[slice, ...] | None) -> int:
+        return index[0].start or 0 if index else 0
 
-        def part(index: tuple[slice, ...] | None) -> np.ndarray:
-            begin, end, _ = (index[0] if index else slice(None)).indices(rows)
-            if begin not in read:  # several devices may hold the same shard
-                read[begin] = fill(sentences, planned.rows[begin:end], (end - begin, length))
-            return read[begin]
+    # all shards of this process are filled at once, and once each, although several devices may hold the same shard
+    begins = sorted(set(map(begin, where.addressable_devices_indices_map((rows,)).values())))
+    mine = np.concatenate([planned.rows[i : i + size] for i in begins])
 
-        return jax.make_array_from_callback((rows, length), where, part)
+    def side(sentences: TokenizedText, length: int) -> jax.Array:
+        filled = fill(sentences, mine, (size * len(begins), length)).reshape(-1, size, length)
+        parts = dict(zip(begins, filled, strict=True))
+        return jax.make_array_from_callback((rows, length), where, lambda index: parts[begin(index)])
 
     return Batch(src=side(split.src, shape.src), tgt=side(split.tgt, shape.tgt))
 

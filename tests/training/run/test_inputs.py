@@ -10,6 +10,7 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.data.plan import Plan, PlannedBatch
 from convs2s_jax.data.shapes import Shape
+from convs2s_jax.data.tokens_on_disk import in_memory
 from convs2s_jax.training.mesh import MeshConfig, make
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.inputs import Split, batch_on
@@ -18,19 +19,17 @@ from convs2s_jax.translation import shortlists
 from tests import processes
 from tests.training.run.test_opening import TEXT, config
 
-SPLIT = Split(
-    text=None, src=[np.array([5, 6, 7]), np.array([], int), np.array([8])], tgt=[np.array([20 + i]) for i in range(3)]
-)
+SPLIT = Split(text=None, src=in_memory([[5, 6, 7], [], [8]], size=30), tgt=in_memory([[20], [21], [22]], size=30))
 PLAN = Plan(shapes=(Shape(9, 9, 9), Shape(4, 2, 3)), batches=(), padding=0.0)
 
 
-@pytest.mark.parametrize(("devices", "rows"), [(1, 3), (2, 4)])
-def test_source_and_target_have_their_own_lengths_and_rows_are_padded_for_all_devices(devices, rows):
-    mesh = make(MeshConfig(data=devices))
+@pytest.mark.parametrize(("shards", "copies", "rows"), [(1, 1, 3), (2, 1, 4), (2, 2, 4), (8, 1, 8)])
+def test_source_and_target_have_their_own_lengths_and_rows_are_padded_for_all_devices(shards, copies, rows):
+    mesh = make(MeshConfig(data=shards, tensor=copies))
     batch = batch_on(mesh, SPLIT, PLAN, PlannedBatch(1, np.array([1, 0])))
     assert batch.src.tolist() == [[EOS, PAD, PAD, PAD], [5, 6, 7, EOS]] + [[PAD] * 4] * (rows - 2)
     assert batch.tgt.tolist() == [[21, EOS], [20, EOS]] + [[PAD] * 2] * (rows - 2)
-    assert {shard.data.shape for shard in batch.src.addressable_shards} == {(rows // devices, 4)}
+    assert {shard.data.shape for shard in batch.src.addressable_shards} == {(rows // shards, 4)}
 
 
 def write(folder, **splits):
