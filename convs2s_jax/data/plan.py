@@ -11,6 +11,8 @@ import numpy as np
 
 from convs2s_jax.data.shapes import Shape, fitting
 
+_BLOCK = 1 << 20  # number of pairs whose shapes are looked up at once
+
 
 class PlannedBatch(NamedTuple):
     """One batch.
@@ -69,7 +71,8 @@ def usable(
     empty = ((src <= 1) & (not one_sided)) | (tgt <= 1)
     too_long = ~empty & ((src > max_source) | (tgt > max_target))
     skipped = Skipped(empty=int(empty.sum()), too_long=int(too_long.sum()))
-    return np.flatnonzero(~empty & ~too_long), skipped
+    rows = np.flatnonzero(~empty & ~too_long)
+    return rows.astype(np.int32) if len(src) < 1 << 31 else rows, skipped
 
 
 def plan_epoch(
@@ -89,7 +92,7 @@ def plan_epoch(
     rng = np.random.default_rng([seed, epoch])
     batches = _fill(src, tgt, rng.permutation(rows), shapes)
     batches = [batches[i] for i in rng.permutation(len(batches))]
-    return Plan(shapes=shapes, batches=tuple(batches), padding=_padding(src[rows], tgt[rows], shapes, batches))
+    return Plan(shapes=shapes, batches=tuple(batches), padding=_padding(src, tgt, rows, shapes, batches))
 
 
 def plan_all(src: np.ndarray, tgt: np.ndarray, shapes: tuple[Shape, ...]) -> Plan:
@@ -99,17 +102,18 @@ def plan_all(src: np.ndarray, tgt: np.ndarray, shapes: tuple[Shape, ...]) -> Pla
       src, tgt: lengths [n] in tokens, including the end symbol.
       shapes: shapes that fit all pairs.
     """
-    batches = _fill(src, tgt, np.arange(len(src)), shapes)
-    return Plan(shapes=shapes, batches=tuple(batches), padding=_padding(src, tgt, shapes, batches))
+    rows = np.arange(len(src))
+    batches = _fill(src, tgt, rows, shapes)
+    return Plan(shapes=shapes, batches=tuple(batches), padding=_padding(src, tgt, rows, shapes, batches))
 
 
 def _fill(src: np.ndarray, tgt: np.ndarray, rows: np.ndarray, shapes: tuple[Shape, ...]) -> list[PlannedBatch]:
     """Split rows into batches in order. Leftovers move to larger shapes."""
     if not shapes:
         return []
-    home = fitting(src[rows], tgt[rows], shapes).astype(np.uint16)  # numpy sorts these by radix
-    ends = np.cumsum(np.bincount(home, minlength=len(shapes)))
-    waiting = np.split(rows[np.argsort(home, kind="stable")], ends[:-1])
+    blocks = np.array_split(rows, len(rows) // _BLOCK + 1)
+    home = np.concatenate([fitting(src[part], tgt[part], shapes).astype(np.uint16) for part in blocks])
+    waiting = [rows[home == i] for i in range(len(shapes))]
     batches = []
     for i, shape in enumerate(shapes):
         here = waiting[i]
@@ -126,7 +130,9 @@ def _fill(src: np.ndarray, tgt: np.ndarray, rows: np.ndarray, shapes: tuple[Shap
     return batches
 
 
-def _padding(src: np.ndarray, tgt: np.ndarray, shapes: tuple[Shape, ...], batches: list[PlannedBatch]) -> float:
-    """Return the fraction of padding, from the lengths of the pairs in the batches."""
+def _padding(
+    src: np.ndarray, tgt: np.ndarray, rows: np.ndarray, shapes: tuple[Shape, ...], batches: list[PlannedBatch]
+) -> float:
+    """Return the fraction of padding in the batches of these rows."""
     cells = sum(shapes[b.shape].rows * (shapes[b.shape].src + shapes[b.shape].tgt) for b in batches)
-    return 1.0 - int(src.sum() + tgt.sum()) / cells if cells else 0.0
+    return 1.0 - int(src[rows].sum() + tgt[rows].sum()) / cells if cells else 0.0

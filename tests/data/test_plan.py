@@ -2,10 +2,12 @@
 
 import functools
 import itertools
+import tracemalloc
 
 import numpy as np
 import pytest
 
+from convs2s_jax.data import plan as plan_module
 from convs2s_jax.data.plan import plan_all, plan_epoch, usable
 from convs2s_jax.data.shapes import Shape, choose_shapes
 
@@ -50,6 +52,20 @@ def test_every_pair_is_used_once_in_a_shape_that_holds_it(count, tokens):
     plan = planned(rows=rows, count=count, tokens=tokens)
     assert sorted(np.concatenate([batch.rows for batch in plan.batches]).tolist()) == rows.tolist()
     assert_fits(plan, src, tgt)
+
+
+def test_planning_takes_at_most_20_bytes_a_pair(monkeypatch):
+    src, tgt = (np.tile(side, 200).astype(np.int32) for side in corpus())
+    rows, _ = usable(src, tgt, max_source=38, max_target=40)
+    shapes = chosen(np.arange(700).tobytes(), 6, 5000)
+    first = content(plan_epoch(src, tgt, rows, shapes, seed=1, epoch=1))
+    monkeypatch.setattr(plan_module, "_BLOCK", 1001)  # their number is not a multiple of it
+    tracemalloc.start()
+    plan = plan_epoch(src, tgt, rows, shapes, seed=1, epoch=1)
+    peak = tracemalloc.get_traced_memory()[1] / len(rows)
+    tracemalloc.stop()
+    assert content(plan) == first
+    assert peak < 20
 
 
 def test_each_epoch_and_seed_has_its_own_order():
