@@ -53,9 +53,9 @@ def no_link(path: str, flags: int) -> int:
     try:
         return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
-        raise OSError(error.errno, f"{os.path.basename(path)} is a link to another file", path) from error
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, f"{os.path.basename(path)} is a link to another file", path) from error
+        raise
 
 
 def is_at(descriptor: int, path: Path) -> bool:

@@ -26,9 +26,6 @@ def versions(*names: str) -> str:
 
 def program() -> dict[str, str]:
     """Return what several processes of one command must have in common: versions of libraries, and all of our files."""
-    found = {
-        f"version of {name}": version(name) for name in ("jax", "jaxlib", "flax", "orbax-checkpoint", "tensorstore")
-    }
-    root = Path(__file__).parents[1]
-    sources = sorted(root.rglob("*.py"))
-    return found | {f"checksum of {path.relative_to(root.parent)}": checksum(path.read_bytes()) for path in sources}
+    names, root = ("jax", "jaxlib", "flax", "orbax-checkpoint", "tensorstore"), Path(__file__).parents[1]
+    sums = {f"checksum of {path.relative_to(root.parent)}": checksum(path.read_bytes()) for path in root.rglob("*.py")}
+    return {f"version of {name}": version(name) for name in names} | sums

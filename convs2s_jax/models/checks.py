@@ -13,15 +13,15 @@ import numpy as np
 
 from convs2s_jax.nn.quantized import Quantized
 from convs2s_jax.nn.sharding import ShardedKernel
-from convs2s_jax.nn.trees import path_of
-from convs2s_jax.nn.weight_norm import has_split
+from convs2s_jax.nn.trees import nodes, path_of
+from convs2s_jax.nn.weight_norm import Normed
 
 
 def check_params(params: Any, record: type) -> None:
     """Reject parameters that are not a `record`, or whose kernels are still split for training."""
     if not isinstance(params, record):
         raise TypeError(f"params is a {type(params).__name__}: expected {record.__name__}, as `init` returns them")
-    if has_split(params):
+    if nodes(params, Normed):
         raise ValueError("parameters are split into direction and length: call convs2s_jax.merge_kernels first")
 
 

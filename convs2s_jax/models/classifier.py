@@ -252,8 +252,7 @@ def split(params: ClassifierParams, cfg: ClassifierConfig) -> ClassifierParams:
     """Split kernels into direction and length for training (`nn.weight_norm`), if the features use it."""
     check_params(params, ClassifierParams)
     check_config(cfg, ClassifierConfig)
-    made: ClassifierParams = weight_norm.split_normalised(params)
-    return made
+    return weight_norm.split_normalised(params)
 
 
 def logits(params: ClassifierParams, cfg: ClassifierConfig, src: Array, *, key: Key | None = None) -> Array:

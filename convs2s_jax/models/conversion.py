@@ -17,7 +17,7 @@ from convs2s_jax.nn.embedding import Embedding
 from convs2s_jax.nn.layer_norm import LayerNorm
 from convs2s_jax.nn.quantized import Quantized, quantize
 from convs2s_jax.nn.sharding import ShardedKernel
-from convs2s_jax.nn.trees import path_of
+from convs2s_jax.nn.trees import nodes, path_of
 from convs2s_jax.nn.types import Tree
 
 T = TypeVar("T")
@@ -29,8 +29,7 @@ def split(params: Params, cfg: ModelConfig) -> Params:
     check_config(cfg, ModelConfig)
     if isinstance(params, PrecomputedParams):
         raise ValueError("params are precomputed for decoding: split those that `precompute` was called with")
-    made: Params = weight_norm.split_normalised(params)
-    return made
+    return weight_norm.split_normalised(params)
 
 
 def cast(params: T, cfg: Any) -> T:
@@ -95,7 +94,7 @@ def average(trees: Sequence[Tree]) -> Tree:
         raise TypeError(f"trees is a {type(trees).__name__}: pass a list of the parameters of several models")
     if not trees:
         raise ValueError("trees is empty: averaging needs at least one model")
-    if any(_is_derived(node) for node in jax.tree.leaves(list(trees), is_leaf=_is_derived)):
+    if nodes(list(trees), (PrecomputedParams, Quantized)):
         raise ValueError(
             "trees contain precomputed or quantised parameters, whose mean is not the mean of the models: average the "
             "parameters first, then precompute"
@@ -108,11 +107,6 @@ def average(trees: Sequence[Tree]) -> Tree:
         if len(shapes := {leaf.shape for leaf in leaves}) > 1:
             raise ValueError(f"parameters of shapes {sorted(shapes)} cannot be averaged")
     return jax.tree.map(lambda *leaves: jnp.mean(jnp.stack(leaves), axis=0), *merged)
-
-
-def _is_derived(node: Any) -> bool:
-    """Whether the node contains products of parameters, or rounded parameters."""
-    return isinstance(node, PrecomputedParams | Quantized)
 
 
 def quantize_kernels(params: T) -> T:
@@ -141,5 +135,4 @@ def quantize_kernels(params: T) -> T:
 
 def has_integers(params: Any) -> bool:
     """Whether any kernel is quantised to integers."""
-    nodes = jax.tree.leaves(params, is_leaf=lambda x: isinstance(x, Quantized))
-    return any(isinstance(node, Quantized) for node in nodes)
+    return bool(nodes(params, Quantized))

@@ -8,14 +8,13 @@ and a tied output are not changed.
 """
 
 import dataclasses
-from collections.abc import Callable
 
-import jax
 import jax.numpy as jnp
 
 from convs2s_jax.nn import struct
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.depthwise import Kernel
+from convs2s_jax.nn.trees import T, map_nodes, nodes
 from convs2s_jax.nn.types import Array, Tree
 
 
@@ -34,39 +33,31 @@ class Normed:
     g: Array
 
 
+LAYERS = Affine, Kernel
+
+
 def split(params: Tree) -> Tree:
-    """Replace each kernel w of the tree with `normed(w)`."""
+    """Replace each kernel w of the tree with `normed(w)`. Those that are split already stay."""
 
-    def split_layer(layer: Tree) -> Tree:
-        if not isinstance(layer, Affine | Kernel):
-            return layer
-        return dataclasses.replace(layer, w=normed(layer.w))
+    def each(layer: Affine | Kernel) -> Tree:
+        return layer if isinstance(layer.w, Normed) else dataclasses.replace(layer, w=normed(layer.w))
 
-    return jax.tree.map(split_layer, params, is_leaf=lambda x: isinstance(x, Affine | Kernel))
+    return map_nodes(each, params, LAYERS)
 
 
 class Normalised:
     """Base class of records of parameters that are trained with weight normalisation."""
 
 
-def split_normalised(params: Tree) -> Tree:
-    """Split the kernels within the `Normalised` records of a tree. Records that are split already stay."""
-
-    def each(node: Tree) -> Tree:
-        return split(node) if isinstance(node, Normalised) and not has_split(node) else node
-
-    return jax.tree.map(each, params, is_leaf=lambda x: isinstance(x, Normalised))
+def split_normalised(params: T) -> T:
+    """Split the kernels within the `Normalised` records of a tree."""
+    return map_nodes(split, params, Normalised)
 
 
 def needs_split(params: Tree) -> bool:
-    """Whether a tree has a `Normalised` record that is not split."""
-    nodes = jax.tree.leaves(params, is_leaf=lambda x: isinstance(x, Normalised))
-    return any(isinstance(node, Normalised) and not has_split(node) for node in nodes)
-
-
-def has_split(params: Tree) -> bool:
-    """Whether a tree has a kernel that is split."""
-    return any(isinstance(x, Normed) for x in jax.tree.leaves(params, is_leaf=lambda x: isinstance(x, Normed)))
+    """Whether a kernel within a `Normalised` record is not split."""
+    layers = [layer for record in nodes(params, Normalised) for layer in nodes(record, LAYERS)]
+    return any(not isinstance(layer.w, Normed) for layer in layers)
 
 
 def normed(w: Array) -> Normed:
@@ -83,7 +74,7 @@ def normed(w: Array) -> Normed:
 
 def merge(params: Tree) -> Tree:
     """Replace each Normed with w = g v / ||v||. Other leaves are unchanged."""
-    return _with_kernels(kernel, params)
+    return map_nodes(kernel, params, Normed)
 
 
 def unsplit(params: Tree) -> Tree:
@@ -91,14 +82,7 @@ def unsplit(params: Tree) -> Tree:
 
     The result is bit-exact, while `merge` may round the last bit.
     """
-    return _with_kernels(lambda x: jnp.where(x.g == 0, jnp.zeros_like(x.v), x.v), params)
-
-
-def _with_kernels(made: Callable[[Normed], Array], params: Tree) -> Tree:
-    """Replace each Normed with the kernel made of it."""
-    return jax.tree.map(
-        lambda x: made(x) if isinstance(x, Normed) else x, params, is_leaf=lambda x: isinstance(x, Normed)
-    )
+    return map_nodes(lambda x: jnp.where(x.g == 0, jnp.zeros_like(x.v), x.v), params, Normed)
 
 
 def kernel(normed: Normed) -> Array:

@@ -69,8 +69,7 @@ def search_options(cfg: SearchConfig) -> SearchOptions:
 
 def in_dtype(options: SearchOptions, dtype: Any) -> SearchOptions:
     """Return the options with their real numbers in the dtype of the scores."""
-    integer = options.min_length
-    return jax.tree.map(lambda x: jnp.asarray(x, dtype), options).replace(min_length=integer)
+    return jax.tree.map(lambda x: jnp.asarray(x, dtype), options).replace(min_length=options.min_length)
 
 
 def checked_options(search: SearchConfig | SearchOptions) -> SearchOptions:

@@ -348,9 +348,8 @@ def _candidates(
         )
         for w, n in finished[:nbest]
     ]
-    if candidates:
-        return tuple(candidates)
-    return (without_tokens(float("-inf"), attention=weights is not None, sampled=drawn is not None),)
+    none = without_tokens(float("-inf"), attention=weights is not None, sampled=drawn is not None)
+    return tuple(candidates) or (none,)
 
 
 def _can_precompute(params: Params, cfg: ModelConfig) -> bool:

@@ -11,6 +11,7 @@ from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.nn import struct
 from convs2s_jax.nn.embedding import Embedding
+from convs2s_jax.nn.trees import nodes
 from convs2s_jax.nn.types import Array, Tree
 
 
@@ -80,15 +81,10 @@ def _limits(params: Tree, side: str) -> tuple[float, float]:
     if not isinstance(params, Params):
         return np.inf, np.inf
     part = params.encoder if side == "src" else params.decoder
-    found = next(filter(_is_embedding, jax.tree.leaves(part, is_leaf=_is_embedding)), None)
-    if found is None:
-        return np.inf, np.inf
-    table = params.decoder.embedding.table if found.table is None else found.table
-    return len(table), np.inf if found.positions is None else len(found.positions) - PAD - 1
-
-
-def _is_embedding(x: Any) -> bool:
-    return isinstance(x, Embedding)
+    for found in nodes(part, Embedding):
+        table = params.decoder.embedding.table if found.table is None else found.table
+        return len(table), np.inf if found.positions is None else len(found.positions) - PAD - 1
+    return np.inf, np.inf
 
 
 def is_readable(batch: Batch) -> bool:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from convs2s_jax.nn import weight_norm
+from convs2s_jax.nn import struct, weight_norm
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.weight_norm import Normed
 from tests.helpers import array, same
@@ -68,3 +68,14 @@ def test_a_channel_of_zeros_has_derivatives(derivative):
     found = np.asarray(slopes(w.at[..., 2].set(0.0)))
     np.testing.assert_array_equal(found[..., 2], 0.0)
     np.testing.assert_array_equal(np.delete(found, 2, -1), np.delete(np.asarray(slopes(w)), 2, -1))
+
+
+@struct.dataclass
+class Scale(weight_norm.Normalised):
+    """A record of a user's own kind, which has no kernel."""
+
+    scale: jax.Array
+
+
+def test_a_record_without_kernels_needs_no_split():
+    assert not weight_norm.needs_split(Scale(jnp.ones(3)))

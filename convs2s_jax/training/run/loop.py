@@ -67,9 +67,8 @@ def train(cfg: Config, workdir: Path | str, interrupts: Interrupts | None = None
 
 def _due(cfg: TrainingConfig, position: Position) -> bool:
     """Whether a validation is scheduled here."""
-    if cfg.validate_every is None:
-        return position.step > 0 and position.batch == 0
-    return position.step > 0 and position.step % cfg.validate_every == 0
+    at = position.batch if cfg.validate_every is None else position.step % cfg.validate_every
+    return at == 0 < position.step
 
 
 def _ended(cfg: TrainingConfig, position: Position) -> str:

@@ -136,8 +136,7 @@ def _take(cfg: Config, place: Workdir, stack: ExitStack) -> Callable[[], bool]:
     distributed.primary_only("compared", lambda: _check_workdir(workdir, cfg))
     if place.shared:
         distributed.agree_on_folder(workdir)
-    steps = list(run_folder.finished(run_folder.checkpoints(workdir)))
-    distributed.agree("list of checkpoints", {"steps": steps})
+    distributed.agree("list of checkpoints", {"steps": [*run_folder.finished(run_folder.checkpoints(workdir))]})
     return held or (lambda: True)
 
 

@@ -247,6 +247,7 @@ class Programs:
       mesh: the devices.
       layout: shapes of the state, with the sharding that each array has between updates.
       step: the compiled update. With `parallel="pmap"` it cannot be compiled without its arguments, and is not.
+      evaluate: (merged kernels, batch) -> the loss of a batch, without dropout and smoothing.
     """
 
     def __init__(self, key: ProgramKey, mesh: Mesh, sizes: Mapping[str, int], threads: int | None) -> None:
@@ -266,7 +267,7 @@ class Programs:
         self._key, self.mesh, self._sizes = key, mesh, sizes
         self.step = compile_run(key, mesh)
         self.layout = placed_state(key, mesh, **sizes)
-        self._evaluate = evaluator(key, mesh)
+        self.evaluate = evaluator(key, mesh)
 
     def __enter__(self) -> Self:
         return self
@@ -289,10 +290,6 @@ class Programs:
         for batch in batches:
             self._await(batch)
         return update(self.step, state, batches, np.float32(rate), key)
-
-    def evaluate(self, params: Tree, batch: Batch) -> LossSums:
-        """The loss of a batch, without dropout and smoothing, of merged kernels."""
-        return self._evaluate(params, batch)
 
     def flops(self, batch: Batch) -> float:
         """Operations of the products in the gradient of a batch, over all devices.

@@ -24,7 +24,6 @@ from convs2s_jax.core.guard import held_interrupts, writing_remedy
 SUFFIX = ".resume.json"
 ANEW = "start over without --resume, or choose another --output"
 STDOUT = ("-", "/dev/stdout", "/dev/fd/1")
-
 _STREAMS = ("/dev/", "/proc/")
 
 Dependencies = Mapping[str, Any]

@@ -119,14 +119,7 @@ class Checkpoints(ocp.CheckpointManager):
 
 @dataclasses.dataclass
 class _LastAndBest(policies.PreservationPolicy):
-    """Preserves the last `keep` checkpoints, the best, and those that are links, which are not the run's to delete.
-
-    Attributes:
-      folder: of the checkpoints.
-      keep: number of latest checkpoints to keep.
-      metric: the score by which checkpoints are compared.
-      scores: as in `Checkpoints`.
-    """
+    """Preserves the last `keep` checkpoints, the best, and those that are links, which are not the run's to delete."""
 
     folder: Path
     keep: int
