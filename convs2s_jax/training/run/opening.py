@@ -145,7 +145,7 @@ def _prepared(cfg: Config, place: Workdir, devices: str, tell: Tell) -> Run:
     tell(f"devices: {devices}")
     if flags := platforms.describe_flags(os.environ):
         tell(f"XLA flags: {flags}")
-    run = distributed.primary_first("prepared", lambda: prepare(cfg, place.folder, tell))
+    run = distributed.on_all("prepared", lambda: prepare(cfg, place.folder, tell), at_once=not place.shared)
     distributed.agree("training corpus", run.fingerprint)
     distributed.agree("validation or test set", dict(run.held_out))
     return run

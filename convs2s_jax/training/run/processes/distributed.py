@@ -58,27 +58,30 @@ def barrier(name: str, *, patience: int = PATIENCE) -> None:
         ocp.multihost.sync_global_processes(f"convs2s_jax: {name}", timeout=patience, processes=everyone)
 
 
-def primary_first(name: str, work: Callable[[], T]) -> T:
-    """Run `work` on process 0 first, then on the others, which find its files. `name` is as in `barrier`.
+def on_all(name: str, work: Callable[[], T], *, at_once: bool) -> T:
+    """Run `work` on all processes, at once or on process 0 before the others, which find its files.
 
     Raises:
-      UserError: on all processes, if process 0 raises it.
+      UserError: on all processes, if one of those that began raises it. `name` is as in `barrier`.
     """
-    done = primary_only(name, work)
-    return cast(T, done) if is_primary() else work()
+    done = _on_some(name, work, here=at_once or is_primary())
+    return cast(T, done) if at_once or is_primary() else work()
 
 
 def primary_only(name: str, work: Callable[[], T]) -> T | None:
-    """Run `work` on process 0 while the others wait; they get None. Errors are as in `primary_first`."""
+    """Run `work` on process 0 while the others wait; they get None. Errors are as in `on_all`."""
+    return _on_some(name, work, here=is_primary())
+
+
+def _on_some(name: str, work: Callable[[], T], *, here: bool) -> T | None:
     done, refused = None, None
-    if is_primary():
-        try:
-            done = work()
-        except UserError as error:
-            refused = error
+    try:
+        done = work() if here else None
+    except UserError as error:
+        refused = error
     barrier(name)
-    if not from_primary(refused is None):
-        raise refused or UserError("this command cannot continue; process 0 reports why")
+    if not true_on_all(refused is None):
+        raise refused or UserError("this command cannot continue; another process reports why")
     return done
 
 
