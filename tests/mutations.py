@@ -391,8 +391,8 @@ data/loader.py  data/test_loader.py -k by_a_loop
 + pass
 hold-out: copies of held-out pairs are trained on
 data/parallel_text.py  training/run/test_validation_split.py -k no_copy
-- for copies in held for i in copies}
-+ for copies in held for i in copies[:1]}
+- for copies in held for i in copies]
++ for copies in held for i in copies[:1]]
 tokens on disk: damage is not noticed
 data/tokens_on_disk.py  data/test_tokens_on_disk.py -k flipped
 - if written != checksum(data[_HEADER.size :], data[: _UNSUMMED.size]).encode():
