@@ -10,16 +10,15 @@ import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 from machine import describe, positive, run_script, spread
 
 from convs2s_jax.core.rows import pad_rows
-from convs2s_jax.data import tokens_on_disk
 from convs2s_jax.data.loader import fill
 from convs2s_jax.data.plan import Plan, PlannedBatch, plan_epoch, usable
 from convs2s_jax.data.shapes import Shape, choose_shapes
+from convs2s_jax.data.tokens_on_disk import TokenizedText
 from convs2s_jax.training.mesh import MeshConfig, make
 from convs2s_jax.training.run.inputs import Split, batch_on
 
@@ -37,7 +36,7 @@ def main() -> None:
     rng = np.random.default_rng(SEED)
     for rows, length, mean in ((128, 30, 24), (64, 60, 50), (1024, 30, 24)):
         offsets = np.concatenate([[0], np.cumsum(rng.poisson(mean, SENTENCES))])
-        text = tokens_on_disk.TokenizedText(rng.integers(4, 16_000, offsets[-1]).astype("<u2"), offsets)
+        text = TokenizedText(rng.integers(4, 16_000, offsets[-1]).astype("<u2"), offsets)
         filled(text, (rows, length), rng.integers(SENTENCES, size=(REPEATS, 200, rows)))
     src = np.clip(rng.lognormal(3.2, 0.6, arguments.pairs), 2, 175).astype(np.int32)
     tgt = np.clip(src * rng.normal(1.1, 0.15, arguments.pairs), 2, 175).astype(np.int32)
@@ -50,12 +49,15 @@ def main() -> None:
     print(f"plan of {arguments.pairs} pairs: {seconds:.2f} processor seconds, at most {peak / 1e6:.0f} MB more memory")
 
 
-def filled(text: tokens_on_disk.TokenizedText, shape: tuple[int, int], chosen: np.ndarray) -> None:
+def filled(text: TokenizedText, shape: tuple[int, int], chosen: np.ndarray) -> None:
     """Print the speed of each way to make these batches of `shape`. chosen: [repeats, batches, rows]."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "text"
-        tokens_on_disk._write(path, bytes(32), text)
-        mapped = tokens_on_disk._open(path, bytes(32))  # reads all of it: the pages are in memory
+        arrays = []
+        for i, array in enumerate((text.tokens, text.offsets)):
+            np.save(f"{folder}/{i}.npy", array)
+            arrays.append(np.asarray(np.load(f"{folder}/{i}.npy", mmap_mode="r")))
+            arrays[i].sum()  # its pages are in memory
+        mapped = TokenizedText(*arrays)
         split, mesh = Split(None, mapped, mapped), make(MeshConfig(data=1))  # type: ignore[arg-type]
         plan = Plan((Shape(shape[1], shape[1], shape[0]),), (), 0.0)
         ways: dict[str, Callable[[np.ndarray], object]] = {
