@@ -14,12 +14,18 @@ import numpy as np
 from accelerator_tools import FIRST, Found, digits, memory, preset, spread, timed
 from machine import decoder_flops, encoder_flops
 
+from convs2s_jax.core.tokens import EOS
 from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.run.programs import ProgramKey, compile_run, fresh_state
 from convs2s_jax.training.step import TrainState, update
 
 CALLS = 3
 """Updates that are dispatched without waiting, to time the host. They are few, so that no device queue is full."""
+
+
+def random_ids(key: jax.Array, shape: tuple[int, ...], vocabulary: int) -> jax.Array:
+    """Sentences of random words, with their end symbols."""
+    return jax.random.randint(key, shape, FIRST, vocabulary).at[..., -1].set(EOS)
 
 
 def training(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: float) -> Iterator[Found]:
@@ -29,7 +35,7 @@ def training(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: flo
     init = partial(fresh_state, model=cfg.model, training=cfg.training, source=vocabulary, target=vocabulary)
     state = jax.jit(init)(jax.random.key(1))
     for rows, length in sizes["batches"]:
-        ids = jax.random.randint(jax.random.key(2), (2, rows, length), FIRST, vocabulary)
+        ids = random_ids(jax.random.key(2), (2, rows, length), vocabulary)
         batch = Batch(src=ids[0], tgt=ids[1])
         flops = 3 * rows * length * (encoder_flops(cfg.model) + decoder_flops(cfg.model, length, vocabulary))
         taken: list[float] = []
@@ -60,7 +66,7 @@ def shapes(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: float
 
     def random_batch(shape: tuple[int, int, int]) -> Batch:
         keys, (rows, src, tgt) = jax.random.split(jax.random.key(2)), shape
-        sides = [jax.random.randint(k, (rows, n), FIRST, vocabulary) for k, n in zip(keys, (src, tgt), strict=True)]
+        sides = [random_ids(k, (rows, n), vocabulary) for k, n in zip(keys, (src, tgt), strict=True)]
         return Batch(src=sides[0], tgt=sides[1])
 
     def timed_updates(state: TrainState, batches: list[Batch]) -> tuple[TrainState, float]:

@@ -88,10 +88,10 @@ def _limits(params: Tree, side: str) -> tuple[float, float]:
 
 
 def is_readable(batch: Batch) -> bool:
-    """Whether the values of a batch can be read at no cost: not traced, and in the memory of this host."""
+    """Whether both sides are tokens, not labels, and can be read at no cost: in this host's memory, not traced."""
 
     def at_hand(x: Any) -> bool:
         concrete = isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
         return concrete and [device.platform for device in x.devices()] == ["cpu"]
 
-    return all(isinstance(x, np.ndarray) or at_hand(x) for x in (batch.src, batch.tgt))
+    return all((isinstance(x, np.ndarray) or at_hand(x)) and x.ndim == 2 for x in (batch.src, batch.tgt))

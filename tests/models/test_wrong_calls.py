@@ -16,7 +16,7 @@ from convs2s_jax.models.convs2s import ConvDecoderConfig, ConvEncoderConfig
 from convs2s_jax.models.encoder_decoder import layer_attention
 from convs2s_jax.nn import convolution, multihead
 from convs2s_jax.nn.sinusoidal import sinusoidal
-from convs2s_jax.training.batch import check_batch
+from convs2s_jax.training.batch import check_batch, is_readable
 from convs2s_jax.training.loss import Batch, loss
 from convs2s_jax.training.step import TrainState, init_state, update
 from tests.models.small_model import BATCH, CFG, KIM, SRC, L, V, decode, init, initialised
@@ -180,6 +180,8 @@ def test_batches_that_mean_something_pass(made):
         (longest, longest),
     ):
         check_batch(Batch(src=jnp.array(src), tgt=jnp.array(tgt)), CFG, made.params)
+    assert is_readable(BATCH)
+    assert not is_readable(Batch(src=SRC, tgt=SRC[:, 0])), "labels of another loss are not checked"
 
 
 def test_plain_kernels_train_if_asked_for(made):
