@@ -9,9 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from convs2s_jax.data.shapes import Shape, fitting
-
-_BLOCK = 1 << 20  # number of pairs whose shapes are looked up at once
+from convs2s_jax.data.shapes import Shape, blocks, fitting
 
 
 class PlannedBatch(NamedTuple):
@@ -111,8 +109,8 @@ def _fill(src: np.ndarray, tgt: np.ndarray, rows: np.ndarray, shapes: tuple[Shap
     """Split rows into batches in order. Leftovers move to larger shapes."""
     if not shapes:
         return []
-    blocks = np.array_split(rows, len(rows) // _BLOCK + 1)
-    home = np.concatenate([fitting(src[part], tgt[part], shapes).astype(np.uint16) for part in blocks])
+    parts = [rows[part] for part in blocks(len(rows))]
+    home = np.concatenate([fitting(src[part], tgt[part], shapes).astype(np.uint16) for part in [*parts, rows[:0]]])
     waiting = [rows[home == i] for i in range(len(shapes))]
     batches = []
     for i, shape in enumerate(shapes):

@@ -1,5 +1,6 @@
 """Choose a few (S, T) shapes that fit all sentence pairs with little padding."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -8,6 +9,8 @@ from convs2s_jax.core.rows import round_up
 
 LEVELS = 48
 """Maximum number of distinct lengths per side when choosing shapes; rounding lengths up to them bounds the work."""
+BLOCK = 1 << 20
+"""Number of pairs whose lengths are looked at together."""
 
 
 class Shape(NamedTuple):
@@ -78,7 +81,9 @@ def choose_shapes(src: np.ndarray, tgt: np.ndarray, *, tokens: int, count: int) 
         return ()
     src_levels, tgt_levels = _levels(src), _levels(tgt)
     counts = np.zeros((len(src_levels), len(tgt_levels)))
-    np.add.at(counts, (np.searchsorted(src_levels, src), np.searchsorted(tgt_levels, tgt)), 1)
+    for part in blocks(len(src)):
+        cells = np.searchsorted(src_levels, src[part]) * len(tgt_levels) + np.searchsorted(tgt_levels, tgt[part])
+        counts += np.bincount(cells, minlength=counts.size).reshape(counts.shape)
     size = src_levels[:, None] + tgt_levels[None, :]
     largest = (len(src_levels) - 1, len(tgt_levels) - 1)
     chosen = [largest]
@@ -126,10 +131,18 @@ def rounded(
 
 def _levels(lengths: np.ndarray) -> np.ndarray:
     """Return the sorted lengths to round up to: all that occur, or quantiles if there are more than `LEVELS`."""
-    values = np.unique(lengths)
+    size = int(lengths.max()) + 1
+    counts = sum(np.bincount(lengths[part], minlength=size) for part in blocks(len(lengths)))
+    values = np.flatnonzero(counts)
     if len(values) <= LEVELS:
         return values
-    return np.unique(np.quantile(lengths, np.linspace(0, 1, LEVELS), method="higher"))
+    places = np.ceil(np.linspace(0, 1, LEVELS) * (len(lengths) - 1))
+    return np.unique(np.searchsorted(np.cumsum(counts), places, side="right"))
+
+
+def blocks(count: int) -> Iterator[slice]:
+    """Yield slices of `BLOCK` pairs, since numpy's intermediate results take more memory than the lengths."""
+    return (slice(first, first + BLOCK) for first in range(0, count, BLOCK))
 
 
 def _best(counts: np.ndarray, size: np.ndarray, chosen: list[tuple[int, int]]) -> tuple[tuple[int, int], float]:

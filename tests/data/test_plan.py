@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from convs2s_jax.data import plan as plan_module
+from convs2s_jax.data import shapes as shapes_module
 from convs2s_jax.data.plan import plan_all, plan_epoch, usable
 from convs2s_jax.data.shapes import Shape, choose_shapes
 
@@ -59,7 +59,7 @@ def test_planning_takes_at_most_20_bytes_a_pair(monkeypatch):
     rows, _ = usable(src, tgt, max_source=38, max_target=40)
     shapes = chosen(np.arange(700).tobytes(), 6, 5000)
     first = content(plan_epoch(src, tgt, rows, shapes, seed=1, epoch=1))
-    monkeypatch.setattr(plan_module, "_BLOCK", 1001)  # their number is not a multiple of it
+    monkeypatch.setattr(shapes_module, "BLOCK", 1001)  # their number is not a multiple of it
     tracemalloc.start()
     plan = plan_epoch(src, tgt, rows, shapes, seed=1, epoch=1)
     peak = tracemalloc.get_traced_memory()[1] / len(rows)

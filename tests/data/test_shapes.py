@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
+from convs2s_jax.data import shapes
 from convs2s_jax.data.shapes import Shape, choose_shapes, fitting, rounded, rows_within
 
 
@@ -101,3 +102,15 @@ def test_rounded_shapes_are_multiples_that_hold_all_pairs_within_budget_and_limi
     home = np.array(shapes)[fitting(src, tgt, shapes)]
     assert (home[:, 0] >= src).all()
     assert (home[:, 1] >= tgt).all()
+
+
+def test_levels_are_lengths_that_occur_or_their_quantiles(monkeypatch):
+    """Against numpy's quantiles; blocks change nothing."""
+    lengths = np.random.default_rng(0).poisson(80, 3000).astype(np.int32)
+    assert len(np.unique(lengths)) > shapes.LEVELS
+    expected = np.unique(np.quantile(lengths, np.linspace(0, 1, shapes.LEVELS), method="higher"))
+    found = choose_shapes(lengths, lengths[::-1], tokens=4000, count=4)
+    monkeypatch.setattr(shapes, "BLOCK", 7)
+    np.testing.assert_array_equal(shapes._levels(lengths), expected)
+    np.testing.assert_array_equal(shapes._levels(lengths % 9), range(9))
+    assert choose_shapes(lengths, lengths[::-1], tokens=4000, count=4) == found
