@@ -117,7 +117,7 @@ def _zstd(file: BinaryIO) -> Any:
     check_installed("a file compressed by Zstandard", ["zstandard"], "formats")
     import zstandard
 
-    return zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+    return zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True, closefd=False)
 
 
 PACKED = (
