@@ -4,10 +4,10 @@ import bz2
 import codecs
 import contextlib
 import gzip
+import importlib
 import io
 import lzma
 import sys
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -15,7 +15,6 @@ from typing import Any, BinaryIO, NamedTuple
 from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import open_regular
-from convs2s_jax.core.packages import check_installed
 from convs2s_jax.core.places import scheme_of
 
 LONGEST = 1 << 24
@@ -67,13 +66,15 @@ def each_line(path: str | Path, *, again: bool = False, nul: bool = False) -> It
             f"{name}, line {number}: byte 0x{error.object[error.start]:02x} is not UTF-8; convert the file, for "
             "example with iconv -t utf-8"
         ) from error
-    except _DAMAGED as error:
-        raise UserError(
-            f"{name} is not a complete {packed} file ({error}): copy it again, or rename it if it is plain text"
-        ) from error
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise UserError(f"{name} cannot be read: {why}; choose a text file") from error
+    except Exception as error:
+        system = isinstance(error, OSError) and error.strerror
+        if packed and not system and not isinstance(error, MemoryError):  # errors of decompressors have many classes
+            raise UserError(
+                f"{name} is not a complete {packed} file ({error}): copy it again, or rename it if it is plain text"
+            ) from error
+        if not isinstance(error, OSError | ValueError):
+            raise
+        raise UserError(f"{name} cannot be read: {system or error}; choose a text file") from error
 
 
 @contextlib.contextmanager
@@ -114,10 +115,11 @@ class Packed(NamedTuple):
 
 
 def _zstd(file: BinaryIO) -> Any:
-    check_installed("a file compressed by Zstandard", ["zstandard"], "formats")
-    import zstandard
-
-    return zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True, closefd=False)
+    try:
+        zstd = importlib.import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
+    except ImportError as error:
+        raise UserError("a file compressed by Zstandard needs backports.zstd: pip install '.[formats]'") from error
+    return zstd.ZstdFile(file)
 
 
 PACKED = (
@@ -128,7 +130,6 @@ PACKED = (
 )
 ENDS = ("", *(packed.suffix for packed in PACKED))
 """Suffixes of the names of text files."""
-_DAMAGED = (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError)
 
 
 def without_end(line: str) -> str:

@@ -50,13 +50,18 @@ def test_zstandard_files_are_read_where_its_library_is_installed(tmp_path, monke
     path = tmp_path / "x.de.zst"
     path.write_bytes(b"\x28\xb5\x2f\xfd")
     with monkeypatch.context() as absent:
-        absent.setattr("importlib.util.find_spec", lambda _: None)
-        with pytest.raises(UserError, match=r"needs zstandard: pip install '.\[formats\]'$"):
+        absent.setitem(sys.modules, "backports.zstd", None)
+        absent.setitem(sys.modules, "compression.zstd", None)
+        with pytest.raises(UserError, match=r"needs backports\.zstd: pip install '.\[formats\]'$"):
             read_lines(path)
-    zstandard = pytest.importorskip("zstandard")
-    pack = zstandard.ZstdCompressor().compress
-    path.write_bytes(pack(b"a\n") + pack("größer\n".encode()))
+    zstd = pytest.importorskip("backports.zstd")
+    whole = zstd.compress(b"a\n") + zstd.compress("größer\n".encode())
+    path.write_bytes(whole)
     assert read_lines(path) == ["a", "größer"]
+    for damaged in (whole[:4], whole[:-3], b"plain", whole + b"x"):
+        path.write_bytes(damaged)
+        with pytest.raises(UserError, match=r"x.de.zst is not a complete zstd file \(.*\): copy it again, or rename"):
+            read_lines(path)
 
 
 ZIPPED = gzip.compress(bytes(range(97, 123)) * 3, mtime=0)
