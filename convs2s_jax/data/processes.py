@@ -38,8 +38,10 @@ def share(work: Parts, workers: int, progress: Callable[[int], Any]) -> None:
     try:
         for process in running:
             process.start()
-        while any(process.is_alive() for process in running) or told < done.value:
+        alive = True
+        while alive:
             time.sleep(0.1)
+            alive = any(process.is_alive() for process in running)  # before the rest, which may come with their end
             told, before = done.value, told
             progress(told - before)
             for process, (errors, _) in zip(running, pairs, strict=True):

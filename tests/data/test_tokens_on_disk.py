@@ -1,6 +1,7 @@
 """Tokenised text on disk: what was encoded comes back, is encoded once, and a damaged file is never read."""
 
 import dataclasses
+import multiprocessing
 import os
 import signal
 
@@ -144,3 +145,30 @@ class Killing:
 def test_an_error_of_a_worker_and_its_death_are_told(error, message):
     with pytest.raises(UserError, match=message):
         processes.share(Killing(error), 2, lambda _: None)
+
+
+def test_a_death_right_after_a_look_is_told(monkeypatch):
+    """The last process is alive at the first look, and has been killed at the second."""
+
+    class Process:
+        looks = 0
+
+        def __init__(self, **_):
+            pass
+
+        def start(self):
+            pass
+
+        terminate = start
+
+        def is_alive(self):
+            Process.looks += 1
+            return Process.looks == 1
+
+        @property
+        def exitcode(self):
+            return None if Process.looks == 1 else -9
+
+    monkeypatch.setattr(multiprocessing.get_context("spawn"), "Process", Process)
+    with pytest.raises(UserError, match=r"was ended \(status -9\), perhaps"):
+        processes.share(Killing(""), 2, lambda _: None)
