@@ -11,7 +11,7 @@ from convs2s_jax.core import command_line, guard
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
 from convs2s_jax.core.guard import SMALLER_BATCHES, ended_by_signals
-from convs2s_jax.core.places import check_no_comma, scheme_of
+from convs2s_jax.core.places import check_no_comma, joined, scheme_of
 from convs2s_jax.core.platforms import expects_cpu, keep_freed_memory
 from convs2s_jax.training.run.processes.options import Processes, from_environment
 
@@ -43,7 +43,7 @@ class PrepareOptions:
     @property
     def stored(self) -> str:
         """The configuration of the run in the workdir."""
-        return f"{self.workdir.rstrip('/')}/config.json"
+        return joined(self.workdir, "config.json")
 
 
 @dataclass(frozen=True, kw_only=True)

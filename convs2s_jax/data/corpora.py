@@ -78,10 +78,7 @@ def _read_files(cfg: DataConfig, split: str, folder: Path | None = None) -> Para
                 "parallel files must have the same number of lines"
             )
         files.append((pair[-1], count))
-    lines = tgt.lines()
-    return (
-        ParallelText([""] * len(lines) if cfg.one_sided else src.lines(), lines, split, tuple(files)) if pairs else None
-    )
+    return ParallelText(src.lines(), tgt.lines(), split, tuple(files)) if pairs else None
 
 
 def _read_tsv(cfg: DataConfig, split: str, folder: Path | None = None) -> ParallelText | None:

@@ -74,10 +74,13 @@ class _Owner:
 class Writer:
     """Collects lines, in memory until there are more than `FEW`."""
 
-    def __init__(self, folder: Path | None) -> None:
-        """Write to a temporary folder in `folder`, which is created if it is needed. None: keep all in memory."""
+    def __init__(self, folder: Path | None, otherwise: str = "choose another data.cache_dir") -> None:
+        """Write to a temporary folder in `folder`, which is created if it is needed. None: keep all in memory.
+
+        `otherwise` is the advice if it cannot be written.
+        """
         self._folder, self._lines, self._place, self._size = folder, list[str](), "", 0
-        self._owner = _Owner()
+        self._owner, self._otherwise = _Owner(), otherwise
 
     def extend(self, lines: Iterable[str]) -> int:
         """Add lines without line ends, and return their number. Raises UserError if they cannot be written."""
@@ -91,7 +94,7 @@ class Writer:
 
     def _write(self, folder: Path) -> None:
         """Move the lines in memory to the file."""
-        with writing(folder, "choose another data.cache_dir"):
+        with writing(folder, self._otherwise):
             if not self._place:
                 folder.mkdir(parents=True, exist_ok=True)
                 _remove_leftovers(folder)
@@ -125,12 +128,17 @@ def _remove_leftovers(folder: Path) -> None:
             shutil.rmtree(place, ignore_errors=True)
 
 
+def temporary() -> Writer:
+    """Return a writer to the system's folder of temporary files."""
+    return Writer(Path(tempfile.gettempdir()), "set TMPDIR to another folder")
+
+
 def read(path: str | Path) -> Sequence[str]:
-    """Return the lines of a file that is read once; those of a long one are copied to the folder of temporary files.
+    """Return the lines of a file that is read once; those of a long one are copied to a temporary file.
 
     Raises:
       UserError: as in `text_files.each_line`, or the copy cannot be written.
     """
-    writer = Writer(Path(tempfile.gettempdir()))
+    writer = temporary()
     writer.extend(each_line(path))
     return writer.lines()

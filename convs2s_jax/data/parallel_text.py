@@ -79,7 +79,7 @@ def _own(cfg: DataConfig, split: str, folder: Path | None, *, optional: bool = F
         )
         raise UserError(no_split(cfg, split) + remedy)
     check(len(text.tgt) > 0, f"the {split} split of the corpus is empty: it needs at least one line")
-    return dataclasses.replace(text, src=[""] * len(text)) if cfg.one_sided else text
+    return dataclasses.replace(text, src=[""] * len(text.tgt)) if cfg.one_sided else text
 
 
 def _cut(cfg: DataConfig, whole: ParallelText, folder: Path | None = None) -> tuple[ParallelText, ParallelText]:
@@ -130,8 +130,8 @@ def _part(
     whole: ParallelText, name: str, rows: Sequence[int] | np.ndarray, folder: Path | None, copies: int = 0
 ) -> ParallelText:
     src, tgt = Writer(folder), Writer(folder)
+    wanted = np.zeros(len(whole), bool)
+    wanted[rows] = True
     for side, lines in ((src, whole.src), (tgt, whole.tgt)):
-        wanted = np.zeros(len(whole), bool)
-        wanted[rows] = True
         side.extend(itertools.compress(lines, wanted))
     return ParallelText(src.lines(), tgt.lines(), name, whole.files, rows, copies)

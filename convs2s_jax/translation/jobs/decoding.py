@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -17,7 +16,7 @@ from convs2s_jax.core.errors import Tell, UserError, counted
 from convs2s_jax.core.guard import held_interrupts
 from convs2s_jax.core.places import scheme_of
 from convs2s_jax.data import corpora
-from convs2s_jax.data.lines import Writer
+from convs2s_jax.data.lines import temporary
 from convs2s_jax.data.text_files import without_end
 from convs2s_jax.data.unknown import commonest
 from convs2s_jax.metrics import scoring
@@ -88,7 +87,7 @@ def localised(options: Options, tell: Tell) -> Iterator[tuple[Options, Tell]]:
 def _decode_file(job: Job, options: Options, tell: Tell) -> None:
     total = len(job.lines)
     finished = output.finished_part(options.output, job.dependencies, total) if options.resume else b""
-    texts, odd, unknown = Writer(Path(tempfile.gettempdir())), list[int](), Counter[str]()
+    texts, odd, unknown = temporary(), list[int](), Counter[str]()
     begin = done = texts.extend(job.style.texts(finished))
     if options.resume:
         what = "nothing left to do" if begin == total else "continuing with the next line"
