@@ -5,7 +5,7 @@ import errno
 import functools
 import itertools
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from convs2s_jax.core.files import open_regular
 from convs2s_jax.core.places import joined, scheme_of
 from convs2s_jax.data import cldr, text_files
 from convs2s_jax.data.config import DataConfig, SplitFiles
-from convs2s_jax.data.lines import Writer
+from convs2s_jax.data.lines import BLOCK, Writer
 from convs2s_jax.data.text_files import ENDS, each_line
 
 SPLITS = ("train", "valid", "test")
@@ -65,39 +65,77 @@ class ParallelText:
         return f"{'train' if held else self.name} split, line {line + 1}{held}"
 
 
-def _read_files(cfg: DataConfig, split: str, folder: Path | None = None) -> ParallelText | None:
-    """Concatenate the file pairs that `cfg.files` lists for the split, or read the two files in `cfg.dir`."""
-    pairs = _files(cfg, split)
+class Source(NamedTuple):
+    """A part of a split, such as a pair of files.
+
+    Attributes:
+      name: of its target file, for messages; "" if it has none.
+      pairs: returns its source and target lines in order. UserError if they cannot be read.
+    """
+
+    name: str
+    pairs: Callable[[], Iterable[tuple[str, str]]]
+
+
+def read(cfg: DataConfig, split: str, folder: Path | None = None) -> ParallelText | None:
+    """Read a split of the corpus itself, source by source; None if it has no such split.
+
+    Args:
+      cfg: the corpus.
+      split: its name.
+      folder: for the lines of a long text (`lines.Writer`); None to keep them in memory.
+
+    Raises:
+      UserError: files are missing, damaged, not UTF-8, or not parallel.
+    """
+    sources = KINDS[cfg.corpus_kind].sources(cfg, split)
     src, tgt = Writer(folder), Writer(folder)
     files: list[tuple[str, int]] = []
-    for pair in pairs:
-        count = tgt.extend(each_line(pair[-1], again=True))
-        if len(pair) > 1 and (others := src.extend(each_line(pair[0], again=True))) != count:
+    for name, pairs in sources:
+        count, rest = 0, iter(pairs())
+        while block := [*itertools.islice(rest, BLOCK)]:
+            src.extend(pair[0] for pair in block)
+            count += tgt.extend(pair[1] for pair in block)
+        files += [(name, count)] if name else []
+    return ParallelText(src.lines(), tgt.lines(), split, tuple(files)) if sources else None
+
+
+def _file_pairs(cfg: DataConfig, split: str) -> list[Source]:
+    """The file pairs that `cfg.files` lists for the split, or the two files in `cfg.dir`."""
+    return [Source(pair[-1], functools.partial(_parallel, *pair)) for pair in _files(cfg, split)]
+
+
+def _parallel(*pair: str) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of lines of two files; with one file, sources are empty."""
+    if len(pair) < 2:
+        yield from (("", line) for line in each_line(pair[0], again=True))
+        return
+    sides = [each_line(file, again=True) for file in pair]
+    for count, (src, tgt) in enumerate(itertools.zip_longest(*sides)):
+        if src is None or tgt is None:
+            counts = [
+                count + (line is not None) + sum(1 for _ in side) for line, side in zip((src, tgt), sides, strict=True)
+            ]
             raise UserError(
-                f"{pair[0]} has {counted(others, 'line')} but {pair[-1]} has {count}: "
+                f"{pair[0]} has {counted(counts[0], 'line')} but {pair[1]} has {counts[1]}: "
                 "parallel files must have the same number of lines"
             )
-        files.append((pair[-1], count))
-    return ParallelText(src.lines(), tgt.lines(), split, tuple(files)) if pairs else None
+        yield src, tgt
 
 
-def _read_tsv(cfg: DataConfig, split: str, folder: Path | None = None) -> ParallelText | None:
-    """Read DIR/SPLIT.tsv, plain or compressed, with a label, a TAB and a text on each line."""
-    for (path,) in _files(cfg, split):
-        texts, labels = Writer(folder), Writer(folder)
-        for number, line in enumerate(each_line(path, again=True), 1):
-            label, tab, text = line.partition("\t")
-            if not tab:
-                raise UserError(f"{path}, line {number}: no TAB in {line[:40]!r}; expected a label, a TAB and a text")
-            if not label.strip():
-                raise UserError(
-                    f"{path}, line {number}: the label before the TAB is empty; add one, or delete the line"
-                )
-            texts.extend([text])
-            labels.extend([label.strip()])
-        found = labels.lines()
-        return ParallelText(texts.lines(), found, split, ((path, len(found)),))
-    return None
+def _labelled_files(cfg: DataConfig, split: str) -> list[Source]:
+    return [Source(path, functools.partial(_labelled, path)) for (path,) in _files(cfg, split)]
+
+
+def _labelled(path: str) -> Iterator[tuple[str, str]]:
+    """Yield the texts and labels of a file, plain or compressed."""
+    for number, line in enumerate(each_line(path, again=True), 1):
+        label, tab, text = line.partition("\t")
+        if not tab:
+            raise UserError(f"{path}, line {number}: no TAB in {line[:40]!r}; expected a label, a TAB and a text")
+        if not label.strip():
+            raise UserError(f"{path}, line {number}: the label before the TAB is empty; add one, or delete the line")
+        yield text, label.strip()
 
 
 def _sides(cfg: DataConfig) -> list[str]:
@@ -229,21 +267,21 @@ _generate = functools.lru_cache(maxsize=1)(cldr.generate)
 _generate_kinds = functools.lru_cache(maxsize=1)(cldr.generate_kinds)
 
 
-def _read_cldr(cfg: DataConfig, split: str, _folder: Path | None = None) -> ParallelText | None:
+def _cldr(cfg: DataConfig, split: str) -> list[Source]:
     # a target-only corpus has the phrases of a parallel one, so that no test phrase occurs in train
-    return ParallelText(*_generate(cfg.src or "en", cfg.tgt, cfg.cldr)[split], split)
+    return [Source("", lambda: zip(*_generate(cfg.src or "en", cfg.tgt, cfg.cldr)[split], strict=True))]
 
 
-def _read_cldr_kinds(cfg: DataConfig, split: str, _folder: Path | None = None) -> ParallelText | None:
-    return ParallelText(*_generate_kinds(cfg.src, cfg.cldr)[split], split)
+def _cldr_kinds(cfg: DataConfig, split: str) -> list[Source]:
+    return [Source("", lambda: zip(*_generate_kinds(cfg.src, cfg.cldr)[split], strict=True))]
 
 
-def _read_tfds(cfg: DataConfig, split: str, folder: Path | None = None) -> ParallelText | None:
+def _tfds(cfg: DataConfig, split: str) -> list[Source]:
     from convs2s_jax.data import tfds  # takes half a second, and few runs need it
 
     name = cfg.corpus.removeprefix("tfds:")
-    sides = tfds.read(name, split, src=cfg.src or cfg.tgt, tgt=cfg.tgt, folder=cfg.tfds_dir, keep_in=folder)
-    return None if sides is None else ParallelText(*sides, split)
+    pairs = tfds.pairs(name, split, src=cfg.src or cfg.tgt, tgt=cfg.tgt, folder=cfg.tfds_dir)
+    return [] if pairs is None else [Source("", lambda: pairs)]
 
 
 def _tfds_files(cfg: DataConfig, split: str) -> list[tuple[str, ...]]:
@@ -256,22 +294,22 @@ class Kind(NamedTuple):
     """A kind of corpus.
 
     Attributes:
-      read: (cfg, split, folder for long text or None) -> the two sides of a split, or None if it does not exist.
+      sources: (cfg, split) -> the parts of a split in order; [] if it does not exist.
       files: (cfg, split) -> the files of a split, (source, target) pairs or single files; [] if there are none.
       places: fields of `DataConfig` that specify its text, from "dir" and "files".
     """
 
-    read: Callable[..., ParallelText | None]
+    sources: Callable[[DataConfig, str], Sequence[Source]]
     files: Callable[[DataConfig, str], Sequence[tuple[str, ...]]] = lambda *_: []
     places: tuple[str, ...] = ()
 
 
 KINDS: Mapping[str, Kind] = MappingProxyType(
     {
-        "files": Kind(_read_files, _files, ("dir", "files")),
-        "tsv": Kind(_read_tsv, _files, ("dir",)),
-        "cldr": Kind(_read_cldr),
-        "cldr_kinds": Kind(_read_cldr_kinds),
-        "tfds": Kind(_read_tfds, _tfds_files),
+        "files": Kind(_file_pairs, _files, ("dir", "files")),
+        "tsv": Kind(_labelled_files, _files, ("dir",)),
+        "cldr": Kind(_cldr),
+        "cldr_kinds": Kind(_cldr_kinds),
+        "tfds": Kind(_tfds, _tfds_files),
     }
 )

@@ -11,8 +11,9 @@ import numpy as np
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.text import visible
+from convs2s_jax.data import corpora
 from convs2s_jax.data.config import DataConfig
-from convs2s_jax.data.corpora import KINDS, SPLITS, ParallelText, no_split
+from convs2s_jax.data.corpora import SPLITS, ParallelText, no_split
 from convs2s_jax.data.lines import Writer
 
 
@@ -68,7 +69,7 @@ def shared_pairs(train: ParallelText, *texts: ParallelText) -> list[int]:
 
 def _own(cfg: DataConfig, split: str, folder: Path | None, *, optional: bool = False) -> ParallelText:
     """Return a split of the corpus itself, with no lines if it is missing and optional. UserError as in `read`."""
-    text = KINDS[cfg.corpus_kind].read(cfg, split, folder)
+    text = corpora.read(cfg, split, folder)
     if text is None:
         if optional:
             return ParallelText((), (), split)

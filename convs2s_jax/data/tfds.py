@@ -5,8 +5,7 @@ Data sets must be stored in the array_record format. A data set that is not on d
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow_datasets
@@ -14,31 +13,25 @@ import tensorflow_datasets.summarization
 import tensorflow_datasets.translate  # these two imports register their data sets
 
 from convs2s_jax.core.errors import UserError, did_you_mean, first_line
-from convs2s_jax.data.lines import Writer
 
 _SPLITS = {"train": ("train",), "valid": ("validation", "valid"), "test": ("test",)}
 _PIECE = 1000  # number of examples read at once: one by one takes twice the time
 
 
-def read(
-    name: str, split: str, *, src: str, tgt: str, folder: str = "", keep_in: Path | None = None
-) -> tuple[Sequence[str], Sequence[str]] | None:
-    """Read two text features of a data set, in the order of its examples.
+def pairs(name: str, split: str, *, src: str, tgt: str, folder: str = "") -> Iterator[tuple[str, str]] | None:
+    """Return two text features of the examples of a data set, in their order, or None if it has no such split.
+
+    Line ends inside a text become spaces.
 
     Args:
       name: "NAME", "NAME/CONFIG" or "NAME/CONFIG:VERSION".
       split: "train", "valid" (or the data set's "validation") or "test".
       src, tgt: names of the features.
       folder: data folder; empty: the library's default.
-      keep_in: folder for the lines of a long text (`lines.Writer`).
-
-    Returns:
-      The two sides, one line per text (line ends inside a text become spaces), or None if the split does not exist.
 
     Raises:
       UserError: unknown data set or feature, features that are not text, or a damaged file.
     """
-    sides = Writer(keep_in), Writer(keep_in)
     with _opened(name, split, folder) as (builder, there):
         features = builder.info.features
         for feature in (src, tgt):
@@ -46,23 +39,27 @@ def read(
                 raise UserError(
                     f"data.corpus 'tfds:{name}' has no feature '{feature}'{did_you_mean(feature, features)}"
                 )
-        if there is None:
-            return None
+    return None if there is None else _pairs(name, split, src, tgt, folder)
+
+
+def _pairs(name: str, split: str, src: str, tgt: str, folder: str) -> Iterator[tuple[str, str]]:
+    with _opened(name, split, folder) as (builder, there):
         examples = builder.as_data_source(split=there)
         for first in range(0, len(examples), _PIECE):
             for example in examples.__getitems__(range(first, min(first + _PIECE, len(examples)))):
-                for side, feature in zip(sides, (src, tgt), strict=True):
+                texts = []
+                for feature in (src, tgt):
                     value = example[feature]
                     if not isinstance(value, bytes):
                         raise UserError(
                             f"data.corpus 'tfds:{name}': feature '{feature}' is not text; choose a text feature"
                         )
-                    side.extend([value.decode("utf-8").replace("\r\n", " ").replace("\n", " ")])
-    return sides[0].lines(), sides[1].lines()
+                    texts.append(value.decode("utf-8").replace("\r\n", " ").replace("\n", " "))
+                yield texts[0], texts[1]
 
 
 def files(name: str, split: str, *, folder: str = "") -> tuple[str, ...]:
-    """Return the files of a split, or () if it does not exist. Arguments and errors as in `read`."""
+    """Return the files of a split, or () if it does not exist. Arguments and errors as in `pairs`."""
     with _opened(name, split, folder) as (builder, there):
         return tuple(map(str, builder.info.splits[there].filepaths)) if there else ()
 

@@ -97,7 +97,7 @@ def test_killed_runs_in_a_store_end_with_the_same_bits(store, variables, tmp_pat
 def test_everything_in_a_store_gives_what_a_local_run_gives(store, variables, tmp_path):
     text = tmp_path / "text"
     text.mkdir()
-    for split, sides in {name: corpora.KINDS["cldr"].read(tiny.config().data, name) for name in corpora.SPLITS}.items():
+    for split, sides in {name: corpora.read(tiny.config().data, name) for name in corpora.SPLITS}.items():
         (text / f"{split}.en").write_text("\n".join(sides.src) + "\n")
         (text / f"{split}.de").write_text("\n".join(sides.tgt) + "\n")
     upload(text, store.address("text"))
