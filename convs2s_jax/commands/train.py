@@ -1,10 +1,11 @@
 """`convs2s train`, convs2s-train and train.py: train a model. `convs2s prepare`: do what comes before."""
 
 import os
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from convs2s_jax.commands.shared import leave, read_config, tell
 from convs2s_jax.core import command_line, guard
@@ -17,14 +18,14 @@ from convs2s_jax.training.run.processes.options import Processes, from_environme
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrepareOptions:
-    """What to prepare, and where the results go.
+class TrainOptions:
+    """What to train, and where the results go.
 
     Attributes:
       config: name of a configuration that comes with the package (`convs2s config` lists them), or path or address
         (gs://BUCKET/NAME, s3://BUCKET/NAME) of a Python file or of a run's config.json. By default the config.json of
         an existing run in --workdir.
-      workdir: workdir of the training run to follow, on a file system that all its machines can access.
+      workdir: folder for all output of the run, or its address in an object store. An existing run is continued.
     """
 
     config: str = ""
@@ -47,12 +48,27 @@ class PrepareOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainOptions(PrepareOptions):
-    """What to train, and where the results go.
+class PrepareOptions(TrainOptions):
+    """What to prepare, and where the results go.
 
     Attributes:
-      workdir: folder for all output of the run, or its address in an object store. An existing run is continued.
+      workdir: workdir of the training run to follow, on a file system that all its machines can access.
+      part: i/N: only tokenise the i-th of N parts of the training text. Others may do the rest at the same time; the
+        same command without --part, or convs2s train, joins all parts.
+      engine: what tokenises long training text: processes of this machine (data.workers), or a ray cluster, that of
+        RAY_ADDRESS or one on this machine.
     """
+
+    part: str = ""
+    engine: Literal["processes", "ray"] = "processes"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        right = re.fullmatch("([1-9][0-9]{0,5})/([1-9][0-9]{0,5})", self.part)
+        check(
+            not self.part or (right is not None and int(right[1]) <= int(right[2])),
+            f"--part={self.part}: use i/N, the i-th of N parts, as in --part=1/8",
+        )
 
 
 def main(values: dict[str, Any], overrides: Overrides) -> None:
@@ -94,8 +110,9 @@ def prepare(values: dict[str, Any], overrides: Overrides) -> None:
 
     settings: Any = jax.config
     settings.update("jax_platforms", "cpu")  # leave accelerators to other programs
-    opening.prepare_only(cfg, Path(options.workdir), tell)
-    tell("prepared: convs2s train with the same flags continues from here")
+    number, _, of = options.part.partition("/")
+    part = (int(number), int(of)) if of else None
+    opening.prepare_only(cfg, Path(options.workdir), tell, part=part, engine=options.engine)
 
 
 def _fields() -> str:

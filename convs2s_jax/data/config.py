@@ -151,7 +151,8 @@ class DataConfig:
         on the seed, and copies of a held-out pair are dropped from both splits. 0 trains without validation. None: the
         corpus must have the split.
       tfds_dir: data folder of TensorFlow Datasets; empty: its default, ~/tensorflow_datasets.
-      cache_dir: folder for the cache of tokenised text; empty: inside the workdir.
+      cache_dir: folder for the cache of tokenised text, or the address of one in an object store, from which other
+        machines fetch it; empty: inside the workdir.
       workers: processes of this machine that tokenise long text; 0: one for each core.
       vocabulary: how the vocabularies are learned.
       subword_sampling: above 0, sample a new subword segmentation of the training text in each epoch (docs/data.md).
@@ -176,7 +177,7 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         for place in ("dir", "tfds_dir", "cache_dir"):
-            check_place(place, getattr(self, place), stores=place == "dir")
+            check_place(place, getattr(self, place), stores=place != "tfds_dir")
         kind, _, name = self.corpus.partition(":")
         if kind not in CORPORA:
             raise UserError(f"corpus is '{self.corpus}'{did_you_mean(kind, CORPORA)}")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
+import xxhash
 
 from convs2s_jax.core.files import writing
 from convs2s_jax.data.text_files import each_line
@@ -26,14 +27,17 @@ class Lines(Sequence[str]):
     """Lines in a temporary file, which is deleted with the object, or at the latest when the process ends.
 
     A copy in another process (by pickle) reads the same file, for as long as it exists. Slices are lists.
+
+    Attributes:
+      digest: as the function `digest` returns it.
     """
 
-    def __init__(self, place: str, owner: Any = None) -> None:
+    def __init__(self, place: str, digest: bytes, owner: Any = None) -> None:
         """Read the file that `Writer` has written at this place, which exists as long as `owner`."""
-        self._place, self._owner = place, owner
+        self._place, self.digest, self._owner = place, digest, owner
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Lines, (self._place,)
+        return Lines, (self._place, self.digest)
 
     @functools.cached_property
     def _text(self) -> np.ndarray:
@@ -80,7 +84,7 @@ class Writer:
         `otherwise` is the advice if it cannot be written.
         """
         self._folder, self._lines, self._place, self._size = folder, list[str](), "", 0
-        self._owner, self._otherwise = _Owner(), otherwise
+        self._owner, self._otherwise, self._digest = _Owner(), otherwise, xxhash.xxh3_128()
 
     def extend(self, lines: Iterable[str]) -> int:
         """Add lines without line ends, and return their number. Raises UserError if they cannot be written."""
@@ -103,6 +107,7 @@ class Writer:
                 self._place = f"{own}/text"
             data = [line.encode() + b"\n" for line in self._lines]
             ends = np.cumsum([self._size, *map(len, data)], dtype="<i8")
+            self._digest.update(b"".join(data))
             with open(self._place, "ab") as text, open(f"{self._place}.ends", "ab") as file:
                 text.writelines(data)
                 file.write(ends[1 if self._size else 0 :].tobytes())
@@ -113,7 +118,17 @@ class Writer:
         if not self._place or self._folder is None:
             return self._lines
         self._write(self._folder)
-        return Lines(self._place, self._owner)
+        return Lines(self._place, self._digest.digest(), self._owner)
+
+
+def digest(lines: Sequence[str]) -> bytes:
+    """Return a 128-bit hash of all lines."""
+    if isinstance(lines, Lines):
+        return lines.digest
+    found = xxhash.xxh3_128()
+    for line in lines:
+        found.update(line.encode() + b"\n")
+    return found.digest()
 
 
 def _mine() -> str:

@@ -11,7 +11,7 @@ import io
 import itertools
 import random
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import sentencepiece
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import read_bytes
 from convs2s_jax.core.tokens import BOS, EOS, PAD, SPECIAL, UNK
+from convs2s_jax.data.bpe_codes import of_words
 from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.segmentation import RandomPieces
 from convs2s_jax.data.symbols import Vocabulary, Words, json_content, load_json
@@ -105,9 +106,19 @@ class SentencePiece(ListedPieces):
     def _read(self, text: str) -> str:
         return _escape(text)
 
+    @functools.cached_property
+    def _ids_of_word(self) -> Callable[[str], Sequence[int]] | None:
+        """Word -> its ids; None if the ids of a text are not those of its words, one after the other."""
+        own = self.processor
+        across = any(_SPACE in own.id_to_piece(i)[1:] for i in range(own.get_piece_size()))
+        spaced = own.normalize("  a  b ") == f"{_SPACE}a{_SPACE}b" and own.piece_to_id(_SPACE) != own.unk_id()
+        return of_words(own.encode) if spaced and not across else None
+
     def encode(self, texts: Sequence[str], ids: Mapping[str, int]) -> list[list[int]]:  # noqa: ARG002 - faster without
-        """Return the ids of each text."""
+        """Return the ids of each text. Most words of a long text occur before, so that their ids are known."""
         lines = [_escape(text) for text in texts]
+        if (of_word := self._ids_of_word) is not None:
+            return [[*itertools.chain.from_iterable(map(of_word, line.split(" ")))] for line in lines]
         return [*map(self.processor.encode, lines)] if len(texts) <= FEW else list(self.processor.encode(lines))
 
     def join(self, symbols: Sequence[str]) -> str:

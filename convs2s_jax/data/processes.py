@@ -1,13 +1,17 @@
 """Work in parts that several processes of this machine share."""
 
+import functools
 import multiprocessing
+import os
 import signal
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import UserError, first_line
+
+Progress = Callable[[int], Any]
 
 
 class Parts(Protocol):
@@ -15,20 +19,41 @@ class Parts(Protocol):
 
     def __len__(self) -> int: ...
 
-    def write(self, i: int, progress: Callable[[int], Any], /) -> None:
-        """Do part i; `progress` gets the amounts that were done."""
+    def size(self, i: int, /) -> int:
+        """Amount of work of part i."""
+
+    def task(self, i: int, /) -> Callable[[Progress], Any] | None:
+        """Return the work of part i, which can be pickled; its argument gets the amounts done. None if it is done."""
+
+    def save(self, i: int, result: Any, /) -> None:
+        """Keep what the work of part i returned."""
 
 
-def share(work: Parts, workers: int, progress: Callable[[int], Any]) -> None:
-    """Do all parts, in new processes if there is more than one worker. These end with this process, however it ends.
+Share = Callable[[Parts, Progress], None]
+"""Does all parts, in this process or in others, while the second argument gets the amounts that were done."""
+
+
+def alone(work: Parts, progress: Progress) -> None:
+    """Do all parts in this process."""
+    for i in range(len(work)):
+        _do(work, i, progress)
+
+
+def local(workers: int) -> Share:
+    """Return `share` with this number of workers; 0: one for each core."""
+    return functools.partial(share, workers=workers or os.cpu_count() or 1)
+
+
+def share(work: Parts, progress: Progress, *, workers: int) -> None:
+    """Do all parts in new processes, if there is more than one worker. These end with this process, however it ends.
 
     Raises:
       UserError: a worker was killed.
       BaseException: the first error of a worker, after the others were ended.
     """
+    workers = min(workers, len(work))
     if workers < 2:
-        for i in range(len(work)):
-            work.write(i, progress)
+        alone(work, progress)
         return
     context = multiprocessing.get_context("spawn")
     taken, done = context.Value("q", 0), context.Value("q", 0)
@@ -57,6 +82,50 @@ def share(work: Parts, workers: int, progress: Callable[[int], Any]) -> None:
             process.terminate()
 
 
+def on_cluster(work: Parts, progress: Progress) -> None:
+    """Do all parts as tasks of a Ray cluster: that of RAY_ADDRESS, or one on this machine.
+
+    Ray places tasks, and repeats those whose machine is lost. This process sends each its part and keeps its result.
+
+    Raises:
+      UserError: Ray is not installed, cannot be reached, or a task failed.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise UserError("--engine=ray needs Ray: pip install '.[ray]'") from error
+    try:
+        ray.init(ignore_reinit_error=True, log_to_driver=False, logging_level="ERROR")
+        do, waiting = ray.remote(lambda task: task(lambda _: None)), dict[Any, int]()
+
+        def collect(most: int) -> None:
+            while len(waiting) > most:
+                (done,), _ = ray.wait([*waiting])
+                work.save(waiting[done], ray.get(done))
+                progress(work.size(waiting.pop(done)))
+
+        for i in range(len(work)):
+            if (task := work.task(i)) is None:
+                progress(work.size(i))
+            else:
+                waiting[do.remote(task)] = i
+                collect(2 * int(ray.cluster_resources()["CPU"]))  # a part's text is sent only when its turn is near
+        collect(0)
+    except (ConnectionError, ray.exceptions.RayError) as error:
+        raise UserError(
+            f"--engine=ray: {first_line(error)}; finished ranges are kept: run the same command again"
+        ) from error
+    finally:
+        ray.shutdown()
+
+
+def _do(work: Parts, i: int, progress: Progress) -> None:
+    if (task := work.task(i)) is None:
+        progress(work.size(i))
+    else:
+        work.save(i, task(progress))
+
+
 def _work(work: Parts, taken: Any, done: Any, errors: Connection) -> None:
     """Take parts until there are none. `taken` and `done` are shared counters of parts and of what was done."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
@@ -74,6 +143,6 @@ def _work(work: Parts, taken: Any, done: Any, errors: Connection) -> None:
                 i, taken.value = taken.value, taken.value + 1
             if i >= len(work):
                 return
-            work.write(i, progress)
+            _do(work, i, progress)
     except Exception as error:
         errors.send(error)

@@ -41,6 +41,10 @@ class Words:
     reserved: ClassVar[Sequence[str]] = SPECIAL
     divides_words: ClassVar[bool] = False
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields, without what was derived from them: some of that cannot be pickled."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
     def split(self, text: str) -> Sequence[str]:
         """Return the symbols of a text."""
         return text.split()

@@ -1,6 +1,7 @@
 """Tokenised text on disk: encoded once, then verified by its checksum and read through a memory map."""
 
 import array
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -14,10 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import tqdm
 
+from convs2s_jax.core import local_copies, stores
 from convs2s_jax.core.checksums import DamagedError, checksum
 from convs2s_jax.core.errors import Tell, UserError
-from convs2s_jax.core.files import open_regular, replacing, writing
+from convs2s_jax.core.files import open_regular, replace_file, replacing, writing
+from convs2s_jax.core.places import joined
 from convs2s_jax.data import processes
+from convs2s_jax.data.lines import BLOCK, digest
 from convs2s_jax.data.symbols import Vocabulary
 
 # A file is: header, token ids, zeros up to a multiple of 8 bytes, int64 offsets.
@@ -26,7 +30,6 @@ from convs2s_jax.data.symbols import Vocabulary
 _HEADER = struct.Struct("<8s32sQQQ16s")
 _UNSUMMED = struct.Struct("<8s32sQQQ")
 _MAGIC = b"tokens\x00\x02"
-_CHUNK = 4096  # number of sentences encoded at once
 
 
 class UnwritableError(UserError):
@@ -60,113 +63,242 @@ class TokenizedText:
         return np.diff(self.offsets).astype(np.int32)
 
 
-def tokenize(
-    texts: Sequence[str],
-    vocabulary: Vocabulary,
-    folder: str | Path,
-    name: str,
-    *,
-    tell: Tell = lambda _: None,
-    workers: int = 1,
-) -> TokenizedText:
-    """Encode `texts`, with a progress bar if standard error is a terminal, or open the file of an earlier call.
+RANGE = 1 << 19
+"""Number of lines of a range."""
 
-    The file name contains a hash of the texts and the vocabulary. A file is verified by its checksum before use, and
-    rewritten if it is damaged. Several processes may write the same file at the same time, because each replaces it
+
+class Cache(NamedTuple):
+    """Where token files are kept.
+
+    Attributes:
+      folder: on this machine; created if missing.
+      address: of a folder in an object store, which gets a copy of each file that is encoded; "" for none.
+    """
+
+    folder: Path
+    address: str = ""
+
+    def path(self, name: str) -> Path:
+        """Return the path of a file, which is fetched from the store if it is not here. Raises OSError."""
+        if self.address and not (self.folder / name).exists():
+            local_copies.fetch(self.address, self.folder, name)
+        return self.folder / name
+
+    def keep(self, name: str, content: bytes | None = None) -> None:
+        """Write a file, or only its copy in the store if it is here. Raises OSError."""
+        if content is not None:
+            replace_file(self.folder / name, content)
+        if self.address:
+            stores.write(joined(self.address, name), (self.folder / name).read_bytes())
+
+
+class Side(NamedTuple):
+    """A text to encode.
+
+    Attributes:
+      name: readable beginning of the names of its files, such as "train.de".
+      texts: the lines.
+      vocabulary: that encodes them.
+    """
+
+    name: str
+    texts: Sequence[str]
+    vocabulary: Vocabulary
+
+
+def tokenize(
+    sides: Sequence[Side], cache: Cache, *, tell: Tell = lambda _: None, share: processes.Share = processes.alone
+) -> list[TokenizedText]:
+    """Encode texts, with a progress bar if standard error is a terminal, or open the files of an earlier call.
+
+    The name of a file contains a hash of the text and the vocabulary. A file is verified by its checksum before use,
+    and rewritten if it is damaged. Several processes may write the same file at the same time, because each replaces it
     atomically. A text of more than `RANGE` lines is encoded in ranges, each in a file of its own until all are done, so
     that a process that is killed loses at most a range.
 
     Args:
-      folder: folder of the files; created if missing.
-      name: readable prefix of the file name, such as "train.de".
+      sides: the texts.
+      cache: where the files are kept.
       tell: called with a message about a damaged file.
-      workers: maximum number of processes that encode ranges; with 1, this process does.
+      share: does the ranges, in this process or in others.
 
     Raises:
       UnwritableError: the folder cannot be written.
       UserError: a process that encodes a range was killed.
     """
-    key = _key(texts, vocabulary)
-    path = _place(folder, name, key)
-    try:
-        return _open(path, key)
-    except DamagedError as error:
-        tell(f"{path} is damaged ({error}): the text is tokenised again")
-    except OSError:
-        pass  # missing or unreadable
-    job = Ranges(texts, vocabulary, path, key, RANGE)
-    with (
-        writing(path, "choose another data.cache_dir", kind=UnwritableError),
-        tqdm.tqdm(desc=path.stem, total=len(texts), unit=" lines", disable=None) as bar,
-    ):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if len(job) == 1:
-            _write(path, key, [job.encode(0, bar.update)])
-        else:
-            processes.share(job, min(workers, len(job)), bar.update)
-            parts = [job.part(i) for i in range(len(job))]
-            _write(path, key, [_open(part, key) for part, key in parts])
-            for part, _ in parts:
-                part.unlink()
-    return _open(path, key)
+    files = [_File(side.name, _key(side), len(side.texts)) for side in sides]
+    found = [_found(cache, file, tell) for file in files]
+    missing = [i for i, text in enumerate(found) if text is None]
+    if missing:
+        work = Ranges(cache, [one for i in missing for one in files[i].split(sides[i])])
+        with (
+            writing(cache.folder / files[missing[0]].name, "choose another data.cache_dir", kind=UnwritableError),
+            tqdm.tqdm(
+                desc="tokenising", total=sum(map(work.size, range(len(work)))), unit=" lines", disable=None
+            ) as bar,
+        ):
+            cache.folder.mkdir(parents=True, exist_ok=True)
+            share(work, bar.update)
+            for i in missing:
+                found[i] = _joined(cache, files[i])
+    return [text for text in found if text is not None]
 
 
-RANGE = 1 << 19
-"""Number of lines of a range."""
+class _File(NamedTuple):
+    """The file of a text: the beginning of its name, its key, and its number of lines."""
+
+    begin: str
+    key: bytes
+    lines: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.begin}-{self.key.hex()[:16]}.tokens"
+
+    @property
+    def ranges(self) -> int:
+        return max(1, -(-self.lines // RANGE))
+
+    def split(self, side: Side) -> "list[_Range]":
+        """The ranges of the text."""
+        return [_Range(side, i * RANGE, min(self.lines, (i + 1) * RANGE), *self.part(i)) for i in range(self.ranges)]
+
+    def part(self, i: int) -> tuple[str, bytes]:
+        """Name and key of the file of a range."""
+        if self.ranges == 1:
+            return self.name, self.key
+        own = hashlib.sha256(self.key + i.to_bytes(8, "little")).digest()
+        return f"{self.begin}-{self.key.hex()[:16]}.{i:05}.tokens", own
 
 
-class Ranges(NamedTuple):
-    """A text in ranges that are encoded one by one.
+class _Range(NamedTuple):
+    """A range of a text: its lines from `begin` to `end`, and the name and key of its file."""
+
+    side: Side
+    begin: int
+    end: int
+    name: str
+    key: bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Ranges:
+    """Ranges of texts that are encoded one by one (`processes.Parts`).
 
     Attributes:
-      texts: the lines.
-      vocabulary: that encodes them.
-      path: of the file of the whole text.
-      key: of that file.
-      size: number of lines of a range.
+      cache: where their files are kept.
+      all: the ranges.
     """
 
-    texts: Sequence[str]
-    vocabulary: Vocabulary
-    path: Path
-    key: bytes
-    size: int
+    cache: Cache
+    all: Sequence[_Range]
 
     def __len__(self) -> int:
-        return max(1, -(-len(self.texts) // self.size))
+        return len(self.all)
 
-    def part(self, i: int) -> tuple[Path, bytes]:
-        """File and key of a range."""
-        return self.path.with_suffix(f".{i:05}.tokens"), hashlib.sha256(self.key + i.to_bytes(8, "little")).digest()
+    def size(self, i: int) -> int:
+        """Number of lines of a range."""
+        return self.all[i].end - self.all[i].begin
 
-    def encode(self, i: int, progress: Callable[[int], Any]) -> TokenizedText:
-        """Encode a range; `progress` gets the numbers of lines that were done."""
+    def task(self, i: int) -> Callable[[processes.Progress], TokenizedText] | None:
+        """Return the work of a range; None if its file is there."""
+        side, begin, end, name, key = self.all[i]
+        with contextlib.suppress(DamagedError, OSError):
+            _open(self.cache.path(name), key)
+            return None
+        return functools.partial(_encode, side.vocabulary, _Blocks(side.texts, begin, end))
 
-        def sentences() -> Iterator[list[int]]:
-            end = min(len(self.texts), (i + 1) * self.size)
-            for first in range(i * self.size, end, _CHUNK):
-                ids = self.vocabulary.encode(self.texts[first : min(end, first + _CHUNK)])
-                yield from ids
-                progress(len(ids))
-
-        return in_memory(sentences(), size=self.vocabulary.size)
-
-    def write(self, i: int, progress: Callable[[int], Any]) -> None:
-        """Write the file of a range, unless it is there."""
-        part, key = self.part(i)
-        try:
-            progress(len(_open(part, key)))
-        except (DamagedError, OSError):
-            _write(part, key, [self.encode(i, progress)])
+    def save(self, i: int, text: TokenizedText) -> None:
+        """Write the file of a range. Raises OSError if it cannot be written."""
+        name, key = self.all[i][3:]
+        _write(self.cache.folder / name, key, [text])
+        self.cache.keep(name)
 
 
-def find(folder: str | Path, name: str, key: str) -> TokenizedText | None:
-    """Open the file that `tokenize` wrote for the text with this `key`. None if it is missing or damaged."""
+class PartDone(Exception):
+    """Part of a text is tokenised, as `only` was asked to."""
+
+
+def only(part: int, of: int, share: processes.Share) -> processes.Share:
+    """Return a function that does every `of`-th range, from range `part` - 1 on, and raises `PartDone`."""
+
+    def do(work: processes.Parts, progress: processes.Progress) -> None:
+        assert isinstance(work, Ranges)
+        mine = work.all[part - 1 :: of]
+        share(dataclasses.replace(work, all=mine), progress)
+        raise PartDone(
+            f"part {part} of {of} is done ({len(mine)} of {len(work)} ranges): when all parts are, run the same "
+            "command without --part, or convs2s train"
+        )
+
+    return do
+
+
+def find(cache: Cache, name: str, key: str, lines: int) -> TokenizedText | None:
+    """Open the file of `tokenize`, or join its ranges in the store. None if not all is there, intact.
+
+    Args:
+      cache: where the files are kept.
+      name: of the side.
+      key: as in `TokenizedText`.
+      lines: number of lines.
+    """
     try:
-        wanted = bytes.fromhex(key)
-        return _open(_place(folder, name, wanted), wanted)
-    except (DamagedError, OSError, ValueError):
+        file = _File(name, bytes.fromhex(key), lines)
+    except ValueError:
         return None
+    found = _found(cache, file, lambda _: None)
+    if found is None and cache.address:
+        with contextlib.suppress(DamagedError, OSError):
+            return _joined(cache, file)
+    return found
+
+
+def _found(cache: Cache, file: _File, tell: Tell) -> TokenizedText | None:
+    """Open the file of a text; None if it is missing or damaged. Ranges in a store are not looked for."""
+    try:
+        return _open(cache.path(file.name), file.key)
+    except DamagedError as error:
+        tell(f"{cache.folder / file.name} is damaged ({error}): the text is tokenised again")
+    except OSError:
+        pass  # missing or unreadable
+    return None
+
+
+def _joined(cache: Cache, file: _File) -> TokenizedText:
+    """Join the ranges of a text, whose files are removed here. Raises OSError or DamagedError."""
+    parts = [file.part(i) for i in range(file.ranges)]
+    if len(parts) > 1:
+        _write(cache.folder / file.name, file.key, [_open(cache.path(name), key) for name, key in parts])
+        for name, _ in parts:
+            (cache.folder / name).unlink(missing_ok=True)
+    return _open(cache.path(file.name), file.key)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Blocks:
+    """Blocks of lines of a text, from `begin` to `end`, which are read as they are used. They are pickled as lists."""
+
+    texts: Sequence[str]
+    begin: int
+    end: int
+
+    def __iter__(self) -> Iterator[Sequence[str]]:
+        return (self.texts[i : min(self.end, i + BLOCK)] for i in range(self.begin, self.end, BLOCK))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, ([*iter(self)],)
+
+
+def _encode(vocabulary: Vocabulary, texts: Iterable[Sequence[str]], progress: processes.Progress) -> TokenizedText:
+    """Encode blocks of lines; `progress` gets the numbers of lines that were done."""
+
+    def sentences() -> Iterator[list[int]]:
+        for block in texts:
+            yield from vocabulary.encode(block)
+            progress(len(block))
+
+    return in_memory(sentences(), size=vocabulary.size)
 
 
 def in_memory(sentences: Iterable[Sequence[int]], *, size: int) -> TokenizedText:
@@ -184,16 +316,8 @@ def in_memory(sentences: Iterable[Sequence[int]], *, size: int) -> TokenizedText
     return TokenizedText(np.frombuffer(ids, dtype), np.cumsum(np.frombuffer(lengths, np.int64)))
 
 
-def _key(texts: Sequence[str], vocabulary: Vocabulary) -> bytes:
-    digest = hashlib.sha256(_MAGIC + vocabulary.fingerprint.encode())
-    for text in texts:
-        data = vocabulary.read(text).encode("utf-8")
-        digest.update(len(data).to_bytes(8, "little") + data)
-    return digest.digest()
-
-
-def _place(folder: str | Path, name: str, key: bytes) -> Path:
-    return Path(folder) / f"{name}-{key.hex()[:16]}.tokens"
+def _key(side: Side) -> bytes:
+    return hashlib.sha256(_MAGIC + side.vocabulary.fingerprint.encode() + digest(side.texts)).digest()
 
 
 def _open(path: Path, key: bytes) -> TokenizedText:

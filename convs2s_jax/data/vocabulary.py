@@ -88,7 +88,7 @@ def save(vocabularies: Vocabularies, folder: Path) -> None:
             vocabulary.save(new / f"{name}{vocabulary.suffix}")
         sums = {path.name: checksum(path.read_bytes()) for path in sorted(new.iterdir())}
         (new / _CHECKSUMS).write_text(json.dumps(seal(sums), indent=2) + "\n", encoding="utf-8")
-        if not folder.is_dir():
+        with contextlib.suppress(OSError):  # it exists, perhaps since a moment ago
             new.rename(folder)
             return
         before, names = _written(folder), {path.name for path in new.iterdir()}

@@ -11,6 +11,7 @@ import pytest
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import pieces, processes, tokens_on_disk
 from convs2s_jax.data.config import VocabularyConfig
+from convs2s_jax.data.tokens_on_disk import Cache, Side
 
 
 @dataclasses.dataclass
@@ -32,7 +33,8 @@ TEXTS = ["abc", "", "x", "größer", ""]
 
 
 def tokenize(folder, texts=TEXTS, vocabulary=None, name="train.de", tell=pytest.fail):
-    return tokens_on_disk.tokenize(texts, vocabulary or Letters(), folder, name, tell=tell)
+    side = Side(name, texts, vocabulary or Letters())
+    return tokens_on_disk.tokenize([side], Cache(folder), tell=tell)[0]
 
 
 def text_of(ids):
@@ -97,7 +99,7 @@ def test_unusable_folder_is_refused(tmp_path):
 
 def tokenize_in_ranges(folder, texts, **more):
     vocabulary = pieces.train(VocabularyConfig(), texts[:300], size=120, field="size")
-    return tokens_on_disk.tokenize(texts, vocabulary, folder, "train.de", **more)
+    return tokens_on_disk.tokenize([Side("train.de", texts, vocabulary)], Cache(folder), **more)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -119,7 +121,7 @@ def test_ranges_make_the_file_of_the_whole_text(tmp_path, monkeypatch, workers):
         with pytest.raises(KeyboardInterrupt):
             tokenize_in_ranges(tmp_path / "ranges", texts)
     assert len([*(tmp_path / "ranges").iterdir()]) == 2
-    tokenize_in_ranges(tmp_path / "ranges", texts, workers=workers)
+    tokenize_in_ranges(tmp_path / "ranges", texts, share=processes.local(workers))
     [whole], [made] = ([*(tmp_path / name).iterdir()] for name in ("whole", "ranges"))
     assert (whole.name, whole.read_bytes()) == (made.name, made.read_bytes())
 
@@ -133,18 +135,21 @@ class Killing:
     def __len__(self):
         return 3
 
-    def write(self, i, progress):
+    def task(self, i):
         if i == 1 and self.error:
             raise UserError(self.error)
         if i == 1:
             os.kill(os.getpid(), signal.SIGKILL)
-        progress(1)
+        return None
+
+    def size(self, _):
+        return 1
 
 
 @pytest.mark.parametrize(("error", "message"), [("x: wrong", "^x: wrong$"), ("", r"was ended \(status -9\), perhaps")])
 def test_an_error_of_a_worker_and_its_death_are_told(error, message):
     with pytest.raises(UserError, match=message):
-        processes.share(Killing(error), 2, lambda _: None)
+        processes.share(Killing(error), lambda _: None, workers=2)
 
 
 def test_a_death_right_after_a_look_is_told(monkeypatch):
@@ -171,4 +176,4 @@ def test_a_death_right_after_a_look_is_told(monkeypatch):
 
     monkeypatch.setattr(multiprocessing.get_context("spawn"), "Process", Process)
     with pytest.raises(UserError, match=r"was ended \(status -9\), perhaps"):
-        processes.share(Killing(""), 2, lambda _: None)
+        processes.share(Killing(""), lambda _: None, workers=2)

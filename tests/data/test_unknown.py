@@ -23,7 +23,7 @@ def vocabulary(request):
 
 
 def stored(texts, vocabulary, folder):
-    return tokens_on_disk.tokenize(texts, vocabulary, folder, "x")
+    return tokens_on_disk.tokenize([tokens_on_disk.Side("x", texts, vocabulary)], tokens_on_disk.Cache(folder))[0]
 
 
 def test_the_share_is_that_of_all_tokens(vocabulary, tmp_path, monkeypatch):

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from convs2s_jax.core.config import to_dict
 from convs2s_jax.core.errors import Tell
 from convs2s_jax.core.packages import check_installed, program, versions
 from convs2s_jax.core.places import check_utf8
-from convs2s_jax.data import vocabulary
+from convs2s_jax.data import processes, tokens_on_disk, vocabulary
 from convs2s_jax.nn.trees import paths
 from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training import schedule, sharding
@@ -221,24 +221,35 @@ def _write(run: Run, begun: _Begun, devices: str, place: Workdir, told: list[str
     )
 
 
-def prepare_only(cfg: Config, workdir: Path, tell: Tell) -> None:
+def prepare_only(
+    cfg: Config, workdir: Path, tell: Tell, *, part: tuple[int, int] | None = None, engine: str = "processes"
+) -> None:
     """Build what a run needs before its first update (vocabularies, tokenised text, shapes) and cache it.
 
     Args:
       cfg: configuration of the run.
       workdir: of the run; created if missing.
       tell: called with sentences for the user.
+      part: (i, N): only tokenise every N-th range of the training text, from range i - 1 on; others may do the rest at
+        the same time. None for all.
+      engine: "processes" of this machine tokenise ranges, or tasks of a "ray" cluster.
 
     Raises:
       UserError: as `open_run`, except for what depends on the devices: the sizes of the mesh, the memory of a search.
     """
     check_utf8("--workdir", workdir)
     check_rules(cfg)
-    with locked(workdir):
+    share = processes.on_cluster if engine == "ray" else processes.local(cfg.data.workers)
+    with locked(workdir) if part is None else nullcontext():
         _check_workdir(workdir, cfg)
-        run = prepare(cfg, workdir, tell)
+        try:
+            run = prepare(cfg, workdir, tell, share=share if part is None else tokens_on_disk.only(*part, share))
+        except tokens_on_disk.PartDone as done:
+            tell(str(done))
+            return
         if saved := position_file.newest(workdir):
             run.check_unchanged(workdir, saved)
+    tell("prepared: convs2s train with the same flags continues from here")
 
 
 def _check_workdir(workdir: Path, cfg: Config) -> None:

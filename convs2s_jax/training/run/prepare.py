@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import functools
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -16,13 +15,14 @@ from convs2s_jax.core import local_copies
 from convs2s_jax.core.checksums import DamagedError, checksum, parsed, seal, unseal
 from convs2s_jax.core.config import check, to_dict
 from convs2s_jax.core.errors import Tell, UserError, counted
-from convs2s_jax.core.files import content, replace_file
-from convs2s_jax.data import corpora, parallel_text, plan, segmentation, tokens_on_disk, unknown, vocabulary
+from convs2s_jax.core.files import content
+from convs2s_jax.core.places import scheme_of
+from convs2s_jax.data import corpora, parallel_text, plan, processes, segmentation, tokens_on_disk, unknown, vocabulary
 from convs2s_jax.data.config import DataConfig
 from convs2s_jax.data.corpora import ParallelText
 from convs2s_jax.data.shapes import Shape, choose_shapes, rounded
 from convs2s_jax.data.symbols import Labels, Vocabulary
-from convs2s_jax.data.tokens_on_disk import TokenizedText
+from convs2s_jax.data.tokens_on_disk import Cache, Side, TokenizedText
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics import scoring
 from convs2s_jax.models.config import ModelConfig
@@ -41,7 +41,7 @@ Files = list[list[str]] | None
 
 None if the corpus has no files, validation is held out from the split, or each epoch resegments it.
 """
-_FORMAT = 3
+_FORMAT = 4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ class Run:
         return {"source": self.vocabularies.src.size, "target": self.vocabularies.tgt.size}
 
 
-def prepare(cfg: Config, workdir: Path, tell: Tell) -> Run:
+def prepare(cfg: Config, workdir: Path, tell: Tell, *, share: processes.Share | None = None) -> Run:
     """Read the corpus, learn or load vocabularies, tokenise, choose shapes.
 
     Training text of tens of millions of pairs takes minutes to read. So it is only read if its tokens or the
@@ -107,6 +107,7 @@ def prepare(cfg: Config, workdir: Path, tell: Tell) -> Run:
       cfg: configuration.
       workdir: of the run.
       tell: called with sentences for the user.
+      share: does the ranges of the training text (`tokens_on_disk.tokenize`); by default, `data.workers` processes.
 
     Raises:
       UserError: the corpus cannot be read, none of it is usable for training, or the workdir's vocabulary is missing
@@ -130,7 +131,7 @@ def prepare(cfg: Config, workdir: Path, tell: Tell) -> Run:
     _check_validation(cfg, valid_text, tell)
     made = _vocabularies(cfg, workdir, text, files, tell)
     fingerprints = {one.name: fingerprint_of_text(one) for one in held_out}
-    train = _training_split(cfg, workdir, made, text, files, held_out, [*fingerprints.values()], tell)
+    train = _training_split(cfg, workdir, made, text, files, held_out, [*fingerprints.values()], tell, share)
     valid, test = (tokenize(cfg, workdir, made, one, tell) if len(one) else None for one in held_out)
     scored = [split for split in (valid, test) if split is not None]
     for split in scored:
@@ -234,16 +235,22 @@ def _learned(cfg: Config, workdir: Path, text: Callable[[], ParallelText], files
     return made
 
 
-def tokenize(cfg: Config, workdir: Path, made: Vocabularies, text: ParallelText, tell: Tell) -> Split:
+def tokenize(
+    cfg: Config, workdir: Path, made: Vocabularies, text: ParallelText, tell: Tell, share: processes.Share | None = None
+) -> Split:
     """Return the token ids of a split, from the cache if an earlier run left them there intact."""
-    folder, workers = run_folder.cache(workdir, cfg.data.cache_dir), cfg.data.workers or os.cpu_count() or 1
-    src, tgt = (
-        tokens_on_disk.tokenize(lines, vocabulary, folder, f"{text.name}.{side}", tell=tell, workers=workers)
-        for side, lines, vocabulary in (("src", text.src, made.src), ("tgt", text.tgt, made.tgt))
-    )
+    sides = Side(f"{text.name}.src", text.src, made.src), Side(f"{text.name}.tgt", text.tgt, made.tgt)
+    if share is None:  # other processes take seconds to start
+        share = processes.local(cfg.data.workers) if len(text) > tokens_on_disk.RANGE else processes.alone
+    src, tgt = tokens_on_disk.tokenize(sides, _cache(cfg, workdir), tell=tell, share=share)
     split = Split(text=text, src=src, tgt=tgt)
     task_of(cfg.model).check_targets(split, made)
     return split
+
+
+def _cache(cfg: Config, workdir: Path) -> Cache:
+    place = cfg.data.cache_dir
+    return Cache(run_folder.cache(workdir, place), place if scheme_of(place) else "")
 
 
 def _training_split(
@@ -255,6 +262,7 @@ def _training_split(
     held_out: tuple[ParallelText, ParallelText],
     fingerprints: Sequence[str | None],
     tell: Tell,
+    share: processes.Share | None,
 ) -> Split:
     """Return the training split, from the cache of an earlier start, or read and tokenised.
 
@@ -262,11 +270,11 @@ def _training_split(
     """
     depends = [_FORMAT, files, type(cfg.model).__name__, cfg.data.one_sided, cfg.data.labelled, *fingerprints]
     name = checksum(json.dumps([*depends, *run_folder.fingerprints(made)], sort_keys=True).encode())
-    record = run_folder.cache(workdir, cfg.data.cache_dir) / f"train-{name}.json"
-    if files is not None and (found := _cached(record)):
+    cache, record = _cache(cfg, workdir), f"train-{name}.json"
+    if files is not None and (found := _cached(cache, record)):
         train, sentences = found
     else:
-        train = tokenize(cfg, workdir, made, text(), tell)
+        train = tokenize(cfg, workdir, made, text(), tell, share)
         shared = zip(held_out, parallel_text.shared_pairs(text(), *held_out), strict=True)
         sentences = [
             f"{held.name}: {count} of {len(held)} {cfg.examples} are also in the training text, so the loss and the "
@@ -278,20 +286,22 @@ def _training_split(
         if not cfg.data.subword_sampling:
             train = dataclasses.replace(train, text=WITHOUT_LINES)
         if files is not None:
-            kept = {"src": train.src.key, "tgt": train.tgt.key, "told": sentences}
+            changed = files != corpora.checksums(cfg.data, "train")
+            check(not changed, "a file of the training text changed while it was read: run the same command again")
+            kept = {"src": train.src.key, "tgt": train.tgt.key, "lines": len(train.src), "told": sentences}
             with contextlib.suppress(OSError):  # later starts read the text again
-                replace_file(record, json.dumps(seal(kept)))
+                cache.keep(record, json.dumps(seal(kept)).encode())
     for sentence in sentences:
         tell(sentence)
     return train
 
 
-def _cached(record: Path) -> tuple[Split, list[str]] | None:
+def _cached(cache: Cache, record: str) -> tuple[Split, list[str]] | None:
     """The training split without its lines, and what was told of it; None if not all of it is in the cache, intact."""
     with contextlib.suppress(OSError, DamagedError, KeyError, TypeError):
-        found = unseal(parsed(content(record)))
-        src, tgt = (tokens_on_disk.find(record.parent, f"train.{side}", found[side]) for side in ("src", "tgt"))
-        if src is not None and tgt is not None:
+        found = unseal(parsed(content(cache.path(record))))
+        sides = [tokens_on_disk.find(cache, f"train.{side}", found[side], found["lines"]) for side in ("src", "tgt")]
+        if (src := sides[0]) is not None and (tgt := sides[1]) is not None:
             return Split(WITHOUT_LINES, src, tgt), found["told"]
     return None
 

@@ -16,6 +16,7 @@ from convs2s_jax.core.checksums import FIELD, DamagedError, seal, unseal
 from convs2s_jax.core.config import LAST_BEFORE, build, check, differences, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import read_json, replace_file
+from convs2s_jax.core.places import scheme_of
 from convs2s_jax.data.vocabulary import Vocabularies, save
 from convs2s_jax.training.run.config import Config
 
@@ -54,8 +55,8 @@ def vocabulary(workdir: Path) -> Path:
 
 
 def cache(workdir: Path, cache_dir: str = "") -> Path:
-    """Folder of tokenised text: `data.cache_dir`, or the workdir's own."""
-    return Path(cache_dir) if cache_dir else workdir / "cache"
+    """Folder of tokenised text on this machine: `data.cache_dir`, or the workdir's own."""
+    return Path(cache_dir) if cache_dir and not scheme_of(cache_dir) else workdir / "cache"
 
 
 def learned_vocabularies(workdir: Path) -> Path:
