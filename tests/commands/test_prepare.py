@@ -3,9 +3,12 @@
 import pytest
 
 from convs2s_jax.commands.convs2s import COMMANDS
+from convs2s_jax.data import parallel_text, tokens_on_disk
+from convs2s_jax.data.corpora import ParallelText
 from convs2s_jax.training.run.loop import train
 from tests import tiny
 from tests.processes import called
+from tests.stores import bucket  # noqa: F401  (a fixture)
 
 
 def test_a_training_finds_what_was_prepared(tmp_path, capsys):
@@ -23,6 +26,49 @@ def test_a_training_finds_what_was_prepared(tmp_path, capsys):
     assert "reusing the vocabularies that an earlier start learned" in log
     assert all(sentence in log for sentence in told[1:-1])
     assert {path: path.stat().st_mtime_ns for path in workdir.rglob("*.tokens")} == kept
+
+
+@pytest.fixture
+def corpus(tmp_path, monkeypatch):
+    """A configuration of 200 lines, which are four ranges, and what prepares it in a new workdir."""
+    monkeypatch.setattr(tokens_on_disk, "RANGE", 64)
+    for split in ("train", "valid"):
+        lines = [
+            " ".join(f"w{(i * j) % 17}" for j in range(1, i % 30 + 2)) for i in range(200 if split == "train" else 9)
+        ]
+        for side in ("in", "out"):
+            (tmp_path / f"{split}.{side}").write_text("".join(f"{line}\n" for line in lines))
+    words = {"kind": "words", "min_count": 1}
+    config = tiny.config_file(tmp_path, **tiny.files(tmp_path), data__workers=1, data__vocabulary=words)
+
+    def prepare(name, *flags):
+        workdir = tmp_path / name
+        COMMANDS["prepare"].run(["convs2s prepare", f"--config={config}", f"--workdir={workdir}", *flags])
+        return {path.name: path.read_bytes() for path in (workdir / "cache").glob("*.tokens")}
+
+    return prepare
+
+
+@pytest.mark.parametrize("shared", ["folder", "store"])
+def test_parts_of_several_machines_make_the_files_of_one(corpus, tmp_path, monkeypatch, capsys, bucket, shared):  # noqa: F811
+    """In a shared folder, or with no folder in common and a store; a later machine only fetches."""
+    whole = corpus("whole")
+    store = ["--config.data.cache_dir=gs://bucket/cache"] if shared == "store" else []
+    for part in (3, 1, 2):
+        corpus(f"{part}" if store else "parts", f"--part={part}/3", *store)
+        count = len(range(part - 1, 8, 3))
+        assert f"part {part} of 3 is done ({count} of 8 ranges): when all parts are, run" in capsys.readouterr().err
+    assert corpus("last" if store else "parts", *store) == whole
+    if store:
+        monkeypatch.setattr(parallel_text, "read", lambda *_, **__: ParallelText((), (), "test"))
+        assert corpus("later", *store) == whole
+
+
+@pytest.mark.drill
+def test_a_ray_cluster_makes_the_files_of_one_process(corpus, monkeypatch):
+    pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    assert corpus("cluster", "--engine=ray") == corpus("whole")
 
 
 PREPARE, CONFIG = ["prepare", "--config=cldr_en_de", "--workdir=a"], ["config", "--config=cldr_en_de"]
@@ -45,6 +91,7 @@ PREPARE, CONFIG = ["prepare", "--config=cldr_en_de", "--workdir=a"], ["config", 
             [*PREPARE, "--config.mesh.gather_once=['w']"],
             "mesh.gather_once is ['w']: this version has no such field; leave it out, or use version f02697ce",
         ),
+        ([*PREPARE, "--part=9/8"], "--part=9/8: use i/N, the i-th of N parts, as in --part=1/8"),
         ([*PREPARE, "--config.training.bleu_tokenize=13b"], "bleu_tokenize is '13b'; did you mean"),
         ([*PREPARE, "--config.search.beam_size=0"], "search.beam_size is 0: use a value between"),
         ([*PREPARE, "--config.data.dir=b"], "data.dir is set, but data.corpus 'cldr'"),

@@ -75,6 +75,42 @@ def test_merges_of_counted_words_are_those_of_the_lines(options):
     assert [ours.id_to_piece(i) for i in range(400)] == [theirs.id_to_piece(i) for i in range(400)]
 
 
+ODD = [
+    " ",
+    "  ",
+    "\u0308",
+    "\u00a8",
+    "\u3000",
+    "\u00a0",
+    "\u200b",
+    "\ufb01",
+    "\ufdfa",
+    "中",
+    "7",
+    "<b>",
+    "<b",
+    "\t",
+    "\u2581",
+]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@pytest.mark.parametrize("normalization", ["identity", "nfkc", "nmt_nfkc_cf"])
+def test_ids_of_words_are_those_of_the_line(kind, normalization):
+    """Against SentencePiece on whole lines, with characters that normalisation turns into spaces or joins."""
+    cfg = VocabularyConfig(kind=kind, normalization=normalization, symbols=("<b>",))
+    made, rng = train(cfg, iter([*LINES, "eﬁn 7 äö"]), size=32, field="size").segmenter, np.random.default_rng(0)
+    texts = ["", *("".join(rng.choice([*ODD, *"house a"], rng.integers(1, 12))) for _ in range(3000))]
+    lines = [text.replace("\u2581", "\ufdd0") for text in texts]
+    assert made.encode(texts, {}) == [made.processor.encode(line) for line in lines]
+
+
+def test_a_model_with_pieces_across_words_reads_whole_lines():
+    made = SentencePiece(trained(model_type="bpe", split_by_whitespace=False, vocab_size=40))
+    assert any("\u2581" in made.processor.id_to_piece(i)[1:] for i in range(40))
+    assert made.encode(LINES[:4], {}) == [made.processor.encode(line) for line in LINES[:4]]
+
+
 def test_pieces_outside_the_list_are_unknown(model, pieces):
     less, gone = Vocabulary(ListedPieces(model), pieces.symbols[:-1]), pieces.symbols[-1]
     for line in LINES[:4]:

@@ -11,18 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from convs2s_jax.core import local_copies
+from convs2s_jax.core import local_copies, stores
 from convs2s_jax.core.checksums import DamagedError, checksum, parsed, seal, unseal
 from convs2s_jax.core.config import check, to_dict
 from convs2s_jax.core.errors import Tell, UserError, counted
-from convs2s_jax.core.files import content
+from convs2s_jax.core.files import content, writing
 from convs2s_jax.core.places import scheme_of
 from convs2s_jax.data import corpora, parallel_text, plan, processes, segmentation, tokens_on_disk, unknown, vocabulary
 from convs2s_jax.data.config import DataConfig
 from convs2s_jax.data.corpora import ParallelText
 from convs2s_jax.data.shapes import Shape, choose_shapes, rounded
 from convs2s_jax.data.symbols import Labels, Vocabulary
-from convs2s_jax.data.tokens_on_disk import Cache, Side, TokenizedText
+from convs2s_jax.data.tokens_on_disk import Cache, Side, TokenizedText, UnwritableError
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics import scoring
 from convs2s_jax.models.config import ModelConfig
@@ -221,7 +221,12 @@ def _learned(cfg: Config, workdir: Path, text: Callable[[], ParallelText], files
         "sentencepiece": version("sentencepiece"),
         "text": fingerprint_of_text(text()) if files is None else files,
     }
-    folder = run_folder.learned_vocabularies(workdir) / checksum(json.dumps(depends, sort_keys=True).encode())
+    cache, name = _cache(cfg, workdir), checksum(json.dumps(depends, sort_keys=True).encode())
+    folder = run_folder.learned_vocabularies(workdir) / name
+    if cache.address:
+        with contextlib.suppress(OSError):  # they are learned again
+            for file in stores.names(cache.address, f"vocab/{name}/"):
+                cache.path(file)
     if folder.is_dir():
         try:
             found = vocabulary.load(folder)
@@ -232,6 +237,10 @@ def _learned(cfg: Config, workdir: Path, text: Callable[[], ParallelText], files
     tell(f"learning the vocabularies from the training text: {folder}")
     made: Vocabularies = task_of(cfg.model).build_vocabularies(cfg.data, text(), cfg.seed)
     vocabulary.save(made, folder)
+    if cache.address:
+        with writing(cache.address, "choose another data.cache_dir", kind=UnwritableError):
+            for path in folder.iterdir():
+                cache.keep(f"vocab/{name}/{path.name}")
     return made
 
 
