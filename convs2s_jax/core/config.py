@@ -125,6 +125,8 @@ def _differences(there: Any, here: Any, path: str) -> Iterator[tuple[str, Any, A
         kinds = there.get("kind"), here.get("kind")
         for name in ("kind",) if None not in kinds and kinds[0] != kinds[1] else sorted({*there, *here}):
             yield from _differences(there.get(name), here.get(name), f"{path}.{name}" if path else name)
+    elif isinstance(there, list) and isinstance(here, list) and [*map(type, there)] == [dict] * len(here):
+        yield from _differences(dict(enumerate(there)), dict(enumerate(here)), path)
     elif there != here:
         yield path, there, here
 

@@ -1,6 +1,7 @@
 """Data configuration: the corpus, its vocabularies and its batches."""
 
 import dataclasses
+import itertools
 from typing import Literal
 
 from convs2s_jax.core.config import check, record
@@ -28,6 +29,36 @@ class SplitFiles:
     def __post_init__(self) -> None:
         for name in ("train", "valid", "test"):
             check_place(name, getattr(self, name), stores=True)
+
+
+@record
+class MixturePart:
+    """A part of a mixture of corpora.
+
+    Attributes:
+      files: its files, as in `files.train`.
+      weight: its share of each epoch, relative to other weights.
+      tag: text before each source line, such as "<bt>"; it is one unit, like `vocabulary.symbols`.
+      schedule: (update, weight): its weight from this update on, counted from 1.
+    """
+
+    files: tuple[tuple[str, str], ...]
+    weight: float = 1.0
+    tag: str = ""
+    schedule: tuple[tuple[int, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        check_place("files", self.files, stores=True)
+        check(len(self.files) > 0, "files is empty: list the files of this part, or remove it")
+        if self.tag:
+            _check_symbol(f"tag is '{self.tag}'", self.tag)
+        for weight in (self.weight, *(weight for _, weight in self.schedule)):
+            check(0 <= weight <= 1e9, f"the weight {weight} is not between 0 and 1e9")
+        steps = [1, *(step for step, _ in self.schedule)]
+        check(
+            all(a < b for a, b in itertools.pairwise(steps)),
+            f"schedule changes the weight at updates {steps[1:]}: use ascending numbers from 2 on",
+        )
 
 
 @record
@@ -79,12 +110,16 @@ class VocabularyConfig:
             "accepts values between 0.98 and 1",
         )
         for symbol in self.symbols:
-            check(
-                symbol not in SPECIAL and visible(symbol).split() == [symbol] and "\u2581" not in symbol,
-                f"symbols contains '{symbol}': use text without white space, invisible characters and U+2581, but not "
-                f"{', '.join(SPECIAL)}",
-            )
+            _check_symbol(f"symbols contains '{symbol}'", symbol)
             check(self.symbols.count(symbol) == 1, f"symbols contains '{symbol}' twice; list it once")
+
+
+def _check_symbol(what: str, symbol: str) -> None:
+    """Raise UserError unless a text can be a unit of sub-word vocabularies."""
+    check(
+        symbol not in SPECIAL and visible(symbol).split() == [symbol] and "\u2581" not in symbol,
+        f"{what}: use text without white space, invisible characters and U+2581, but not {', '.join(SPECIAL)}",
+    )
 
 
 @record
@@ -146,6 +181,7 @@ class DataConfig:
       dir: folder with {train,valid,test}.{src,tgt}, optionally .gz, for splits not listed in `files`; or its address in
         an object store (gs://BUCKET/NAME, s3://BUCKET/NAME).
       files: files of each split, instead of `dir`; object store addresses are accepted too.
+      mixture: parts of the training text, each with a weight, instead of `files.train` and train in `dir` (docs/data.md).
       cldr: sizes of the built-in corpus.
       hold_out: fraction of train to hold out for validation if the corpus has no "valid" split; the lines do not depend
         on the seed, and copies of a held-out pair are dropped from both splits. 0 trains without validation. None: the
@@ -166,6 +202,7 @@ class DataConfig:
     tgt: str = ""
     dir: str = ""
     files: SplitFiles = dataclasses.field(default_factory=SplitFiles)
+    mixture: tuple[MixturePart, ...] = ()
     cldr: CldrConfig = dataclasses.field(default_factory=CldrConfig)
     hold_out: float | None = None
     tfds_dir: str = ""
@@ -197,9 +234,44 @@ class DataConfig:
         for side in SIDES[kind][-1:]:
             check(getattr(self, side) != "", f"{side} is missing: set it to the {CORPORA[kind]}, as in {side}='de'")
         check(
-            self.src != self.tgt or (kind == "files" and self.files != SplitFiles()) or len(SIDES[kind]) < 2,
+            self.src != self.tgt
+            or (kind == "files" and (self.files != SplitFiles() or self.mixture != ()))
+            or len(SIDES[kind]) < 2,
             f"src and tgt are both '{self.src}': give the two sides different names, or list their files in 'files'",
         )
+        if self.mixture:
+            self._check_mixture(kind)
+
+    def _check_mixture(self, kind: str) -> None:
+        """Raise UserError for a mixture of nothing, or together with what does not know of parts."""
+        for wrong, rule in (
+            (kind != "files", f"corpus is '{self.corpus}': use 'files'"),
+            (self.hold_out, f"hold_out is {self.hold_out}: list files for validation, or use 0"),
+            (self.files.train, "files.train is set: list its files as a part of the mixture"),
+            (self.one_sided and any(part.tag for part in self.mixture), "tags need sources, and src is not set"),
+        ):
+            check(not wrong, f"mixture is set, but {rule}")
+        for step in (1, *self.changes):
+            check(
+                sum(self.weights(step)) > 0,
+                f"mixture has no weight above 0 from update {step} on: an epoch would have no pairs",
+            )
+
+    @property
+    def changes(self) -> list[int]:
+        """The updates from which on weights of the mixture change, ascending."""
+        return sorted({step for part in self.mixture for step, _ in part.schedule})
+
+    def weights(self, step: int) -> list[float]:
+        """Return the weights of the mixture at an update, counted from 1."""
+        return [[part.weight, *(w for first, w in part.schedule if first <= step)][-1] for part in self.mixture]
+
+    @property
+    def learned(self) -> VocabularyConfig:
+        """`vocabulary`, with the tags of the mixture among its symbols."""
+        tags = (part.tag for part in self.mixture if part.tag)
+        symbols = dict.fromkeys((*self.vocabulary.symbols, *tags))
+        return dataclasses.replace(self.vocabulary, symbols=tuple(symbols))
 
     @property
     def corpus_kind(self) -> str:

@@ -18,6 +18,7 @@ from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, counted, did_you_mean
 from convs2s_jax.core.files import open_regular
 from convs2s_jax.core.places import joined, scheme_of
+from convs2s_jax.core.text import visible
 from convs2s_jax.data import cldr, text_files
 from convs2s_jax.data.config import DataConfig, SplitFiles
 from convs2s_jax.data.lines import BLOCK, Writer
@@ -37,6 +38,7 @@ class ParallelText:
       files: (name, number of lines) of each target file in order; empty if the corpus has no files.
       rows: positions of these lines in the concatenated files; None for all lines.
       copies: lines of train that repeat the pairs of a held-out split; they belong to no split.
+      parts: number of lines of each part of a mixture, in order.
     """
 
     src: Sequence[str]
@@ -45,6 +47,7 @@ class ParallelText:
     files: tuple[tuple[str, int], ...] = dataclasses.field(default=(), compare=False)
     rows: Sequence[int] | np.ndarray | None = dataclasses.field(default=None, compare=False)
     copies: int = dataclasses.field(default=0, compare=False)
+    parts: tuple[int, ...] = dataclasses.field(default=(), compare=False)
 
     def __len__(self) -> int:
         return len(self.src)
@@ -88,16 +91,42 @@ def read(cfg: DataConfig, split: str, folder: Path | None = None) -> ParallelTex
     Raises:
       UserError: files are missing, damaged, not UTF-8, or not parallel.
     """
-    sources = KINDS[cfg.corpus_kind].sources(cfg, split)
+    parts = [(KINDS[one.corpus_kind].sources(one, split), tag) for one, tag in _parts(cfg, split)]
     src, tgt = Writer(folder), Writer(folder)
-    files: list[tuple[str, int]] = []
-    for name, pairs in sources:
-        count, rest = 0, iter(pairs())
-        while block := [*itertools.islice(rest, BLOCK)]:
-            src.extend(pair[0] for pair in block)
-            count += tgt.extend(pair[1] for pair in block)
-        files += [(name, count)] if name else []
-    return ParallelText(src.lines(), tgt.lines(), split, tuple(files)) if sources else None
+    files, sizes = list[tuple[str, int]](), [0] * len(parts)
+    for i, (sources, tag) in enumerate(parts):
+        for name, pairs in sources:
+            count, rest = 0, iter(pairs())
+            while block := [*itertools.islice(rest, BLOCK)]:
+                # an empty line stays empty, so that its pair is not used
+                src.extend(f"{tag} {line}" if tag and visible(line) else line for line, _ in block)
+                count += tgt.extend(pair[1] for pair in block)
+            files += [(name, count)] if name else []
+            sizes[i] += count
+    found = any(sources for sources, _ in parts)
+    return ParallelText(src.lines(), tgt.lines(), split, tuple(files), parts=tuple(sizes)) if found else None
+
+
+def _parts(cfg: DataConfig, split: str) -> list[tuple[DataConfig, str]]:
+    """Return each part of a mixture as a corpus, with its tag; the corpus itself for other splits, or without mixture.
+
+    Raises:
+      UserError: the corpus has a training text besides its mixture.
+    """
+    if split != "train" or not cfg.mixture:
+        return [(cfg, "")]
+    for name, *_ in _files(dataclasses.replace(cfg, mixture=()), split):
+        raise UserError(
+            f"data.mixture is set, but {name} would not be read: list it as a part of the mixture, and valid and test "
+            "in data.files instead of data.dir"
+        )
+    listed = [(SplitFiles(train=part.files), part.tag) for part in cfg.mixture]
+    return [(dataclasses.replace(cfg, mixture=(), dir="", files=files), tag) for files, tag in listed]
+
+
+def _listed(cfg: DataConfig, split: str) -> tuple[tuple[str, str], ...]:
+    """Return the files that are listed for a split, those of a mixture included."""
+    return getattr(cfg.files, split) or tuple(pair for part in cfg.mixture for pair in part.files if split == "train")
 
 
 def _file_pairs(cfg: DataConfig, split: str) -> list[Source]:
@@ -214,7 +243,7 @@ def check_places(cfg: DataConfig) -> None:
 
 def files_of(cfg: DataConfig) -> tuple[str, ...]:
     """Return the names and addresses of all files that a corpus may have: those listed, and those in its folder."""
-    found = [file for split in SPLITS for pair in getattr(cfg.files, split) for file in pair]
+    found = [file for split in SPLITS for pair in _listed(cfg, split) for file in pair]
     for split, side, end in itertools.product(SPLITS, _sides(cfg), ENDS) if cfg.dir else ():
         found.append(joined(cfg.dir, f"{split}.{side}{end}"))
     return tuple(found)
@@ -222,7 +251,7 @@ def files_of(cfg: DataConfig) -> tuple[str, ...]:
 
 def missing(cfg: DataConfig, split: str) -> str:
     """Return the first listed file of a split, or the folder, that is missing on this machine; "" if none is."""
-    listed = getattr(cfg.files, split)
+    listed = _listed(cfg, split)
     if not listed and cfg.dir and not scheme_of(cfg.dir) and not os.path.exists(cfg.dir):
         return cfg.dir
     if split == "valid" and cfg.hold_out and not listed and not _files(cfg, split):
@@ -234,19 +263,24 @@ def missing(cfg: DataConfig, split: str) -> str:
 def checksums(cfg: DataConfig, split: str) -> list[list[str]] | None:
     """Return checksums of the files of a split, (source, target) for each file pair. Equal files have equal text.
 
+    Those of a mixture are followed by the number of pairs and the tag of each part.
+
     None for a corpus without files, for files in an object store, or if one cannot be read; reading then reports why.
 
     Raises:
       UserError: a file exists both plain and gzipped, or the folder does not exist.
     """
     of = functools.cache(_checksum)
-    files = KINDS[cfg.corpus_kind].files(cfg, split)
+    parts = [(KINDS[one.corpus_kind].files(one, split), tag) for one, tag in _parts(cfg, split)]
+    files = [pair for part, _ in parts for pair in part]
     if any(scheme_of(file) for pair in files for file in pair):
         return None
     try:
         found = [[of(file) for file in pair] for pair in files]
     except OSError:
         return None
+    if cfg.mixture and split == "train":
+        found += [[str(len(part)), tag] for part, tag in parts]
     return [*found, [cfg.src, cfg.tgt]] if found and cfg.corpus_kind == "tfds" else found or None
 
 

@@ -5,6 +5,7 @@ and loads its share. It does not depend on the number of processes or devices.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -73,6 +74,39 @@ def usable(
     return rows.astype(np.int32) if len(src) < 1 << 31 else rows, skipped
 
 
+def shares(weights: Sequence[float], total: int) -> np.ndarray:
+    """Return how many of `total` pairs each part of a mixture gets, in proportion to its weight: [parts]."""
+    exact = total * np.array(weights) / sum(weights)
+    counts = exact.astype(np.int64)
+    counts[np.argsort(counts - exact, kind="stable")[: total - counts.sum()]] += 1
+    return counts
+
+
+def mixed(rows: np.ndarray, sizes: Sequence[int], weights: Sequence[float], *, seed: int, epoch: int) -> np.ndarray:
+    """Return the rows of an epoch of a mixture, part after part: as many as all parts have together.
+
+    A part that gets k rows an epoch gets number (epoch - 1) k to epoch k - 1 of an endless sequence, permutation after
+    permutation of its rows. So while the weights stay, each row is used once before any is used again.
+
+    Args:
+      rows: indices of the pairs to use, ascending; at least one of each part.
+      sizes: number of pairs of each part of the corpus.
+      weights: of the parts; without any, `rows` are returned.
+      seed, epoch: determine the rows.
+    """
+    if not len(weights):
+        return rows
+    parts, mixture, at = np.split(rows, np.searchsorted(rows, np.cumsum(sizes[:-1]))), np.empty_like(rows), 0
+    for i, (part, k) in enumerate(zip(parts, shares(weights, len(rows)).tolist(), strict=True)):
+        first, n = (epoch - 1) * k, len(part)
+        for cycle in range(first // n, -(-(first + k) // n)):
+            begin, end = max(first - cycle * n, 0), min(first + k - cycle * n, n)
+            rng = np.random.default_rng([seed, i + 1, cycle + 1])  # numpy reads a last 0 as if it were not there
+            mixture[at : at + end - begin] = rng.permutation(part)[begin:end]
+            at += end - begin
+    return mixture
+
+
 def plan_epoch(
     src: np.ndarray, tgt: np.ndarray, rows: np.ndarray, shapes: tuple[Shape, ...], *, seed: int, epoch: int
 ) -> Plan:
@@ -93,14 +127,17 @@ def plan_epoch(
     return Plan(shapes=shapes, batches=tuple(batches), padding=_padding(src, tgt, rows, shapes, batches))
 
 
-def plan_all(src: np.ndarray, tgt: np.ndarray, shapes: tuple[Shape, ...]) -> Plan:
+def plan_all(src: np.ndarray, tgt: np.ndarray, shapes: tuple[Shape, ...], rows: np.ndarray | None = None) -> Plan:
     """Return a plan over all rows in a fixed order, for validation. Nothing is skipped or shuffled.
+
+    It has as many batches and as much padding as `plan_epoch` has for these rows.
 
     Args:
       src, tgt: lengths [n] in tokens, including the end symbol.
       shapes: shapes that fit all pairs.
+      rows: indices of the pairs to use; None for all.
     """
-    rows = np.arange(len(src))
+    rows = np.arange(len(src)) if rows is None else rows
     batches = _fill(src, tgt, rows, shapes)
     return Plan(shapes=shapes, batches=tuple(batches), padding=_padding(src, tgt, rows, shapes, batches))
 

@@ -87,10 +87,14 @@ def _inputs(session: Session, position: Position) -> Iterator[tuple[list[Batch],
     """
     run, mesh = session.run, session.programs.mesh
     longest = max(shape.src for shape in run.shapes), max(shape.tgt for shape in run.shapes)
+    accumulate = run.cfg.data.batch.accumulate
+    firsts = {position.epoch: position.step - position.batch // accumulate + 1}  # number of each epoch's first update
 
     def data(epoch: int) -> tuple[Split, plan.Plan]:
         split = segmented(run.cfg.data, run.train, run.vocabularies, seed=run.cfg.seed, epoch=epoch, longest=longest)
-        return split, plan.plan_epoch(*split.lengths(), run.rows, run.shapes, seed=run.cfg.seed, epoch=epoch)
+        planned = run.planned(split, epoch=epoch, first=firsts[epoch])
+        firsts[epoch + 1] = firsts[epoch] - (-len(planned.batches) // accumulate)
+        return split, planned
 
     epochs, epoch, start = loader.Epochs(data, last=run.cfg.training.max_epochs), position.epoch, position.batch
     while True:
@@ -106,7 +110,7 @@ def _inputs(session: Session, position: Position) -> Iterator[tuple[list[Batch],
                 pending.append(next(prepared))
             if used == len(planned.batches):
                 yield pending, epoch + 1, 0
-            elif len(pending) == run.cfg.data.batch.accumulate:
+            elif len(pending) == accumulate:
                 yield pending, epoch, used
                 pending = []
         epoch, start = epoch + 1, 0

@@ -17,6 +17,7 @@ from convs2s_jax.core.config import check, to_dict
 from convs2s_jax.core.errors import Tell, UserError, counted
 from convs2s_jax.core.files import content, writing
 from convs2s_jax.core.places import scheme_of
+from convs2s_jax.core.tokens import UNK
 from convs2s_jax.data import corpora, parallel_text, plan, processes, segmentation, tokens_on_disk, unknown, vocabulary
 from convs2s_jax.data.config import DataConfig
 from convs2s_jax.data.corpora import ParallelText
@@ -91,6 +92,20 @@ class Run:
         for name, found in {"train": self.fingerprint, **self.held_out}.items():
             check_unchanged(name, found, known, where=str(workdir), remedy="start over in another workdir")
 
+    def planned(self, split: Split, *, epoch: int, first: int) -> plan.Plan:
+        """Return the batches of an epoch; where the weights of a mixture change, it ends.
+
+        Args:
+          split: `train`, as this epoch segments it.
+          epoch: from 1.
+          first: number of its first update, from 1, which determines the weights.
+        """
+        data, seed = self.cfg.data, self.cfg.seed
+        rows = plan.mixed(self.rows, self.train.text.parts, data.weights(first), seed=seed, epoch=epoch)
+        whole = plan.plan_epoch(*split.lengths(), rows, self.shapes, seed=seed, epoch=epoch)
+        most = min(((step - first) * data.batch.accumulate for step in data.changes if step > first), default=None)
+        return dataclasses.replace(whole, batches=whole.batches[:most])
+
     @property
     def sizes(self) -> dict[str, int]:
         """Entries of the vocabularies by side, "source" and "target", special symbols included."""
@@ -141,6 +156,7 @@ def prepare(cfg: Config, workdir: Path, tell: Tell, *, share: processes.Share | 
         tell(f"sources truncated to {most[0]} tokens: {int(np.sum(train.lengths()[0] > most[0]))}")
         train = dataclasses.replace(train, longest=most[0])
     rows, used = _usable_rows(cfg, train, most, tell)
+    _tell_of_mixture(cfg, rows, train.text.parts, tell)
     shapes, batching = _first_epoch(cfg, train, made, rows, most, tell)
     return Run(
         cfg=cfg,
@@ -208,13 +224,19 @@ def _vocabularies(
         f"data.subword_sampling is {sampled}, but the vocabularies consist of whole words: set it to 0, or "
         "data.vocabulary.kind to bpe or unigram",
     )
+    for part in cfg.data.mixture:
+        check(
+            UNK not in made.src.encode([part.tag])[0],
+            f"data.mixture has the tag '{part.tag}', which the source vocabulary does not contain: use one that it "
+            "does, or learn a vocabulary",
+        )
     return made
 
 
 def _learned(cfg: Config, workdir: Path, text: Callable[[], ParallelText], files: Files, tell: Tell) -> Vocabularies:
     """Learn the vocabularies, unless an earlier start left them in the folder of all that they depend on."""
     depends = {
-        "data.vocabulary": to_dict(cfg.data.vocabulary),
+        "data.vocabulary": to_dict(cfg.data.learned),
         "one_sided": cfg.data.one_sided,
         "seed": cfg.seed,
         "task": type(cfg.model).__name__,
@@ -293,11 +315,11 @@ def _training_split(
         ]
         sentences += _unknown_in(train, made)
         if not cfg.data.subword_sampling:
-            train = dataclasses.replace(train, text=WITHOUT_LINES)
+            train = dataclasses.replace(train, text=dataclasses.replace(WITHOUT_LINES, parts=train.text.parts))
         if files is not None:
             changed = files != corpora.checksums(cfg.data, "train")
             check(not changed, "a file of the training text changed while it was read: run the same command again")
-            kept = {"src": train.src.key, "tgt": train.tgt.key, "lines": len(train.src), "told": sentences}
+            kept = {"src": train.src.key, "tgt": train.tgt.key, "parts": train.text.parts, "told": sentences}
             with contextlib.suppress(OSError):  # later starts read the text again
                 cache.keep(record, json.dumps(seal(kept)).encode())
     for sentence in sentences:
@@ -309,10 +331,27 @@ def _cached(cache: Cache, record: str) -> tuple[Split, list[str]] | None:
     """The training split without its lines, and what was told of it; None if not all of it is in the cache, intact."""
     with contextlib.suppress(OSError, DamagedError, KeyError, TypeError):
         found = unseal(parsed(content(cache.path(record))))
-        sides = [tokens_on_disk.find(cache, f"train.{side}", found[side], found["lines"]) for side in ("src", "tgt")]
+        lines = sum(found["parts"])
+        sides = [tokens_on_disk.find(cache, f"train.{side}", found[side], lines) for side in ("src", "tgt")]
         if (src := sides[0]) is not None and (tgt := sides[1]) is not None:
-            return Split(WITHOUT_LINES, src, tgt), found["told"]
+            text = dataclasses.replace(WITHOUT_LINES, parts=tuple(found["parts"]))
+            return Split(text, src, tgt), found["told"]
     return None
+
+
+def _tell_of_mixture(cfg: Config, rows: np.ndarray, sizes: Sequence[int], tell: Tell) -> None:
+    """Report the parts of a mixture. Raises UserError if none of the lines of a part, of these sizes, are in use."""
+    told, weights = list[str](), cfg.data.weights(1)
+    used = np.diff(np.searchsorted(rows, np.cumsum([0, *sizes]))).tolist()
+    for i, (part, weight) in enumerate(zip(cfg.data.mixture, weights, strict=True)):
+        check(
+            used[i] > 0, f"data.mixture[{i}]: no training {cfg.examples} of {part.files[0][-1]} are usable; remove it"
+        )
+        name = f"{part.files[0][-1]} {part.tag}".rstrip()
+        told.append(f"{name} {used[i]} {cfg.examples}, {100 * weight / sum(weights):.1f} %")
+    told += [f"shares change at updates {', '.join(map(str, cfg.data.changes))}"] * bool(cfg.data.changes)
+    if told:
+        tell(f"mixture: {'; '.join(told)}")
 
 
 def _first_epoch(
@@ -326,7 +365,8 @@ def _first_epoch(
     tight = choose_shapes(*larger, tokens=batch.tokens, count=batch.shapes)
     bounds = (1 if cfg.data.one_sided else most[0], most[1])
     shapes = rounded(tight, tokens=batch.tokens, rows=batch.row_multiple, length=batch.length_multiple, most=bounds)
-    example = plan.plan_epoch(src, tgt, rows, shapes, seed=cfg.seed, epoch=1)
+    rows = plan.mixed(rows, train.text.parts, cfg.data.weights(1), seed=cfg.seed, epoch=1)
+    example = plan.plan_all(src, tgt, shapes, rows)
     batching = (
         f"{len(example.batches)} an epoch in {counted(len(shapes), 'shape')}, {100 * example.padding:.1f} % padding; "
         f"{cfg.examples} x (source, target) tokens: {', '.join(map(str, shapes))}"

@@ -22,7 +22,7 @@ from convs2s_jax.training.run.config import Config
 
 FREE = (
     *("search", "mesh", "parallel", "training", "model.execution", "model.matmul_precision"),
-    *("data.dir", "data.files", "data.tfds_dir", "data.cache_dir", "data.workers"),
+    *("data.dir", "data.files", "data.mixture.files", "data.tfds_dir", "data.cache_dir", "data.workers"),
 )
 """Fields that may change when a run is continued: limits, reports, execution of layers, precision of products, devices,
 and the paths of the data (the content is compared); but those of training that are `FIXED` may not."""
@@ -202,6 +202,8 @@ def _remove_if_empty(folder: Path) -> None:
 
 
 def _free(name: str) -> bool:
+    name = re.sub(r"\.[0-9]+\.", ".", name)  # items of a list
+
     def under(fields: Iterable[str]) -> bool:
         return any(name == field or name.startswith(f"{field}.") for field in fields)
 
