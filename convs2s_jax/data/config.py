@@ -181,7 +181,7 @@ class DataConfig:
       dir: folder with {train,valid,test}.{src,tgt}, optionally .gz, for splits not listed in `files`; or its address in
         an object store (gs://BUCKET/NAME, s3://BUCKET/NAME).
       files: files of each split, instead of `dir`; object store addresses are accepted too.
-      mixture: parts of the training text, each with a weight, instead of `files.train` and train in `dir` (docs/data.md).
+      mixture: parts of the training text with weights, instead of `files.train` and train in `dir` (docs/data.md).
       cldr: sizes of the built-in corpus.
       hold_out: fraction of train to hold out for validation if the corpus has no "valid" split; the lines do not depend
         on the seed, and copies of a held-out pair are dropped from both splits. 0 trains without validation. None: the
