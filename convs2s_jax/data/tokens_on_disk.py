@@ -57,7 +57,7 @@ class TokenizedText:
         i = range(len(self))[i]
         return self.tokens[self.offsets[i] : self.offsets[i + 1]]
 
-    @functools.cached_property
+    @property
     def lengths(self) -> np.ndarray:
         """Number of tokens of each sentence, without EOS: int32 [sentences]."""
         return np.diff(self.offsets).astype(np.int32)
