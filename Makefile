@@ -38,7 +38,7 @@ $(WITH_TORCH): $(FOR_TESTS)
 	touch $@
 
 $(FOR_DRILLS): $(WITH_TORCH)
-	$(INSTALL) -e '.[test,parity,docs,emulators,export,mlflow,ray,report,serve,wandb]'
+	$(INSTALL) -e '.[test,parity,docs,emulators,export,formats,mlflow,ray,report,serve,wandb]'
 	touch $@
 
 $(FOR_DOCS): $(INSTALLED)

@@ -276,10 +276,14 @@ def _required(field: "dataclasses.Field[Any]") -> bool:
 
 
 def _union(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
-    """Convert to one of several records, selected by the field `kind` (default: the first), or to an optional value."""
+    """Convert to a string or another kind, to an optional value, or to one of several records.
+
+    A record is selected by the field `kind` (default: the first).
+    """
     if value is None and type(None) in kinds:
         return None
-    kinds = tuple(kind for kind in kinds if kind is not type(None))
+    text = str in kinds and isinstance(value, str)
+    kinds = tuple(kind for kind in kinds if kind is not type(None) and (kind is str) == text)
     kinds += tuple(_ADDED.get(kinds, {}).values())
     if len(kinds) == 1:
         return convert(kinds[0], value, where)

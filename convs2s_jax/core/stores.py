@@ -6,6 +6,7 @@ content or the new one. Both stores are consistent: later reads and listings see
 
 import errno
 import functools
+import io
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -19,6 +20,8 @@ T = TypeVar("T")
 
 PARALLEL = 4
 """Number of objects read or written at the same time. TensorStore writes objects as a whole."""
+RANGE = 1 << 22
+"""Number of bytes of a long object that are read at once."""
 RETRIES = {"max_retries": 6, "initial_delay": "500ms", "max_delay": "8s"}
 """Retries of failed requests to a store: half a minute in total."""
 GOOGLE = "TENSORSTORE_GCS_HTTP_URL"
@@ -32,6 +35,34 @@ def read(address: str) -> bytes:
     if found.state != "value":
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), address)
     return bytes(found.value)
+
+
+class Reader(io.RawIOBase):
+    """An object as a file, read from its beginning in ranges of `RANGE` bytes. Errors are as in `read`."""
+
+    def __init__(self, address: str) -> None:
+        self._address, self._end, self._last, self._version = address, 0, False, b""
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:  # noqa: D102
+        return True
+
+    def readinto(self, buffer: Any) -> int:  # noqa: D102
+        if not self._rest and not self._last:
+            begin = max(self._end - 1, 0)  # a byte that exists: stores refuse to read from the end of an object
+            try:
+                found = _read(self._address, slice(begin, begin + RANGE))
+            except OSError:  # the object ends before
+                found, self._last = _read(self._address, slice(begin, None)), True
+            if found.state != "value":
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._address)
+            if self._version not in (b"", found.stamp.generation):
+                raise OSError(errno.EIO, "it was replaced while it was read", self._address)
+            self._rest, self._version = memoryview(found.value)[self._end - begin :], found.stamp.generation
+            self._end = begin + len(found.value)
+        count = min(len(buffer), len(self._rest))
+        buffer[:count], self._rest = self._rest[:count], self._rest[count:]
+        return count
 
 
 def write(address: str, content: bytes) -> None:

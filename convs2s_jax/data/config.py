@@ -12,19 +12,25 @@ from convs2s_jax.core.tokens import SPECIAL
 from convs2s_jax.data.cldr import CldrConfig
 
 
+Files = tuple[tuple[str, str] | str, ...]
+"""Text files as (source, target), and tables."""
+
+
 @record
 class SplitFiles:
-    """Parallel files of each split, as (source file, target file) pairs. Files of a split are concatenated in order.
+    """Files of each split: text files as (source file, target file), and names of tables (docs/data.md).
+
+    Files of a split are concatenated in order. A name may be a pattern with `*`, `?` or `[...]`.
 
     Attributes:
-      train: pairs of files to train on; empty: the files in `data.dir`.
-      valid: pairs of files for validation; empty: the files in `data.dir`.
-      test: pairs of files for the final test; empty: the files in `data.dir`.
+      train: files to train on; empty: the files in `data.dir`.
+      valid: files for validation; empty: the files in `data.dir`.
+      test: files for the final test; empty: the files in `data.dir`.
     """
 
-    train: tuple[tuple[str, str], ...] = ()
-    valid: tuple[tuple[str, str], ...] = ()
-    test: tuple[tuple[str, str], ...] = ()
+    train: Files = ()
+    valid: Files = ()
+    test: Files = ()
 
     def __post_init__(self) -> None:
         for name in ("train", "valid", "test"):
@@ -42,7 +48,7 @@ class MixturePart:
       schedule: (update, weight): its weight from this update on, counted from 1.
     """
 
-    files: tuple[tuple[str, str], ...]
+    files: Files
     weight: float = 1.0
     tag: str = ""
     schedule: tuple[tuple[int, float], ...] = ()
@@ -172,16 +178,18 @@ class DataConfig:
     """A parallel corpus, its vocabularies and its batches.
 
     Attributes:
-      corpus: "files"; "cldr" (phrases generated from Unicode CLDR, needs no files); "tfds:NAME" (TensorFlow Datasets).
+      corpus: "files"; "cldr" (phrases generated from Unicode CLDR, needs no files); "tfds:NAME" (TensorFlow Datasets);
+        "hf:NAME" or "hf:NAME:CONFIG" (Hugging Face's datasets, also a local folder).
         For labels as targets also "tsv" (DIR/{train,valid,test}.tsv, optionally .gz; each line is a label, a TAB and a
         text) and "cldr_kinds" (phrases in the locale `src`; the label is the kind of phrase).
-      src: the source side: file name suffix, CLDR locale, or feature name. If empty, the corpus has only a target
-        side, for language models, and sources are empty lines. "tsv" does not need it.
+      src: the source side: file name suffix, column of a table, CLDR locale, or feature name. If empty, the corpus has
+        only a target side, for language models, and sources are empty lines. "tsv" does not need it.
       tgt: the target side, likewise.
-      dir: folder with {train,valid,test}.{src,tgt}, optionally .gz, for splits not listed in `files`; or its address in
-        an object store (gs://BUCKET/NAME, s3://BUCKET/NAME).
+      dir: folder with {train,valid,test}.{src,tgt} or .{tsv,jsonl,ndjson,parquet}, optionally compressed (.gz, .bz2,
+        .xz, .zst), for splits not listed in `files`; or its address in an object store (gs://BUCKET/NAME, s3://BUCKET/NAME).
       files: files of each split, instead of `dir`; object store addresses are accepted too.
       mixture: parts of the training text with weights, instead of `files.train` and train in `dir` (docs/data.md).
+      skip_damaged: leave out and count pairs that are not UTF-8, contain NUL or lack a column; False: refuse them.
       cldr: sizes of the built-in corpus.
       hold_out: fraction of train to hold out for validation if the corpus has no "valid" split; the lines do not depend
         on the seed, and copies of a held-out pair are dropped from both splits. 0 trains without validation. None: the
@@ -203,6 +211,7 @@ class DataConfig:
     dir: str = ""
     files: SplitFiles = dataclasses.field(default_factory=SplitFiles)
     mixture: tuple[MixturePart, ...] = ()
+    skip_damaged: bool = False
     cldr: CldrConfig = dataclasses.field(default_factory=CldrConfig)
     hold_out: float | None = None
     tfds_dir: str = ""
@@ -219,8 +228,9 @@ class DataConfig:
         if kind not in CORPORA:
             raise UserError(f"corpus is '{self.corpus}'{did_you_mean(kind, CORPORA)}")
         check(
-            bool(name) == (kind == "tfds"),
-            f"corpus is '{self.corpus}': use 'files', 'tsv', 'cldr', 'cldr_kinds', or 'tfds:NAME' with a name",
+            bool(name) == (kind in ("tfds", "hf")),
+            f"corpus is '{self.corpus}': use 'files', 'tsv', 'cldr', 'cldr_kinds', or 'tfds:NAME' or 'hf:NAME' with a "
+            "name",
         )
         check(self.workers >= 0, f"workers is {self.workers}: use 1 or more, or 0 for one for each core")
         check(
@@ -296,6 +306,7 @@ CORPORA = {
     "cldr": "locale",
     "cldr_kinds": "locale",
     "tfds": "feature of the data set",
+    "hf": "feature of the data set",
 }
 # Which of the two each kind uses; the last one is required.
 SIDES = {
@@ -304,4 +315,5 @@ SIDES = {
     "cldr": ("src", "tgt"),
     "cldr_kinds": ("src",),
     "tfds": ("src", "tgt"),
+    "hf": ("src", "tgt"),
 }

@@ -3,12 +3,14 @@
 import dataclasses
 import errno
 import functools
+import glob
 import itertools
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,10 +21,11 @@ from convs2s_jax.core.errors import UserError, counted, did_you_mean
 from convs2s_jax.core.files import open_regular
 from convs2s_jax.core.places import joined, scheme_of
 from convs2s_jax.core.text import visible
-from convs2s_jax.data import cldr, text_files
+from convs2s_jax.data import cldr, hugging_face, tables, text_files
 from convs2s_jax.data.config import DataConfig, SplitFiles
 from convs2s_jax.data.lines import BLOCK, Writer
-from convs2s_jax.data.text_files import ENDS, each_line
+from convs2s_jax.data.tables import Pair
+from convs2s_jax.data.text_files import ENDS, parsed
 
 SPLITS = ("train", "valid", "test")
 
@@ -39,6 +42,7 @@ class ParallelText:
       rows: positions of these lines in the concatenated files; None for all lines.
       copies: lines of train that repeat the pairs of a held-out split; they belong to no split.
       parts: number of lines of each part of a mixture, in order.
+      damaged: number of pairs that were left out because they are damaged (`DataConfig.skip_damaged`).
     """
 
     src: Sequence[str]
@@ -48,6 +52,7 @@ class ParallelText:
     rows: Sequence[int] | np.ndarray | None = dataclasses.field(default=None, compare=False)
     copies: int = dataclasses.field(default=0, compare=False)
     parts: tuple[int, ...] = dataclasses.field(default=(), compare=False)
+    damaged: int = dataclasses.field(default=0, compare=False)
 
     def __len__(self) -> int:
         return len(self.src)
@@ -73,11 +78,15 @@ class Source(NamedTuple):
 
     Attributes:
       name: of its target file, for messages; "" if it has none.
-      pairs: returns its source and target lines in order. UserError if they cannot be read.
+      pairs: returns its source and target lines in order, None for damaged ones. UserError if they cannot be read.
+      files: all of its files.
+      columns: what selects its text within its files.
     """
 
     name: str
-    pairs: Callable[[], Iterable[tuple[str, str]]]
+    pairs: Callable[[], Iterable[Pair]]
+    files: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
 
 
 def read(cfg: DataConfig, split: str, folder: Path | None = None) -> ParallelText | None:
@@ -93,18 +102,21 @@ def read(cfg: DataConfig, split: str, folder: Path | None = None) -> ParallelTex
     """
     parts = [(KINDS[one.corpus_kind].sources(one, split), tag) for one, tag in _parts(cfg, split)]
     src, tgt = Writer(folder), Writer(folder)
-    files, sizes = list[tuple[str, int]](), [0] * len(parts)
+    files, sizes, damaged = list[tuple[str, int]](), [0] * len(parts), 0
     for i, (sources, tag) in enumerate(parts):
-        for name, pairs in sources:
-            count, rest = 0, iter(pairs())
+        for source in sources:
+            count, rest = 0, iter(source.pairs())
             while block := [*itertools.islice(rest, BLOCK)]:
+                whole = [(first, second) for first, second in block if first is not None and second is not None]
                 # an empty line stays empty, so that its pair is not used
-                src.extend(f"{tag} {line}" if tag and visible(line) else line for line, _ in block)
-                count += tgt.extend(pair[1] for pair in block)
-            files += [(name, count)] if name else []
+                src.extend(f"{tag} {line}" if tag and visible(line) else line for line, _ in whole)
+                count += tgt.extend(pair[1] for pair in whole)
+                damaged += len(block) - len(whole)
+            files += [(source.name, count)] if source.name else []
             sizes[i] += count
-    found = any(sources for sources, _ in parts)
-    return ParallelText(src.lines(), tgt.lines(), split, tuple(files), parts=tuple(sizes)) if found else None
+    if not any(sources for sources, _ in parts):
+        return None
+    return ParallelText(src.lines(), tgt.lines(), split, tuple(files), parts=tuple(sizes), damaged=damaged)
 
 
 def _parts(cfg: DataConfig, split: str) -> list[tuple[DataConfig, str]]:
@@ -124,72 +136,104 @@ def _parts(cfg: DataConfig, split: str) -> list[tuple[DataConfig, str]]:
     return [(dataclasses.replace(cfg, mixture=(), dir="", files=files), tag) for files, tag in listed]
 
 
-def _listed(cfg: DataConfig, split: str) -> tuple[tuple[str, str], ...]:
-    """Return the files that are listed for a split, those of a mixture included."""
-    return getattr(cfg.files, split) or tuple(pair for part in cfg.mixture for pair in part.files if split == "train")
+def _listed(cfg: DataConfig, split: str) -> list[tuple[str, ...]]:
+    """Return the places listed for a split, those of a mixture included: (source, target) of text files, (table,)."""
+    entries = [*getattr(cfg.files, split), *(one for part in cfg.mixture for one in part.files if split == "train")]
+    return [(entry,) if isinstance(entry, str) else entry for entry in entries]
 
 
-def _file_pairs(cfg: DataConfig, split: str) -> list[Source]:
-    """The file pairs that `cfg.files` lists for the split, or the two files in `cfg.dir`."""
-    return [Source(pair[-1], functools.partial(_parallel, *pair)) for pair in _files(cfg, split)]
+def _used(cfg: DataConfig, entry: tuple[str, ...]) -> tuple[str, ...]:
+    return entry if cfg.src else entry[-1:]
 
 
-def _parallel(*pair: str) -> Iterator[tuple[str, str]]:
+def _files(cfg: DataConfig, split: str) -> list[Source]:
+    """The files that `cfg.files` lists for the split, or those in `cfg.dir`."""
+    found = []
+    for entry in _listed(cfg, split):
+        sides = [_matching(place) for place in _used(cfg, entry)]
+        counts = [counted(len(side), "file") for side in sides]
+        check(len({*counts}) < 2, f"{entry[0]} matches {counts[0]} but {entry[-1]} {counts[-1]}: list pairs of files")
+        found += [_source(cfg, files, table=len(entry) < 2) for files in zip(*sides, strict=True)]
+    texts, table = ((), ()) if found else _in_folder(cfg, split)
+    return found or [_source(cfg, files, table=files is table) for files in (texts, table) if files]
+
+
+def _source(cfg: DataConfig, files: tuple[str, ...], *, table: bool) -> Source:
+    names = tuple(_sides(cfg))
+    if table:
+        return Source(files[0], lambda: tables.pairs(files[0], names, skip=cfg.skip_damaged), files, names)
+    return Source(files[-1], lambda: _parallel(*files, skip=cfg.skip_damaged), files)
+
+
+def _matching(place: str) -> list[str]:
+    """Return the places that match one with *, ? or [...], sorted. UserError if there are none."""
+    pattern = re.search(r"[*?[]", place)
+    if not pattern or os.path.exists(place):
+        return [place]
+    found = sorted(glob.glob(place))
+    if scheme_of(place):
+        folder = place[: pattern.start()].rpartition("/")[0]
+        there = [one for one in _objects("data.files", folder) if one.count("/") == place.count("/")]
+        found = [place] if place in there else [one for one in there if PurePosixPath(one).match(place)]
+    check(bool(found), f"no file matches {place}: check folder and pattern")
+    return found
+
+
+def _parallel(*files: str, skip: bool) -> Iterator[Pair]:
     """Yield the pairs of lines of two files; with one file, sources are empty."""
-    if len(pair) < 2:
-        yield from (("", line) for line in each_line(pair[0], again=True))
+    sides: list[Iterator[Any]] = [parsed(file, str, skip=skip) for file in files]
+    if len(sides) < 2:
+        yield from (("", line) for line in sides[0])
         return
-    sides = [each_line(file, again=True) for file in pair]
-    for count, (src, tgt) in enumerate(itertools.zip_longest(*sides)):
-        if src is None or tgt is None:
+    for count, (src, tgt) in enumerate(itertools.zip_longest(*sides, fillvalue=...)):
+        if src is ... or tgt is ...:
             counts = [
-                count + (line is not None) + sum(1 for _ in side) for line, side in zip((src, tgt), sides, strict=True)
+                count + (line is not ...) + sum(1 for _ in side) for line, side in zip((src, tgt), sides, strict=True)
             ]
             raise UserError(
-                f"{pair[0]} has {counted(counts[0], 'line')} but {pair[1]} has {counts[1]}: "
+                f"{files[0]} has {counted(counts[0], 'line')} but {files[1]} has {counts[1]}: "
                 "parallel files must have the same number of lines"
             )
         yield src, tgt
 
 
 def _labelled_files(cfg: DataConfig, split: str) -> list[Source]:
-    return [Source(path, functools.partial(_labelled, path)) for (path,) in _files(cfg, split)]
+    files, _ = _in_folder(cfg, split)
+    read = functools.partial(tables.parsed_pairs, parse=_labelled, skip=cfg.skip_damaged)
+    return [Source(file, functools.partial(read, file), files) for file in files]
 
 
-def _labelled(path: str) -> Iterator[tuple[str, str]]:
-    """Yield the texts and labels of a file, plain or compressed."""
-    for number, line in enumerate(each_line(path, again=True), 1):
-        label, tab, text = line.partition("\t")
-        if not tab:
-            raise UserError(f"{path}, line {number}: no TAB in {line[:40]!r}; expected a label, a TAB and a text")
-        if not label.strip():
-            raise UserError(f"{path}, line {number}: the label before the TAB is empty; add one, or delete the line")
-        yield text, label.strip()
+def _labelled(line: str) -> tuple[str, str]:
+    """Return the text and the label of a line. Raises UserError if it has no label."""
+    label, tab, text = line.partition("\t")
+    if not tab:
+        raise UserError(f"no TAB in {line[:40]!r}; expected a label, a TAB and a text")
+    check(label.strip() != "", "the label before the TAB is empty; add one, or delete the line")
+    return text, label.strip()
 
 
 def _sides(cfg: DataConfig) -> list[str]:
-    """Return the suffixes of the files of a split."""
+    """Return the suffixes of the text files of a split, which are also names of columns."""
     return ["tsv"] if cfg.corpus_kind == "tsv" else [side for side in (cfg.src, cfg.tgt) if side]
 
 
-def _files(cfg: DataConfig, split: str) -> list[tuple[str, ...]]:
-    """Return the files of a split, (source, target) pairs or single files, listed or in the folder; [] for none."""
-    if listed := getattr(cfg.files, split):
-        return [pair if cfg.src else pair[1:] for pair in listed]
-    there = _names(cfg.dir)
-    found, gone = [], []
-    for side in _sides(cfg):
-        name = joined(cfg.dir, f"{split}.{side}")
-        forms = [name + end for end in ENDS if f"{split}.{side}{end}" in there]
-        check(
-            len(forms) < 2,
-            f"{' and '.join(forms)} both exist, but only one can be read: remove or rename the other",
-        )
-        found += forms
-        gone += [] if forms else [name]
-    if found and gone:
-        raise UserError(f"{found[0]} has no counterpart: neither {gone[0]} nor {gone[0]}.gz exists")
-    return [tuple(found)] if found else []
+def _in_folder(cfg: DataConfig, split: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the text files of a split in the folder, one for each side, and its table; () for those not there."""
+    there, sides = _names(cfg.dir), _sides(cfg)
+    kinds = [*sides, *(kind for kind in tables.SUFFIXES if kind not in sides and not cfg.labelled)]
+    forms = [[f"{split}.{kind}{end}" for end in ENDS if f"{split}.{kind}{end}" in there] for kind in kinds]
+    texts, others = forms[: len(sides)], [name for names in forms[len(sides) :] for name in names]
+    found = [name for names in texts for name in names]
+    for names in (*texts, [*found[:1], *others]):
+        both = " and ".join(joined(cfg.dir, name) for name in names[:2])
+        check(len(names) < 2, f"{both} both exist, but only one can be read: remove or rename the other")
+    for side in (side for side, names in zip(sides, texts, strict=False) if found and not names):
+        first, gone = joined(cfg.dir, found[0]), joined(cfg.dir, f"{split}.{side}")
+        raise UserError(f"{first} has no counterpart: there is no {gone}, {_FORMS}")
+    return tuple(joined(cfg.dir, name) for name in found), tuple(joined(cfg.dir, name) for name in others)
+
+
+_FORMS = f"plain or compressed ({', '.join(ENDS[1:])})"
 
 
 def _names(folder: str) -> Collection[str]:
@@ -203,12 +247,17 @@ def _names(folder: str) -> Collection[str]:
     if not scheme_of(folder):
         check(os.path.isdir(folder), f"data.dir is '{folder}': this folder does not exist")
         return {*os.listdir(folder)}
-    try:
-        names = {name.partition("/")[0] for name in stores.names(folder)}
-    except OSError as error:
-        raise stores.unusable("data.dir", folder, error) from error
+    names = {address[len(joined(folder, "")) :].partition("/")[0] for address in _objects("data.dir", folder)}
     check(bool(names), f"data.dir is '{folder}': this folder does not exist")
     return names
+
+
+def _objects(field: str, folder: str) -> list[str]:
+    """Return the addresses of all objects in a folder, sorted. UserError with the field if they cannot be listed."""
+    try:
+        return [joined(folder, name) for name in stores.names(folder)]
+    except OSError as error:
+        raise stores.unusable(field, folder, error) from error
 
 
 def no_split(cfg: DataConfig, split: str) -> str:
@@ -220,10 +269,11 @@ def no_split(cfg: DataConfig, split: str) -> str:
     if not cfg.dir:
         listed = f", or set data.files.{split}" if "files" in places else ""
         return f"data.dir is not set: set it to the folder of {' and '.join(wanted)}{listed}"
-    names = ", ".join(f"{joined(cfg.dir, name)}[.gz]" for name in wanted)
+    names = " and ".join(joined(cfg.dir, name) for name in wanted)
+    table = "" if cfg.labelled else f", and no table {split}.{'/'.join(tables.SUFFIXES)}"
     others = tuple(f"{one}." for one in SPLITS if one != split)
-    there = {name.removesuffix(".gz") for name in _names(cfg.dir) if not name.startswith(others)}
-    return f"there is no {names}{did_you_mean(wanted[0], there, otherwise='')}"
+    there = {functools.reduce(str.removesuffix, ENDS, name) for name in _names(cfg.dir) if not name.startswith(others)}
+    return f"there is no {names}, {_FORMS}{table}{did_you_mean(wanted[0], there, otherwise='')}"
 
 
 def check_places(cfg: DataConfig) -> None:
@@ -243,8 +293,9 @@ def check_places(cfg: DataConfig) -> None:
 
 def files_of(cfg: DataConfig) -> tuple[str, ...]:
     """Return the names and addresses of all files that a corpus may have: those listed, and those in its folder."""
-    found = [file for split in SPLITS for pair in _listed(cfg, split) for file in pair]
-    for split, side, end in itertools.product(SPLITS, _sides(cfg), ENDS) if cfg.dir else ():
+    places = [place for split in SPLITS for entry in _listed(cfg, split) for place in entry]
+    found = [file for place in places for file in (place, *glob.glob(place))]
+    for split, side, end in itertools.product(SPLITS, (*_sides(cfg), *tables.SUFFIXES), ENDS) if cfg.dir else ():
         found.append(joined(cfg.dir, f"{split}.{side}{end}"))
     return tuple(found)
 
@@ -254,34 +305,33 @@ def missing(cfg: DataConfig, split: str) -> str:
     listed = _listed(cfg, split)
     if not listed and cfg.dir and not scheme_of(cfg.dir) and not os.path.exists(cfg.dir):
         return cfg.dir
-    if split == "valid" and cfg.hold_out and not listed and not _files(cfg, split):
-        listed = cfg.files.train
-    files = [file for pair in listed for file in (pair if cfg.src else pair[1:])]
-    return next((file for file in files if not scheme_of(file) and not os.path.exists(file)), "")
+    if split == "valid" and cfg.hold_out and not listed and not any(_in_folder(cfg, split)):
+        listed = _listed(cfg, "train")
+    places = [place for entry in listed for place in _used(cfg, entry)]
+    return next((one for one in places if not (scheme_of(one) or os.path.exists(one) or glob.glob(one))), "")
 
 
 def checksums(cfg: DataConfig, split: str) -> list[list[str]] | None:
-    """Return checksums of the files of a split, (source, target) for each file pair. Equal files have equal text.
+    """Return checksums of the files of each source of a split, and what selects text in them. Equal ones: equal text.
 
     Those of a mixture are followed by the number of pairs and the tag of each part.
 
     None for a corpus without files, for files in an object store, or if one cannot be read; reading then reports why.
 
     Raises:
-      UserError: a file exists both plain and gzipped, or the folder does not exist.
+      UserError: a file exists in two forms, or the folder does not exist.
     """
     of = functools.cache(_checksum)
-    parts = [(KINDS[one.corpus_kind].files(one, split), tag) for one, tag in _parts(cfg, split)]
-    files = [pair for part, _ in parts for pair in part]
-    if any(scheme_of(file) for pair in files for file in pair):
+    parts = [(KINDS[one.corpus_kind].sources(one, split), tag) for one, tag in _parts(cfg, split)]
+    sources = [source for part, _ in parts for source in part if source.files]
+    if not sources or any(scheme_of(file) for source in sources for file in source.files):
         return None
+    skips = ["skip_damaged"] * cfg.skip_damaged
     try:
-        found = [[of(file) for file in pair] for pair in files]
+        found = [[*map(of, source.files), *source.columns, *skips] for source in sources]
     except OSError:
         return None
-    if cfg.mixture and split == "train":
-        found += [[str(len(part)), tag] for part, tag in parts]
-    return [*found, [cfg.src, cfg.tgt]] if found and cfg.corpus_kind == "tfds" else found or None
+    return [*found, *([str(len(part)), tag] for part, tag in parts if cfg.mixture and split == "train")]
 
 
 def _checksum(path: str) -> str:
@@ -313,15 +363,17 @@ def _cldr_kinds(cfg: DataConfig, split: str) -> list[Source]:
 def _tfds(cfg: DataConfig, split: str) -> list[Source]:
     from convs2s_jax.data import tfds  # takes half a second, and few runs need it
 
-    name = cfg.corpus.removeprefix("tfds:")
-    pairs = tfds.pairs(name, split, src=cfg.src or cfg.tgt, tgt=cfg.tgt, folder=cfg.tfds_dir)
-    return [] if pairs is None else [Source("", lambda: pairs)]
+    name, names = cfg.corpus.removeprefix("tfds:"), tuple(_sides(cfg))
+    found = tfds.pairs(name, split, names, folder=cfg.tfds_dir, skip=cfg.skip_damaged)
+    if found is None:
+        return []
+    return [Source("", lambda: found, tfds.files(name, split, folder=cfg.tfds_dir), names)]
 
 
-def _tfds_files(cfg: DataConfig, split: str) -> list[tuple[str, ...]]:
-    from convs2s_jax.data import tfds
-
-    return [(file,) for file in tfds.files(cfg.corpus.removeprefix("tfds:"), split, folder=cfg.tfds_dir)]
+def _hugging_face(cfg: DataConfig, split: str) -> list[Source]:
+    name, names = cfg.corpus.removeprefix("hf:"), tuple(_sides(cfg))
+    found = hugging_face.pairs(name, split, names, skip=cfg.skip_damaged)
+    return [] if found is None else [Source("", lambda: found, hugging_face.files(name), (split, *names))]
 
 
 class Kind(NamedTuple):
@@ -329,21 +381,20 @@ class Kind(NamedTuple):
 
     Attributes:
       sources: (cfg, split) -> the parts of a split in order; [] if it does not exist.
-      files: (cfg, split) -> the files of a split, (source, target) pairs or single files; [] if there are none.
       places: fields of `DataConfig` that specify its text, from "dir" and "files".
     """
 
     sources: Callable[[DataConfig, str], Sequence[Source]]
-    files: Callable[[DataConfig, str], Sequence[tuple[str, ...]]] = lambda *_: []
     places: tuple[str, ...] = ()
 
 
 KINDS: Mapping[str, Kind] = MappingProxyType(
     {
-        "files": Kind(_file_pairs, _files, ("dir", "files")),
-        "tsv": Kind(_labelled_files, _files, ("dir",)),
+        "files": Kind(_files, ("dir", "files")),
+        "tsv": Kind(_labelled_files, ("dir",)),
         "cldr": Kind(_cldr),
         "cldr_kinds": Kind(_cldr_kinds),
-        "tfds": Kind(_tfds, _tfds_files),
+        "tfds": Kind(_tfds),
+        "hf": Kind(_hugging_face),
     }
 )

@@ -10,12 +10,14 @@ import lzma
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
 
 from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import open_regular
 from convs2s_jax.core.places import scheme_of
+
+T = TypeVar("T")
 
 LONGEST = 1 << 24
 """Maximum length of a line in bytes. Devices and files of zeros have no newline and would otherwise fill the memory."""
@@ -41,6 +43,18 @@ def each_line(path: str | Path, *, again: bool = False, nul: bool = False) -> It
       UserError: the file is missing, a folder, unreadable, damaged or not UTF-8, or a line contains NUL or has more
         than `LONGEST` bytes.
     """
+    return cast(Iterator[str], parsed(path, str, again=again, nul=nul))
+
+
+def parsed(
+    path: str | Path, parse: Callable[[str], T], *, skip: bool = False, again: bool = True, nul: bool = False
+) -> Iterator[T | None]:
+    """Yield what `parse` makes of each line. Other arguments and errors are as in `each_line`.
+
+    Args:
+      parse: raises UserError for a line that it cannot read, without the place of the line.
+      skip: yield None for such a line, and for one that contains NUL or is not UTF-8, in place of an error.
+    """
     name, number, packed = name_of(path), 0, ""
     try:
         with _opened(str(path), again=again) as (file, packed):
@@ -51,21 +65,16 @@ def each_line(path: str | Path, *, again: bool = False, nul: bool = False) -> It
                     raise UserError(
                         f"{name}, line {number} has more than {LONGEST:,} bytes: use a file with one sentence per line"
                     )
-                text = line.decode()
-                if b"\0" in line and not nul:
-                    order = "be" if line.startswith(b"\0") and number == 1 else "le"
-                    utf_16 = f"the file is UTF-16: convert it with iconv -f utf-16{order} -t utf-8"
-                    remedy = utf_16 if 3 * line.count(0) >= len(line) else "delete NULs, as with tr -d '\\000'"
-                    raise UserError(f"{name}, line {number} contains NUL, which no text does: {remedy}")
-                yield without_end(text)
+                found = None
+                try:
+                    found = parse(_decoded(line, nul=nul, first=number == 1))
+                except UserError as error:
+                    if not skip:
+                        raise UserError(f"{name}, line {number}: {error}") from error
+                yield found
                 line = file.readline(LONGEST + 1)
     except UserError:
         raise
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{name}, line {number}: byte 0x{error.object[error.start]:02x} is not UTF-8; convert the file, for "
-            "example with iconv -t utf-8"
-        ) from error
     except Exception as error:
         system = isinstance(error, OSError) and error.strerror
         if packed and not system and not isinstance(error, MemoryError):  # errors of decompressors have many classes
@@ -77,6 +86,26 @@ def each_line(path: str | Path, *, again: bool = False, nul: bool = False) -> It
         raise UserError(f"{name} cannot be read: {system or error}; choose a text file") from error
 
 
+def _decoded(line: bytes, *, nul: bool, first: bool) -> str:
+    """Return the text of a line without its end. Raises UserError if it is not UTF-8 or contains NUL."""
+    if b"\0" in line and not nul:
+        order = "be" if first and line.startswith(b"\0") else "le"
+        utf_16 = f"the file is UTF-16: convert it with iconv -f utf-16{order} -t utf-8"
+        remedy = utf_16 if 3 * line.count(0) >= len(line) else "delete NULs, as with tr -d '\\000'"
+        raise UserError(f"it contains NUL, which no text does: {remedy}")
+    return without_end(utf_8(line))
+
+
+def utf_8(data: bytes) -> str:
+    """Decode a text. Raises UserError if it is not UTF-8."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"byte 0x{data[error.start]:02x} is not UTF-8; convert the file, for example with iconv -t utf-8"
+        ) from error
+
+
 @contextlib.contextmanager
 def _opened(path: str, *, again: bool) -> Iterator[tuple[BinaryIO, str]]:
     """Yield a file, an object or standard input to read bytes from, decompressed, and the name of its compression."""
@@ -84,7 +113,7 @@ def _opened(path: str, *, again: bool) -> Iterator[tuple[BinaryIO, str]]:
     if path == "-":
         raw = sys.stdin.buffer
     elif scheme_of(path):
-        raw = io.BytesIO(stores.read(path))
+        raw = stores.Reader(path)
     else:
         raw = open_regular(path) if again else open(path, "rb")  # noqa: SIM115
     file = io.BufferedReader(raw)

@@ -5,7 +5,8 @@ Data sets must be stored in the array_record format. A data set that is not on d
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import tensorflow_datasets
@@ -13,20 +14,22 @@ import tensorflow_datasets.summarization
 import tensorflow_datasets.translate  # these two imports register their data sets
 
 from convs2s_jax.core.errors import UserError, did_you_mean, first_line
+from convs2s_jax.core.network import unreachable
+from convs2s_jax.data import tables
+from convs2s_jax.data.hugging_face import SPLITS
 
-_SPLITS = {"train": ("train",), "valid": ("validation", "valid"), "test": ("test",)}
 _PIECE = 1000  # number of examples read at once: one by one takes twice the time
 
 
-def pairs(name: str, split: str, *, src: str, tgt: str, folder: str = "") -> Iterator[tuple[str, str]] | None:
+def pairs(
+    name: str, split: str, names: Sequence[str], *, folder: str = "", skip: bool = False
+) -> Iterator[tables.Pair] | None:
     """Return two text features of the examples of a data set, in their order, or None if it has no such split.
-
-    Line ends inside a text become spaces.
 
     Args:
       name: "NAME", "NAME/CONFIG" or "NAME/CONFIG:VERSION".
       split: "train", "valid" (or the data set's "validation") or "test".
-      src, tgt: names of the features.
+      names: of the features, and `skip`, as in `tables.pairs`.
       folder: data folder; empty: the library's default.
 
     Raises:
@@ -34,32 +37,25 @@ def pairs(name: str, split: str, *, src: str, tgt: str, folder: str = "") -> Ite
     """
     with _opened(name, split, folder) as (builder, there):
         features = builder.info.features
-        for feature in (src, tgt):
-            if feature not in features:
+        for feature in names:
+            if feature.partition(".")[0] not in features:
                 raise UserError(
                     f"data.corpus 'tfds:{name}' has no feature '{feature}'{did_you_mean(feature, features)}"
                 )
-    return None if there is None else _pairs(name, split, src, tgt, folder)
+    if there is None:
+        return None
+    return tables.checked(_examples(name, split, folder), names, f"data.corpus 'tfds:{name}'", skip=skip)
 
 
-def _pairs(name: str, split: str, src: str, tgt: str, folder: str) -> Iterator[tuple[str, str]]:
+def _examples(name: str, split: str, folder: str) -> Iterator[dict[str, Any]]:
     with _opened(name, split, folder) as (builder, there):
         examples = builder.as_data_source(split=there)
         for first in range(0, len(examples), _PIECE):
-            for example in examples.__getitems__(range(first, min(first + _PIECE, len(examples)))):
-                texts = []
-                for feature in (src, tgt):
-                    value = example[feature]
-                    if not isinstance(value, bytes):
-                        raise UserError(
-                            f"data.corpus 'tfds:{name}': feature '{feature}' is not text; choose a text feature"
-                        )
-                    texts.append(value.decode("utf-8").replace("\r\n", " ").replace("\n", " "))
-                yield texts[0], texts[1]
+            yield from examples.__getitems__(range(first, min(first + _PIECE, len(examples))))
 
 
 def files(name: str, split: str, *, folder: str = "") -> tuple[str, ...]:
-    """Return the files of a split, or () if it does not exist. Arguments and errors as in `pairs`."""
+    """Return the files of a split, or () if it does not exist. Arguments and errors are as in `pairs`."""
     with _opened(name, split, folder) as (builder, there):
         return tuple(map(str, builder.info.splits[there].filepaths)) if there else ()
 
@@ -72,7 +68,7 @@ def _opened(name: str, split: str, folder: str) -> Iterator[tuple[Any, str | Non
     """
     try:
         builder = _prepared(name, folder)
-        yield builder, next((one for one in _SPLITS[split] if one in builder.info.splits), None)
+        yield builder, next((one for one in SPLITS[split] if one in builder.info.splits), None)
     except (UserError, ImportError, MemoryError):
         raise
     except Exception as error:
@@ -94,6 +90,9 @@ def _prepared(name: str, folder: str) -> Any:
     if builder.is_prepared():
         return builder
     try:
+        began = Path(builder.data_dir_root, "downloads", builder.name).glob("*.INFO")
+        if why := not any(began) and unreachable(builder.url_infos or ()):
+            raise ConnectionError(f"its files cannot be downloaded: {why}")
         builder = tensorflow_datasets.builder(name, data_dir=builder.data_dir_root, file_format="array_record")
         builder.download_and_prepare()
     except Exception as error:  # downloads and third-party parsers can raise anything

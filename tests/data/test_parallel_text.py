@@ -54,7 +54,7 @@ def test_text_in_a_store_is_that_of_a_folder(bucket, folder):  # noqa: F811
     assert len(parallel_text.read(there, "valid", optional=True)) == 0
     for cfg, split, message in (
         (files("gs://bucket/none"), "train", "data.dir is 'gs://bucket/none': this folder does not exist"),
-        (there, "valid", "there is no gs://bucket/text/valid.de[.gz], gs://bucket/text/valid.en"),
+        (there, "valid", "there is no gs://bucket/text/valid.de and gs://bucket/text/valid.en, plain"),
         (listed(("gs://bucket/a",) * 2), "train", "gs://bucket/a cannot be read: No such file or directory"),
     ):
         with pytest.raises(UserError, match=f"^{re.escape(message)}"):
@@ -87,7 +87,15 @@ def test_what_of_a_corpus_is_not_there_is_found_before_it_is_read(folder):
 
 
 REFUSED = {
-    "missing": ({}, {}, "valid", "there is no {}/valid.de[.gz], {}/valid.en[.gz]; set data.hold_out=0.05"),
+    "missing": (
+        {},
+        {},
+        "valid",
+        (
+            "there is no {}/valid.de and {}/valid.en, plain or compressed (.gz, .bz2, .xz, .zst), and no table "
+            "valid.tsv/jsonl/ndjson/parquet; set data.hold_out=0.05"
+        ),
+    ),
     "both forms": (
         {"train.de.gz": b"drei\nvier\n"},
         {},
@@ -98,7 +106,7 @@ REFUSED = {
         {"test.de": b"a\n"},
         {},
         "test",
-        "{}/test.de has no counterpart: neither {}/test.en nor {}/test.en.gz",
+        "{}/test.de has no counterpart: there is no {}/test.en, plain or compressed (.gz, .bz2, .xz, .zst)",
     ),
     "unequal": (
         {"train.en": b"one\n"},
@@ -114,7 +122,15 @@ REFUSED = {
         "train",
         "data.dir is not set: set it to the folder of train.de and train.en, or set data.files.train",
     ),
-    "side": ({}, {"src": "", "tgt": "eng"}, "train", "there is no {}/train.eng[.gz]; did you mean 'train.en'?"),
+    "side": (
+        {},
+        {"src": "", "tgt": "eng"},
+        "train",
+        (
+            "there is no {}/train.eng, plain or compressed (.gz, .bz2, .xz, .zst), and no table train.tsv/jsonl/ndjson/"
+            "parquet; did you mean 'train.en'?"
+        ),
+    ),
     "no tab": (
         {"train.tsv": b"a\tb\nc\n"},
         {"corpus": "tsv"},

@@ -91,15 +91,15 @@ ODD = {
     ),
     "utf-16le": (
         lambda path: path.write_bytes("\nab\n".encode("utf-16le")),
-        ", line 2 contains NUL, .*: the file is UTF-16: convert it with iconv -f utf-16le -t utf-8$",
+        ", line 2: it contains NUL, .*: the file is UTF-16: convert it with iconv -f utf-16le -t utf-8$",
     ),
     "utf-16be": (
         lambda path: path.write_bytes("\nab\n".encode("utf-16be")),
-        ", line 1 contains NUL, which no text does: the file is UTF-16: convert it with iconv -f utf-16be -t utf-8$",
+        ", line 1: it contains NUL, which no text does: the file is UTF-16: convert it with iconv -f utf-16be -t utf-8$",
     ),
     "a NUL": (
         lambda path: path.write_bytes(b"a\nbcdefgh\0\n"),
-        r", line 2 contains NUL, which no text does: delete NULs, as with tr -d '\\000'$",
+        r", line 2: it contains NUL, which no text does: delete NULs, as with tr -d '\\000'$",
     ),
     "cut.gz": (lambda path: path.write_bytes(ZIPPED[:-9]), NO_GZIP),
     "short.gz": (lambda path: path.write_bytes(ZIPPED[:-1]), NO_GZIP),

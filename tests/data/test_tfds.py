@@ -92,8 +92,8 @@ def test_its_files_tell_a_text_and_its_sides_from_others(folder, tmp_path):
     [
         ({}, "test", r"data\.corpus is 'tfds:phrases': it has no split 'test'"),
         ({"src": "fr"}, "train", "'tfds:phrases' has no feature 'fr'; available: de, en, number, raw"),
-        ({"tgt": "number"}, "train", "'tfds:phrases': feature 'number' is not text; choose a text feature"),
-        ({"tgt": "raw"}, "train", "'tfds:phrases' cannot be read \\(.*0xfc.*\\): one of its files is missing, damaged"),
+        ({"tgt": "number"}, "train", "'tfds:phrases', row 1: 'number' is 0, not text"),
+        ({"tgt": "raw"}, "train", "'tfds:phrases', row 1: byte 0xfc is not UTF-8; convert the file"),
         ({"name": "nonsense"}, "train", r"'tfds:nonsense': .* neither known to .* nor prepared in data\.tfds_dir '.+'"),
     ],
 )

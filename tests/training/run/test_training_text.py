@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from convs2s_jax.data import corpora, vocabulary
+from convs2s_jax.data import corpora, tables, text_files, vocabulary
 from convs2s_jax.training.run.prepare import prepare
 from tests import tiny
 
@@ -24,8 +24,11 @@ def folder(tmp_path):
 @pytest.fixture
 def read(monkeypatch):
     """Files of the training split that are read."""
-    names, original = [], corpora.each_line
-    monkeypatch.setattr(corpora, "each_line", lambda path, **more: names.append(str(path)) or original(path, **more))
+    names, original = [], text_files.parsed
+    for module in (corpora, tables):
+        monkeypatch.setattr(
+            module, "parsed", lambda path, *more, **options: names.append(str(path)) or original(path, *more, **options)
+        )
     return lambda: [name for name in names if "train" in name]
 
 
