@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 tensorflow_datasets = pytest.importorskip("tensorflow_datasets")
+core = tensorflow_datasets.core
 
 from convs2s_jax.core.errors import UserError  # noqa: E402
 from convs2s_jax.data import corpora, parallel_text, tfds  # noqa: E402
@@ -102,11 +103,48 @@ def test_what_it_has_not_is_refused(folder, values, split, message):
         parallel_text.read(config(folder, **values), split)
 
 
-def test_a_known_data_set_is_prepared_or_it_is_said_why_not(tmp_path):
+def test_a_known_data_set_is_prepared_or_it_is_said_why_not(tmp_path, monkeypatch):
     assert parallel_text.read(config(tmp_path, "phrases_of_the_library"), "valid").tgt == ["one"]
     message = r"'tfds:phrases_out_of_reach' could not be prepared \(.*no route to host\): prepare it elsewhere"
     with pytest.raises(UserError, match=message):
         parallel_text.read(config(tmp_path, "phrases_out_of_reach"), "train")
+    monkeypatch.setattr(PhrasesOutOfReach, "url_infos", {"http://site.invalid/file": None})
+    monkeypatch.setattr(tfds, "unreachable", lambda urls: f"no answer from {[*urls]}")
+    message = r"cannot be downloaded: no answer from \['http://site.invalid/file'\]\): prepare it elsewhere"
+    with pytest.raises(UserError, match=message):
+        parallel_text.read(config(tmp_path / "other", "phrases_out_of_reach"), "train")
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize(
+    ("name", "inner"),
+    [
+        ("wmt14_translate/de-en", "1.0.0"),
+        ("para_crawl/ende", "1.2.0"),
+        ("opus", "medical/0.1.0"),
+        ("ted_hrlr_translate/de_to_en", "1.0.0"),  # the library does not know this configuration
+    ],
+)
+def test_translation_data_sets_are_read_where_they_are_prepared(tmp_path, name, inner):
+    class Translations(Phrases, skip_registration=True):
+        BUILDER_CONFIGS = [core.BuilderConfig(name=f"{name}/{inner}".split("/")[1], version=inner.rpartition("/")[2])]  # noqa: RUF012
+
+        def _info(self):
+            features = tensorflow_datasets.features.Translation(languages=("de", "en"))
+            return core.DatasetInfo(builder=self, features=features, supervised_keys=("de", "en"))
+
+        def _generate_examples(self, split):
+            return ((i, {"de": de, "en": en}) for i, (de, en) in enumerate(EXAMPLES[split]))
+
+    Translations.name = name.partition("/")[0]
+    Translations(data_dir=tmp_path, file_format="array_record").download_and_prepare()
+    assert (tmp_path / name / inner / "dataset_info.json").exists()
+    text = parallel_text.read(config(tmp_path, name), "train")
+    assert {*zip(text.src, text.tgt, strict=True)} == {
+        ("", ""),
+        ("größer\u202fals", "greater than"),
+        ("zwei Zeilen", "two lines"),
+    }
 
 
 def test_tensorflow_and_the_data_sets_of_others_stay_out():
