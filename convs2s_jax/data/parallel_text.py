@@ -135,4 +135,5 @@ def _part(
     wanted[rows] = True
     for side, lines in ((src, whole.src), (tgt, whole.tgt)):
         side.extend(itertools.compress(lines, wanted))
-    return ParallelText(src.lines(), tgt.lines(), name, whole.files, rows, copies)
+    damaged = whole.damaged if name == "train" else 0
+    return ParallelText(src.lines(), tgt.lines(), name, whole.files, rows, copies, damaged)

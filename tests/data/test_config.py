@@ -13,7 +13,7 @@ from convs2s_jax.data.config import DataConfig
         ({"tgt": ""}, "data.tgt is missing: set it to the suffix of its files"),
         ({"tgt": "de"}, "data.src and tgt are both 'de': give the two sides different names"),
         ({"corpus": "file"}, "data.corpus is 'file'; did you mean 'files'"),
-        ({"corpus": "tfds"}, "data.corpus is 'tfds': use .* 'tfds:NAME' with a name"),
+        ({"corpus": "tfds"}, "data.corpus is 'tfds': use .* 'tfds:NAME' or 'hf:NAME' with a name"),
         ({"corpus": "cldr:en"}, "data.corpus is 'cldr:en': use 'files', 'tsv', 'cldr'"),
         ({"vocabulary": {"src_size": 4}}, "data.vocabulary.src_size is 4: four entries are special .* 5 or more"),
         (

@@ -140,9 +140,13 @@ def prepare(cfg: Config, workdir: Path, tell: Tell, *, share: processes.Share | 
 
     @functools.cache
     def text() -> ParallelText:
-        return parallel_text.read(cfg.data, "train", folder=folder) if whole is None else whole
+        found = parallel_text.read(cfg.data, "train", folder=folder) if whole is None else whole
+        _tell_of_damage(found, tell)
+        return found
 
     held_out = valid_text, parallel_text.read(cfg.data, "test", optional=True, folder=folder)
+    for one in held_out:
+        _tell_of_damage(one, tell)
     _check_validation(cfg, valid_text, tell)
     made = _vocabularies(cfg, workdir, text, files, tell)
     fingerprints = {one.name: fingerprint_of_text(one) for one in held_out}
@@ -171,6 +175,11 @@ def prepare(cfg: Config, workdir: Path, tell: Tell, *, share: processes.Share | 
         fingerprint=fingerprint(train.src, train.tgt),
         held_out=fingerprints,
     )
+
+
+def _tell_of_damage(text: ParallelText, tell: Tell) -> None:
+    if text.damaged:
+        tell(f"damaged pairs left out of {text.name}: {text.damaged}")
 
 
 def _check_validation(cfg: Config, valid: ParallelText, tell: Tell) -> None:
