@@ -11,7 +11,6 @@ from convs2s_jax.core.text import visible
 from convs2s_jax.core.tokens import SPECIAL
 from convs2s_jax.data.cldr import CldrConfig
 
-
 Files = tuple[tuple[str, str] | str, ...]
 """Text files as (source, target), and tables."""
 
@@ -179,17 +178,16 @@ class DataConfig:
 
     Attributes:
       corpus: "files"; "cldr" (phrases generated from Unicode CLDR, needs no files); "tfds:NAME" (TensorFlow Datasets);
-        "hf:NAME" or "hf:NAME:CONFIG" (Hugging Face's datasets, also a local folder).
+        "hf:NAME" or "hf:NAME:CONFIG" (Hugging Face).
         For labels as targets also "tsv" (DIR/{train,valid,test}.tsv, optionally .gz; each line is a label, a TAB and a
         text) and "cldr_kinds" (phrases in the locale `src`; the label is the kind of phrase).
       src: the source side: file name suffix, column of a table, CLDR locale, or feature name. If empty, the corpus has
         only a target side, for language models, and sources are empty lines. "tsv" does not need it.
       tgt: the target side, likewise.
-      dir: folder with {train,valid,test}.{src,tgt} or .{tsv,jsonl,ndjson,parquet}, optionally compressed (.gz, .bz2,
-        .xz, .zst), for splits not listed in `files`; or its address in an object store (gs://BUCKET/NAME, s3://BUCKET/NAME).
+      dir: folder with {train,valid,test}.{src,tgt} or .{tsv,jsonl,ndjson,parquet}, optionally compressed, for splits not listed in `files`; or its address in an object store (gs://BUCKET/NAME, s3://BUCKET/NAME).
       files: files of each split, instead of `dir`; object store addresses are accepted too.
       mixture: parts of the training text with weights, instead of `files.train` and train in `dir` (docs/data.md).
-      skip_damaged: leave out and count pairs that are not UTF-8, contain NUL or lack a column; False: refuse them.
+      skip_damaged: leave out pairs that are not UTF-8, contain NUL or lack a column.
       cldr: sizes of the built-in corpus.
       hold_out: fraction of train to hold out for validation if the corpus has no "valid" split; the lines do not depend
         on the seed, and copies of a held-out pair are dropped from both splits. 0 trains without validation. None: the

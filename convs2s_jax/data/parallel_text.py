@@ -136,4 +136,4 @@ def _part(
     for side, lines in ((src, whole.src), (tgt, whole.tgt)):
         side.extend(itertools.compress(lines, wanted))
     damaged = whole.damaged if name == "train" else 0
-    return ParallelText(src.lines(), tgt.lines(), name, whole.files, rows, copies, damaged)
+    return ParallelText(src.lines(), tgt.lines(), name, whole.files, rows, copies, damaged=damaged)
