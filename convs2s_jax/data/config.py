@@ -184,8 +184,8 @@ class DataConfig:
       src: the source side: file name suffix, column of a table, CLDR locale, or feature name. If empty, the corpus has
         only a target side, for language models, and sources are empty lines. "tsv" does not need it.
       tgt: the target side, likewise.
-      dir: folder with {train,valid,test}.{src,tgt} or .{tsv,jsonl,ndjson,parquet}, optionally compressed, for splits not
-        listed in `files`; or its address in an object store (gs://BUCKET/NAME, s3://BUCKET/NAME).
+      dir: folder with {train,valid,test}.{src,tgt} or .{tsv,jsonl,ndjson,parquet}, optionally compressed, for splits
+        not listed in `files`; or its address in an object store (gs://BUCKET/NAME, s3://BUCKET/NAME).
       files: files of each split, instead of `dir`; object store addresses are accepted too.
       mixture: parts of the training text with weights, instead of `files.train` and train in `dir` (docs/data.md).
       skip_damaged: leave out pairs that are not UTF-8, contain NUL or lack a column.
