@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import functools
 import glob
+import html
 import itertools
 import os
 import re
@@ -181,7 +182,7 @@ def _matching(place: str) -> list[str]:
 
 def _parallel(*files: str, skip: bool) -> Iterator[Pair]:
     """Yield the pairs of lines of two files; with one file, sources are empty."""
-    sides: list[Iterator[Any]] = [parsed(file, str, skip=skip) for file in files]
+    sides: list[Iterator[Any]] = [_side(file, skip) for file in files]
     if len(sides) < 2:
         yield from (("", line) for line in sides[0])
         return
@@ -195,6 +196,15 @@ def _parallel(*files: str, skip: bool) -> Iterator[Pair]:
                 "parallel files must have the same number of lines"
             )
         yield src, tgt
+
+
+def _side(file: str, skip: bool) -> Iterator[str | None]:
+    """Yield the lines of a text file, or the segments of one of WMT's SGML files."""
+    lines = parsed(file, str, skip=skip)
+    if not file.endswith(".sgm"):
+        return lines
+    segments = (re.search("<seg[^>]*>(.*)</seg>", line or "") for line in lines)
+    return (html.unescape(one[1]).strip() for one in segments if one)
 
 
 def _labelled_files(cfg: DataConfig, split: str) -> list[Source]:

@@ -3,6 +3,7 @@
 import bz2
 import dataclasses
 import gzip
+import html
 import importlib.util
 import json
 import lzma
@@ -113,6 +114,14 @@ def test_every_format_gives_the_same_text_and_tokens(bucket, tmp_path, monkeypat
         assert sums != corpora.checksums(dataclasses.replace(cfg, src=cfg.tgt, tgt=cfg.src), "train")
         assert sums != corpora.checksums(dataclasses.replace(cfg, skip_damaged=True), "train")
     assert (sums is None) == (place != "{}")
+
+
+def test_the_lines_of_an_sgml_file_are_its_segments(tmp_path):
+    for name, side in zip(("de", "en"), SIDES, strict=True):
+        rows = (f'<seg id="{i}"> {html.escape(line, quote=False)} </seg>' for i, line in enumerate(side))
+        (tmp_path / f"news.{name}.sgm").write_bytes(lines(['<doc docid="1">', "<p>", *rows, "</p>", "</doc>"]))
+    cfg = DataConfig(src="de", tgt="en", files=SplitFiles(test=((f"{tmp_path}/*.de.sgm", f"{tmp_path}/*.en.sgm"),)))
+    assert parallel_text.read(cfg, "test") == corpora.ParallelText(*SIDES, "test")
 
 
 @pytest.mark.parametrize("place", ["{}", "gs://bucket/text"])
