@@ -447,8 +447,8 @@ serving/batching.py  serving/test_batching.py -k room
 + if False:
 metrics: F1 without its two
 metrics/labels.py  metrics/test_labels.py
-- 100 * 2 * hits[label]
-+ 100 * hits[label]
+- 100 * 2 * pairs[label, label]
++ 100 * pairs[label, label]
 metrics: all n-grams weigh the same
 metrics/scoring.py  metrics/test_d2l_bleu.py
 - (0.5**n)

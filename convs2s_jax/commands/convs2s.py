@@ -49,6 +49,7 @@ COMMANDS: Mapping[str, Entry] = MappingProxyType(
         "train": Entry("train a model, or continue a run", "train"),
         "prepare": Entry("learn vocabularies and tokenise text before training uses devices", "train", "PREPARE"),
         "decode": Entry("translate or label text with a trained model", "decode"),
+        "merge": Entry("join the parts of a decoded text", "decode", "MERGE"),
         "serve": Entry("serve translations over HTTP", "models", "SERVE"),
         "report": Entry("write an HTML page with curves, translations and attention of runs", "models", "REPORT"),
         "shortlist": Entry("list likely target words for faster decoding", "models", "SHORTLIST"),

@@ -3,12 +3,13 @@
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from convs2s_jax.commands.shared import tell
 from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Command, Group, Overrides
-from convs2s_jax.core.config import convert, literal
+from convs2s_jax.core.config import check, convert, literal
 from convs2s_jax.core.errors import UserError, did_you_mean
 from convs2s_jax.core.guard import ended_by_signals
 from convs2s_jax.search.config import SearchConfig
@@ -62,21 +63,59 @@ def search_options(values: Mapping[str, Any], overrides: Overrides) -> dict[str,
     return search
 
 
+@dataclass(frozen=True, kw_only=True)
+class MergeOptions:
+    """The flags of `convs2s merge`.
+
+    Attributes:
+      output: the --output of `convs2s decode --parts=N`; the parts beside it are joined to it.
+    """
+
+    output: str = ""
+
+    def __post_init__(self) -> None:
+        check(self.output not in ("", "-"), "--output is missing: set it to that of convs2s decode --parts=N")
+
+
+def merge(values: dict[str, Any], overrides: Overrides) -> None:
+    """Join the parts of an output."""
+    options = command_line.options_of(MergeOptions, values)
+    command_line.refuse_overrides(overrides, "a merge")
+    with ended_by_signals():
+        from convs2s_jax.training.run import outputs
+        from convs2s_jax.translation.jobs import parts
+
+    outputs.check_outside_runs(options.output, "--output")
+    parts.merge(options.output, tell=tell)
+
+
 def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Decode a file or interactive input."""
     given = options(values, overrides)
     with ended_by_signals():
         from convs2s_jax.core import compiled_programs
-        from convs2s_jax.translation.jobs import decoding
+        from convs2s_jax.translation.jobs import decoding, parts
 
     compiled_programs.keep(os.environ)
-    decoding.decode(given, tell=tell)
+    (parts if given.parts else decoding).decode(given, tell=tell)
 
 
 COMMAND = Command(
     about=ABOUT,
-    stores=("workdir", "lm", "reference", *READ),
+    stores=("workdir", "lm", "reference", "output", *READ),
     groups=(Group("Options", Options, leave_out=("search", "corpus")), SEARCH),
     main=main,
     memory="use a smaller --batch_tokens, --batch_size, --beam_size or --window",
+)
+MERGE = Command(
+    about="""
+Join the parts that `convs2s decode --parts=N` has written, once all are complete:
+
+  {program} --output=FILE
+
+The result is that of one process: the same bytes (docs/decoding.md).
+""",
+    groups=(Group("Options", MergeOptions),),
+    main=merge,
+    stores=("output",),
 )

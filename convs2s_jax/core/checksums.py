@@ -1,11 +1,13 @@
 """Checksums that detect damage to written data when it is read back."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import xxhash
 
+WRAP = 1 << 64
+"""Modulus of sums of hashes."""
 FIELD = "checksum"
 """Name of the field that `seal` adds to a record."""
 
@@ -29,6 +31,17 @@ def checksum(*parts: Any) -> str:
 def stream() -> xxhash.xxh3_64:
     """Return an object that computes `checksum` incrementally: call `update(part)`, then `hexdigest()`."""
     return xxhash.xxh3_64()
+
+
+def lines_digest(lines: Iterable[str], first: int) -> int:
+    """Return the sum of the hashes of numbered lines, modulo 2^64. Digests of parts of a text add up to its own.
+
+    Args:
+      lines: the lines.
+      first: number of the first one, which is hashed with it.
+    """
+    encoded = (line.encode("utf-8", "surrogatepass") for line in lines)
+    return sum(xxhash.xxh3_64_intdigest(line, seed=n) for n, line in enumerate(encoded, first)) % WRAP
 
 
 def seal(record: Mapping[str, Any]) -> dict[str, Any]:

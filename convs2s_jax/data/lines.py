@@ -14,7 +14,6 @@ import numpy as np
 import xxhash
 
 from convs2s_jax.core.files import writing
-from convs2s_jax.data.text_files import each_line
 
 FEW = 200_000
 """Maximum number of lines of a text that is kept in memory."""
@@ -78,13 +77,10 @@ class _Owner:
 class Writer:
     """Collects lines, in memory until there are more than `FEW`."""
 
-    def __init__(self, folder: Path | None, otherwise: str = "choose another data.cache_dir") -> None:
-        """Write to a temporary folder in `folder`, which is created if it is needed. None: keep all in memory.
-
-        `otherwise` is the advice if it cannot be written.
-        """
+    def __init__(self, folder: Path | None) -> None:
+        """Write to a temporary folder in `folder`, which is created if it is needed. None: keep all in memory."""
         self._folder, self._lines, self._place, self._size = folder, list[str](), "", 0
-        self._owner, self._otherwise, self._digest = _Owner(), otherwise, xxhash.xxh3_128()
+        self._owner, self._digest = _Owner(), xxhash.xxh3_128()
 
     def extend(self, lines: Iterable[str]) -> int:
         """Add lines without line ends, and return their number. Raises UserError if they cannot be written."""
@@ -98,7 +94,7 @@ class Writer:
 
     def _write(self, folder: Path) -> None:
         """Move the lines in memory to the file."""
-        with writing(folder, self._otherwise):
+        with writing(folder, "choose another data.cache_dir"):
             if not self._place:
                 folder.mkdir(parents=True, exist_ok=True)
                 _remove_leftovers(folder)
@@ -141,19 +137,3 @@ def _remove_leftovers(folder: Path) -> None:
         process = place.name.removeprefix(_mine()).partition("-")[0]
         if os.path.exists("/proc/self") and not os.path.exists(f"/proc/{process}"):
             shutil.rmtree(place, ignore_errors=True)
-
-
-def temporary() -> Writer:
-    """Return a writer to the system's folder of temporary files."""
-    return Writer(Path(tempfile.gettempdir()), "set TMPDIR to another folder")
-
-
-def read(path: str | Path) -> Sequence[str]:
-    """Return the lines of a file that is read once; those of a long one are copied to a temporary file.
-
-    Raises:
-      UserError: as in `text_files.each_line`, or the copy cannot be written.
-    """
-    writer = temporary()
-    writer.extend(each_line(path))
-    return writer.lines()

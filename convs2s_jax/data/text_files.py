@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
 
-from convs2s_jax.core import stores
+from convs2s_jax.core import checksums, stores
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import open_regular
 from convs2s_jax.core.places import scheme_of
@@ -21,6 +21,8 @@ T = TypeVar("T")
 
 LONGEST = 1 << 24
 """Maximum length of a line in bytes. Devices and files of zeros have no newline and would otherwise fill the memory."""
+
+_BLOCK = 1 << 20
 
 
 def read_lines(path: str | Path, *, again: bool = False, nul: bool = False) -> list[str]:
@@ -106,16 +108,37 @@ def utf_8(data: bytes) -> str:
         ) from error
 
 
+def count(path: str | Path) -> tuple[int, str]:
+    """Return the number of lines of a file, as `each_line` counts them, and a digest of its decompressed bytes.
+
+    Raises:
+      UserError: it cannot be read, or not again.
+    """
+    lines, last, digest = 0, b"\n", checksums.stream()
+    try:
+        with _opened(str(path), again=True) as (file, _):
+            block = file.read(_BLOCK).removeprefix(codecs.BOM_UTF8)
+            while block:
+                lines, last = lines + block.count(b"\n"), block[-1:]
+                digest.update(block)
+                block = file.read(_BLOCK)
+    except Exception:
+        for _line in each_line(path, again=True, nul=True):
+            pass  # it names the mistake
+        raise
+    return lines + (last != b"\n"), digest.hexdigest()
+
+
 @contextlib.contextmanager
 def _opened(path: str, *, again: bool) -> Iterator[tuple[BinaryIO, str]]:
     """Yield a file, an object or standard input to read bytes from, decompressed, and the name of its compression."""
     raw: Any
     if path == "-":
-        raw = sys.stdin.buffer
+        raw = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)  # read as far as there is something
     elif scheme_of(path):
         raw = stores.Reader(path)
     else:
-        raw = open_regular(path) if again else open(path, "rb")  # noqa: SIM115
+        raw = open_regular(path) if again else open(path, "rb", buffering=0)  # noqa: SIM115
     file = io.BufferedReader(raw)
     try:
         begin = file.peek(6)

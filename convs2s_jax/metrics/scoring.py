@@ -24,6 +24,8 @@ TOKENIZERS = ("auto", "13a", "char", "intl", "none", "zh", "ja-mecab", "ko-mecab
 """sacreBLEU's tokenisers that need no download, and "auto" (`tokenizer_of`)."""
 PACKAGES = {"ja-mecab": "sacrebleu[ja]", "ko-mecab": "sacrebleu[ko]"}
 """Packages that some tokenisers need."""
+SAMPLE = 1000
+"""Number of references whose script chooses a tokeniser."""
 _UNSPACED = ("THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
 _ROUGE = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
 
@@ -44,29 +46,42 @@ class Score(NamedTuple):
     note: str
 
 
+Sums = list[Any]
+"""Numbers that a score is computed from, summed over sentences."""
+
+
 class Metric(NamedTuple):
     """A way to compare hypotheses with references.
 
     Attributes:
       keys: keys of its scores.
-      score: (hypotheses, references, tokenize) -> scores. `references` contains one or more lists, each with a text for
+      sums: (hypotheses, references, tokenize) -> sums. `references` contains one or more lists, each with a text for
         every hypothesis. `tokenize` is BLEU's tokeniser; other metrics ignore it.
+      scores: (sums, number of sentences, number of references, tokenize) -> scores.
       check: (tokenize) raises UserError if the metric cannot be computed, for example because a package is missing.
       less_is_better: whether its scores are error rates.
     """
 
     keys: tuple[str, ...]
-    score: Callable[[Sequence[str], Sequence[Sequence[str]], str], list[Score]]
+    sums: Callable[[Sequence[str], Sequence[Sequence[str]], str], Sums]
+    scores: Callable[[Sums, int, int, str], list[Score]]
     check: Callable[[str], object] = lambda _: None
     less_is_better: bool = False
 
 
-def _by_sacrebleu(
-    name: str, title: str, hypotheses: Sequence[str], references: Sequence[Sequence[str]], tokenize: str
-) -> list[Score]:
-    """BLEU over the words of the tokeniser, chrF2 of the text without tokenisation, or TER of words in lower case."""
+def _sacrebleu_sums(name: str, hypotheses: Sequence[str], references: Sequence[Sequence[str]], tokenize: str) -> Sums:
+    """BLEU over the words of the tokeniser, chrF2 of the text without tokenisation, or TER of words in lower case.
+
+    sacreBLEU's `corpus_score` extracts these statistics of each sentence, and computes the score of their sums.
+    """
+    found = _sacrebleu(name, tokenize)._extract_corpus_statistics(hypotheses, references)
+    return [sum(column) for column in zip(*found, strict=True)]
+
+
+def _sacrebleu_scores(name: str, title: str, sums: Sums, _count: int, references: int, tokenize: str) -> list[Score]:
     metric = _sacrebleu(name, tokenize)
-    value = metric.corpus_score(hypotheses, references).score
+    metric.num_refs = references
+    value = metric._aggregate_and_compute([sums]).score
     return [Score(name.lower(), title, value, str(metric.get_signature()))]
 
 
@@ -93,31 +108,35 @@ def _check_tokenizer(tokenize: str) -> None:
         _sacrebleu("BLEU", tokenize)
 
 
-def _exact(hypotheses: Sequence[str], references: Sequence[Sequence[str]], _tokenize: str) -> list[Score]:
-    """The percentage of hypotheses that equal a reference, as in SCAN (Lake and Baroni 2018).
+def _exact(hypotheses: Sequence[str], references: Sequence[Sequence[str]], _tokenize: str) -> Sums:
+    """The number of hypotheses that equal a reference, as in SCAN (Lake and Baroni 2018).
 
     White space counts as spaces, and leading, trailing and repeated spaces and invisible characters are ignored. No
     vocabulary keeps them, so no hypothesis could equal a reference that has them.
     """
     words = ([visible(text).split() for text in texts] for texts in (hypotheses, *references))
-    hits = sum(hypothesis in given for hypothesis, *given in zip(*words, strict=True))
-    count = len(hypotheses)
-    return [Score("exact_match", "exact match", 100 * hits / count, f"% of {counted(count, 'sentence')}")]
+    return [sum(hypothesis in given for hypothesis, *given in zip(*words, strict=True))]
 
 
-def _rouge(hypotheses: Sequence[str], references: Sequence[Sequence[str]], _tokenize: str) -> list[Score]:
-    """F1 of ROUGE-1, ROUGE-2 and ROUGE-L, averaged over all sentences.
+def _exact_score(sums: Sums, count: int, *_: Any) -> list[Score]:
+    return [Score("exact_match", "exact match", 100 * sums[0] / count, f"% of {counted(count, 'sentence')}")]
+
+
+def _rouge(hypotheses: Sequence[str], references: Sequence[Sequence[str]], _tokenize: str) -> Sums:
+    """F1 of ROUGE-1, ROUGE-2 and ROUGE-L, whose means over all sentences are the scores.
 
     Words are lowercased, stemmed with the Porter stemmer and consist of Latin letters and digits, so the metric is for
     English. With several references, the best F1 counts for each sentence and kind (the package's `score_multi`).
     """
-    scorer, count = _rouge_scorer(), len(hypotheses)
-    totals = dict.fromkeys(_ROUGE, 0.0)
-    for hypothesis, *given in zip(hypotheses, *references, strict=True):
-        for kind, score in scorer.score_multi(given, hypothesis).items():
-            totals[kind] += score.fmeasure
-    note = f"F1, stemmed, best of {len(references)}|rouge-score {metadata.version('rouge-score')}"
-    return [Score(kind.lower(), title, 100 * totals[kind] / count, note) for kind, title in _ROUGE.items()]
+    scorer = _rouge_scorer()
+    found = [scorer.score_multi(given, text) for text, *given in zip(hypotheses, *references, strict=True)]
+    return [sum(each[kind].fmeasure for each in found) for kind in _ROUGE]
+
+
+def _rouge_scores(sums: Sums, count: int, references: int, _tokenize: str) -> list[Score]:
+    note = f"F1, stemmed, best of {references}|rouge-score {metadata.version('rouge-score')}"
+    each = zip(_ROUGE.items(), sums, strict=True)
+    return [Score(kind.lower(), title, 100 * total / count, note) for (kind, title), total in each]
 
 
 def _rouge_scorer(_tokenize: str = "") -> Any:
@@ -128,12 +147,14 @@ def _rouge_scorer(_tokenize: str = "") -> Any:
     return rouge_scorer.RougeScorer(list(_ROUGE), use_stemmer=True)
 
 
-def _d2l_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], _tokenize: str) -> list[Score]:
-    """The mean of `d2l_bleu` in percent, with words split at white space, k = 4, and the best reference."""
-    total = 0.0
-    for hypothesis, *given in zip(hypotheses, *references, strict=True):
-        total += max(d2l_bleu(visible(hypothesis).split(), visible(reference).split()) for reference in given)
-    return [Score("d2l_bleu", "d2l BLEU", 100 * total / len(hypotheses), "mean of sentences, tok:none, k:4")]
+def _d2l_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], _tokenize: str) -> Sums:
+    """The sum of `d2l_bleu`, with words split at white space, k = 4, and the best reference."""
+    words = ([visible(text).split() for text in texts] for texts in (hypotheses, *references))
+    return [sum(max(d2l_bleu(text, one) for one in given) for text, *given in zip(*words, strict=True))]
+
+
+def _d2l_score(sums: Sums, count: int, *_: Any) -> list[Score]:
+    return [Score("d2l_bleu", "d2l BLEU", 100 * sums[0] / count, "mean of sentences, tok:none, k:4")]
 
 
 def d2l_bleu(hypothesis: Sequence[str], reference: Sequence[str], k: int = 4) -> float:
@@ -167,12 +188,19 @@ def _ngrams(words: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
 
 METRICS: Mapping[str, Metric] = MappingProxyType(
     {
-        "bleu": Metric(("bleu",), partial(_by_sacrebleu, "BLEU", "BLEU"), _check_tokenizer),
-        "chrf": Metric(("chrf",), partial(_by_sacrebleu, "CHRF", "chrF2")),
-        "ter": Metric(("ter",), partial(_by_sacrebleu, "TER", "TER"), less_is_better=True),
-        "exact": Metric(("exact_match",), _exact),
-        "rouge": Metric(tuple(map(str.lower, _ROUGE)), _rouge, _rouge_scorer),
-        "d2l_bleu": Metric(("d2l_bleu",), _d2l_bleu),
+        **{
+            name.lower(): Metric(
+                (name.lower(),),
+                partial(_sacrebleu_sums, name),
+                partial(_sacrebleu_scores, name, title),
+                _check_tokenizer if name == "BLEU" else lambda _: None,
+                less_is_better=name == "TER",
+            )
+            for name, title in (("BLEU", "BLEU"), ("CHRF", "chrF2"), ("TER", "TER"))
+        },
+        "exact": Metric(("exact_match",), _exact, _exact_score),
+        "rouge": Metric(tuple(map(str.lower, _ROUGE)), _rouge, _rouge_scores, _rouge_scorer),
+        "d2l_bleu": Metric(("d2l_bleu",), _d2l_bleu, _d2l_score),
     }
 )
 DEFAULT = ("bleu", "chrf", "exact")
@@ -200,7 +228,6 @@ def score(
       UserError: an unknown metric or tokeniser, a missing package, different numbers of lines, no references, or no
         lines.
     """
-    check_metrics(metrics, bleu_tokenize)
     check(
         len(hypotheses) > 0 and len(references) > 0,
         "there are no sentences to score: hypotheses and references need at least one line",
@@ -210,9 +237,60 @@ def score(
             len(hypotheses) == len(lines),
             f"there are {len(hypotheses)} hypotheses for {len(lines)} references: their numbers must be equal",
         )
-    tokenize = tokenizer_of(references[0], bleu_tokenize)
-    found = (s for name in metrics for s in METRICS[name].score(hypotheses, references, tokenize))
-    return {s.key: s for s in found}
+    scorer = Scorer(metrics, bleu_tokenize)
+    scorer.add(hypotheses, references)
+    return scorer.scores()
+
+
+class Scorer:
+    """Scores a text that comes in pieces, with the scores of the whole and without keeping it."""
+
+    def __init__(self, metrics: Sequence[str], bleu_tokenize: str) -> None:
+        """Count nothing yet. Arguments and errors are as in `score`."""
+        check_metrics(metrics, bleu_tokenize)
+        self._metrics, self._given, self._tokenize = metrics, bleu_tokenize, ""
+        self._sums, self._head, self._count, self._ends = dict[str, Sums](), list[str](), 0, 0
+        self._waiting = list[tuple[Sequence[str], Sequence[Sequence[str]]]]()
+
+    def add(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> None:
+        """Add hypotheses, and one or more lists of their references. "auto" waits for `SAMPLE` references."""
+        self._count += len(hypotheses)
+        self._ends += sum(line.endswith((" .", " ?", " !")) for line in references[0])
+        self._head += references[0][: SAMPLE - len(self._head)]
+        self._waiting.append((hypotheses, references))
+        if len(self._head) == SAMPLE or self._given != "auto":
+            self._add_waiting()
+
+    def _add_waiting(self) -> None:
+        self._tokenize = self._tokenize or tokenizer_of(self._head, self._given)
+        for piece in self._waiting:
+            for name in self._metrics:
+                found = METRICS[name].sums(*piece, self._tokenize)
+                self._sums[name] = [a + b for a, b in zip(self._sums.get(name, [0] * len(found)), found, strict=True)]
+            self._references = len(piece[1])
+        self._waiting.clear()
+
+    def scores(self) -> dict[str, Score]:
+        """Return scores by key, in the order of the metrics. At least one line was added."""
+        self._add_waiting()
+        how = self._count, self._references, self._tokenize
+        return {s.key: s for name in self._metrics for s in METRICS[name].scores(self._sums[name], *how)}
+
+    def hint(self, flag: str) -> str:
+        """Return advice if BLEU should have another tokeniser, or "" if it suits the references.
+
+        Most references end in a separate punctuation mark, although BLEU tokenises them again; or they are in a script
+        without spaces. `flag` sets the tokeniser, for the advice.
+        """
+        given, best = self._given, tokenizer_of(self._head, "auto")
+        if "bleu" in self._metrics and given in ("auto", "13a") and best != "13a":
+            if given == "13a":
+                return f"the references have no spaces between words: {flag}=auto chooses BLEU's tokeniser {best}"
+            mecab = f"; for Japanese, pip install '{PACKAGES['ja-mecab']}'" if best == "char" else ""
+            return f"BLEU's tokeniser is {best}, by the script of the references{mecab}"
+        if "bleu" not in self._metrics or given == "none" or 2 * self._ends <= self._count:
+            return ""
+        return f"the references look tokenised; with {flag}=none, BLEU compares their words as they are"
 
 
 def tokenizer_of(references: Sequence[str], bleu_tokenize: str) -> str:
@@ -223,11 +301,11 @@ def tokenizer_of(references: Sequence[str], bleu_tokenize: str) -> str:
     """
     if bleu_tokenize != "auto":
         return bleu_tokenize
-    letters = (c for line in references[:1000] for c in line if c > "\u0e00" and c.isalpha())
+    letters = (c for line in references[:SAMPLE] for c in line if c > "\u0e00" and c.isalpha())
     scripts = Counter(unicodedata.name(c, "").split(maxsplit=1)[0] for c in letters if unicodedata.name(c, ""))
     kana, others = scripts["HIRAGANA"] + scripts["KATAKANA"], sum(scripts[name] for name in _UNSPACED)
     unspaced = kana + scripts["CJK"] + others
-    if 2 * unspaced <= sum(c.isalpha() for line in references[:1000] for c in line):
+    if 2 * unspaced <= sum(c.isalpha() for line in references[:SAMPLE] for c in line):
         return "13a"
     if 20 * kana < unspaced:
         return "zh" if scripts["CJK"] > others else "char"
@@ -236,31 +314,6 @@ def tokenizer_of(references: Sequence[str], bleu_tokenize: str) -> str:
     except UserError:
         return "char"
     return "ja-mecab"
-
-
-def hint(references: Sequence[str], *, metrics: Sequence[str], bleu_tokenize: str, flag: str) -> str:
-    """Return advice if BLEU should have another tokeniser.
-
-    Most references end in a separate punctuation mark, although BLEU tokenises them again; or they are in a script
-    without spaces.
-
-    Args:
-      references: the lines.
-      metrics, bleu_tokenize: as in `score`.
-      flag: the flag that sets `bleu_tokenize`, for the advice.
-
-    Returns:
-      A sentence, or "" if the tokeniser suits them.
-    """
-    if "bleu" in metrics and bleu_tokenize in ("auto", "13a") and (best := tokenizer_of(references, "auto")) != "13a":
-        if bleu_tokenize == "13a":
-            return f"the references have no spaces between words: {flag}=auto chooses BLEU's tokeniser {best}"
-        mecab = f"; for Japanese, pip install '{PACKAGES['ja-mecab']}'" if best == "char" else ""
-        return f"BLEU's tokeniser is {best}, by the script of the references{mecab}"
-    ends = sum(line.endswith((" .", " ?", " !")) for line in references)
-    if "bleu" not in metrics or bleu_tokenize == "none" or 2 * ends <= len(references):
-        return ""
-    return f"the references look tokenised; with {flag}=none, BLEU compares their words as they are"
 
 
 def check_metrics(metrics: Sequence[str], bleu_tokenize: str) -> None:

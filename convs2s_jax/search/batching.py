@@ -114,6 +114,20 @@ def batches(
     return plan
 
 
+def default_window(size: int, devices: int) -> int:
+    """Return the number of sentences to plan at once, so that few places of the batches are empty.
+
+    All devices work on batches of one width at a time, and the last ones of each width do not fill them all. For
+    sentences of common lengths, at least 95 % of the places of 8 devices are filled, and 80 % of 256.
+
+    Args:
+      size: maximum number of sentences in a batch.
+      devices: number of devices.
+    """
+    rows = max(64, min(size, 1024))
+    return min(64 * rows * (1 if devices == 1 else 2 * devices), max(1 << 20, 64 * rows))
+
+
 def width_of(length: int) -> int:
     """Round a source length up to an array width, a multiple of 8 up to 32, of 16 up to 128, then of larger steps.
 

@@ -73,7 +73,7 @@ def check_required(
     prefixes = [[text] for text in request.prefix or ()]
     for path, wanted, spelt in zip(names, (prefixes, request.constraints or ()), (encode, encode_phrases), strict=True):
         for i, texts in enumerate(wanted):
-            where = f"{name_of(path)}, line {i + 1}"
+            where = f"{name_of(path)}, line {request.first + i + 1}"
             for text, ids in zip(texts, spelt(tgt, texts), strict=True):
                 if UNK in ids:
                     words = [word for word in tgt.read(text).split() if UNK in tgt.encode([word])[0]]
@@ -94,10 +94,13 @@ def check_required(
                 )
 
 
-def check_targets(translator: LoadedModel, path: str, targets: Sequence[str]) -> None:
-    """Raise UserError for a translation to score that is longer than the model's positions; it names file and line."""
+def check_targets(translator: LoadedModel, path: str, targets: Sequence[str], first: int = 0) -> None:
+    """Raise UserError for a translation to score that is longer than the model's positions; it names file and line.
+
+    `first` is the number of the first one, from 0.
+    """
     room = translator.max_target - 1
-    for number, length in enumerate(_lengths(translator.vocabularies.tgt, targets), 1):
+    for number, length in enumerate(_lengths(translator.vocabularies.tgt, targets), first + 1):
         check(
             length <= room,
             f"{name_of(path)}, line {number}: the translation has {length} tokens, but the model has positions for "

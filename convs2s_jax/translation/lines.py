@@ -116,13 +116,6 @@ class TextRequest:
     batching: Batching = DEFAULT_BATCHING
     first: int = 0
 
-    def part(self, begin: int, count: int) -> "TextRequest":
-        """Return the request for `count` of the lines, from index `begin`; a key has to be one per line."""
-        window = slice(begin, begin + count)
-        names = ("lines", "targets", "prefix", "constraints", "key")
-        parts: dict[str, Any] = {name: x[window] for name in names if (x := getattr(self, name)) is not None}
-        return dataclasses.replace(self, **parts, first=self.first + begin)
-
 
 def translate(
     model: LoadedModel,

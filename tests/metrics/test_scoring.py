@@ -1,14 +1,16 @@
 """Metrics against counts by hand, several references, and what is refused."""
 
 import math
+import random
 import sys
 from collections import Counter
 
 import pytest
+from sacrebleu import metrics
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.metrics import scoring
-from convs2s_jax.metrics.scoring import PACKAGES, TOKENIZERS, hint
+from convs2s_jax.metrics.scoring import METRICS, PACKAGES, TOKENIZERS, Scorer
 
 HYPOTHESES = ["the cat sat on the mat", "there is a dog here", "the the the the the", "yes it is so"]
 REFERENCES = ["the cat sat on a mat today", "there is a dog here", "the old man and the sea again", "yes it is so"]
@@ -17,6 +19,12 @@ REFERENCES = ["the cat sat on a mat today", "there is a dog here", "the old man 
 def score(hypotheses, *references, **options):
     """Values by key."""
     return {key: s.value for key, s in scoring.score(hypotheses, references, **options).items()}
+
+
+def hint(references, *, metrics, bleu_tokenize, flag):
+    scorer = Scorer(metrics, bleu_tokenize)
+    scorer.add(references, [references])
+    return scorer.hint(flag)
 
 
 def ngrams(items, n):
@@ -106,7 +114,7 @@ def test_a_hint_tells_of_tokenised_references_in_place_of_sacrebleus_warning(cap
     given = {"metrics": ("chrf", "bleu"), "bleu_tokenize": "13a", "flag": "--x"}
     told = "the references look tokenised; with --x=none, BLEU compares their words as they are"
     assert hint(lines, **given) == told
-    assert hint(["a b .", "b."], **given) == hint([], **given) == ""
+    assert hint(["a b .", "b."], **given) == hint(["b."], **given) == ""
     assert hint(lines, **{**given, "bleu_tokenize": "none"}) == hint(lines, **{**given, "metrics": ("chrf",)}) == ""
 
 
@@ -169,6 +177,25 @@ def test_what_cannot_be_scored_is_refused(hypotheses, references, options, sente
         monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(UserError, match=sentence):
         scoring.score(hypotheses, references, **options)
+
+
+def test_scores_of_a_text_in_pieces_are_those_of_the_whole(monkeypatch):
+    """sacreBLEU's `corpus_score` of the whole is the reference; "auto" waits for enough references."""
+    monkeypatch.setattr(scoring, "SAMPLE", 10)
+    rng = random.Random(20261130)
+    words = ["a", "b", "c d", "e.", "f", "g"]
+    *other, hypotheses = ([" ".join(rng.choices(words, k=rng.randint(0, 9))) for _ in range(40)] for _ in range(3))
+    names = [name for name in METRICS if name != "rouge"]
+    scorer = Scorer(names, "auto")
+    for first in (0, 3, 15, 16):
+        last = {0: 3, 3: 15, 15: 16, 16: 40}[first]
+        scorer.add(hypotheses[first:last], [lines[first:last] for lines in other])
+    found = scorer.scores()
+    for metric in (metrics.BLEU(force=True), metrics.CHRF(), metrics.TER()):
+        whole = metric.corpus_score(hypotheses, other)
+        mine = found[type(metric).__name__.lower()]
+        assert (mine.value, mine.note) == (pytest.approx(whole.score, rel=1e-12), str(metric.get_signature()))
+    assert found == scoring.score(hypotheses, other, metrics=names, bleu_tokenize="auto")
 
 
 def test_of_several_references_any_may_be_met():

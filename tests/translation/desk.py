@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 from unittest import mock
 
-from convs2s_jax.translation.jobs import decoding, job, output
+from convs2s_jax.translation.jobs import decoding, job, output, parts
 from convs2s_jax.translation.jobs.options import Options
 
 
@@ -35,7 +35,7 @@ class Desk:
                 options[name] = (path,) if name == "reference" else path
         self.told = []
         given = {"workdir": (str(self.workdir),), "input": self.path("in"), "output": self.path(output), **options}
-        decoding.decode(Options(**given), tell=self.told.append)
+        (parts if options.get("parts") else decoding).decode(Options(**given), tell=self.told.append)
 
     def interrupted(self, windows, **options):
         """`decode`, interrupted by the user after some windows."""

@@ -1,6 +1,6 @@
-"""One trainer in a workdir: a lock that ends with its process (docs/decisions.md).
+"""One process at a time: a lock on a workdir or an output that ends with its process (docs/decisions.md).
 
-In a folder it is `flock` on the file `lock`. File systems without flock get the file alone, which counts until its
+In a folder it is `flock` on a file. File systems without flock get the file alone, which counts until its
 process is known to have ended. An object store gets a claim: the record of its holder, which is renewed every `BEAT`
 seconds. It is over once its process has ended or, if nobody here can know, once it has not changed for `SILENCE`
 seconds of the reader's own clock: clocks are not compared. A new claim replaces exactly the one that was read, so that
@@ -38,6 +38,13 @@ SILENCE = 60.0
 """Seconds without a renewal after which a claim is over, unless its process is known to live or to have ended."""
 CHECKS = 30
 """Number of checks in these seconds. Checks are counted: a process that is stopped meanwhile makes as many."""
+
+
+class InUseError(UserError):
+    """Another process holds a lock."""
+
+
+TRAINING = "training there; stop it, wait until it ends, or use another workdir"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,26 +120,43 @@ def locked(workdir: Path) -> Iterator[Callable[[], bool]]:
     with contextlib.ExitStack() as stack:
         with run_folder.writing(workdir):
             run_folder.provide(workdir, stack)
-            descriptor = _taken(workdir)
-            stack.enter_context(_released(descriptor, workdir / NAME))
-        yield lambda: files.is_at(descriptor, workdir / NAME)
+            is_there = stack.enter_context(held(str(workdir / NAME), f"--workdir={workdir}", TRAINING))
+        yield is_there
+
+
+def claimed(workdir: str) -> contextlib.AbstractContextManager[Callable[[], bool]]:
+    """Hold a workdir in an object store, by its address, as `held` does."""
+    return held(joined(workdir, NAME), f"--workdir={workdir}", TRAINING)
 
 
 @contextlib.contextmanager
-def claimed(workdir: str) -> Iterator[Callable[[], bool]]:
-    """Hold a workdir in an object store. If another process takes it, which it can after `SILENCE`, this one ends.
+def held(place: str, name: str, use: str, *, patient: bool = True) -> Iterator[Callable[[], bool]]:
+    """Hold the lock of a path or address.
+
+    If another process takes a lock in an object store, which it can after `SILENCE`, this one ends.
 
     Args:
-      workdir: its address.
+      place: of the lock. Its folder exists.
+      name: what it guards, for messages: flag and place, as in --workdir=runs/a.
+      use: what its holder does, and what to do if that is another process, for messages.
+      patient: whether to wait for a sign of life of a holder in an object store about which nothing is known.
 
     Yields:
-      A function that returns whether the last renewal is so recent that nobody can have taken the workdir.
+      A function that returns whether it is still held: its file is at its path, or the last renewal is so recent that
+      nobody can have taken it.
 
     Raises:
-      UserError: another process holds it.
-      OSError: the claim cannot be written or read.
+      InUseError: another process holds it.
+      UserError: its file is not a lock.
+      OSError: it cannot be written or read.
     """
-    claim, stop = _Claim(workdir), threading.Event()
+    if "://" not in place:
+        path = Path(place)
+        descriptor = _taken(path, name, use)
+        with _released(descriptor, path):
+            yield lambda: files.is_at(descriptor, path)
+        return
+    claim, stop = _Claim(place, name, use, patient=patient), threading.Event()
     renewals = threading.Thread(target=claim.renew, args=(stop,), daemon=True)
     renewals.start()
     try:
@@ -144,9 +168,8 @@ def claimed(workdir: str) -> Iterator[Callable[[], bool]]:
             claim.give_back()
 
 
-def _taken(workdir: Path) -> int:
-    """Return a descriptor of the file `lock`, which names this process. Raises UserError if another one holds it."""
-    path = workdir / NAME
+def _taken(path: Path, name: str, use: str) -> int:
+    """Return a descriptor of a lock, which names this process. Raises InUseError if another one holds it."""
     while True:
         descriptor, is_new = _opened(path)
         try:
@@ -155,15 +178,15 @@ def _taken(workdir: Path) -> int:
             except OSError as error:
                 content = os.pread(descriptor, 4096, 0)
                 if error.errno in HELD:
-                    raise _in_use(workdir, content) from error
+                    raise _in_use(name, use, content) from error
                 if error.errno not in UNSUPPORTED:
                     raise
                 if not is_new:
-                    _check_ended(workdir, content)
+                    _check_ended(path, name, use, content)
                     path.unlink(missing_ok=True)
             content = os.pread(descriptor, 4096, 0)
             if content and Holder.from_bytes(content) is None:
-                raise UserError(f"--workdir={workdir}: its file {NAME} was not written by a training: rename it")
+                raise UserError(f"{name}: its file {path.name} is not a lock: rename it")
             if not files.is_at(descriptor, path):  # its holder has just removed it: that lock guards nothing
                 os.close(descriptor)
                 continue
@@ -184,11 +207,11 @@ def _opened(path: Path) -> tuple[int, bool]:
             return files.no_link(str(path), os.O_RDWR), False
 
 
-def _check_ended(workdir: Path, content: bytes) -> None:
-    """Raise UserError unless the process of a file `lock` with this content is known to have ended."""
+def _check_ended(path: Path, name: str, use: str, content: bytes) -> None:
+    """Raise InUseError unless the process of a lock with this content is known to have ended."""
     holder = Holder.from_bytes(content)
     if holder is None or holder.is_alive is not False:
-        raise UserError(f"{_in_use(workdir, content)}; if it has ended, delete {workdir / NAME}")
+        raise InUseError(f"{_in_use(name, use, content)}; if it has ended, delete {path}")
 
 
 @contextlib.contextmanager
@@ -212,27 +235,27 @@ def _released(descriptor: int, path: Path) -> Iterator[None]:
 
 
 class _Claim:
-    """A claim of this process on a workdir in an object store: the object `lock`, whose first line is the holder."""
+    """A claim of this process in an object store: an object whose first line is the holder."""
 
-    def __init__(self, workdir: str) -> None:
-        """Take a claim. Raises UserError if another process holds the workdir, OSError if it cannot be written."""
-        self._workdir, self._address = workdir, joined(workdir, NAME)
+    def __init__(self, address: str, name: str, use: str, *, patient: bool = True) -> None:
+        """Take a claim. Raises InUseError if another process has it, OSError if it cannot be written."""
+        self._address, self._name, self._use = address, name, use
         self._holder = this_process().to_bytes()
-        before = self._over()
+        before = self._over(patient)
         self._written = time.monotonic()
         self._version = self._write(self._holder, before)
         if not self._version:
-            raise _in_use(workdir, self._read()[0])
+            raise _in_use(name, use, self._read()[0])
         if stores.write_if(self._address, self._holder, before):  # a version that it no longer has
             stores.delete(self._address)
-            raise OSError(errno.ENOTSUP, "it ignores the conditions of writes, which the lock of a workdir needs")
+            raise OSError(errno.ENOTSUP, "it ignores the conditions of writes, which a lock needs")
 
     def is_fresh(self) -> bool:
-        """Whether nobody can have taken the workdir: a margin is left for writes that have begun."""
+        """Whether nobody can have taken the claim: a margin is left for writes that have begun."""
         return time.monotonic() - self._written < SILENCE / 2
 
     def renew(self, stop: threading.Event) -> None:
-        """Renew the claim until `stop`; end this process if another one has taken the workdir."""
+        """Renew the claim until `stop`; end this process if another one has taken it."""
         count = 0
         while not stop.wait(BEAT):
             with contextlib.suppress(OSError):  # a failing store does not end a run; others see the silence
@@ -258,17 +281,16 @@ class _Claim:
         ours = now is not None and now.partition(b"\n")[0] == content.partition(b"\n")[0]
         return newest if ours else b""
 
-    def _over(self) -> bytes:
-        """Return the version of the claim to replace, once it is over. Raises UserError if it is not."""
+    def _over(self, patient: bool) -> bytes:
+        """Return the version of the claim to replace, once it is over. Raises InUseError if it is not."""
         content, version = self._read()
         holder = Holder.from_bytes(content or b"")
         alive = holder.is_alive if holder else None
-        if alive:
-            raise _in_use(self._workdir, content)
+        if alive or (content is not None and alive is None and not patient):
+            raise _in_use(self._name, self._use, content)
         if content is not None and alive is None:
             sys.stderr.write(
-                f"--workdir={self._workdir}: {holder or 'another process'} claims it; waiting {SILENCE:.0f} s for a "
-                "sign of life\n"
+                f"{self._name}: {holder or 'another process'} claims it; waiting {SILENCE:.0f} s for a sign of life\n"
             )
             for _ in range(CHECKS):
                 time.sleep(SILENCE / CHECKS)
@@ -276,26 +298,23 @@ class _Claim:
                 if now is None:
                     return newest
                 if newest != version:
-                    raise _in_use(self._workdir, now)
+                    raise _in_use(self._name, self._use, now)
         return version
 
     def _end_lost(self) -> None:
         """End this process, which was silent for so long that another one has taken its place."""
         taker = Holder.from_bytes(self._read()[0] or b"")
         sys.stderr.write(
-            f"--workdir={self._workdir}: this process was silent for more than {SILENCE:.0f} s, and "
+            f"{self._name}: this process was silent for more than {SILENCE:.0f} s, and "
             f"{taker or 'another process'} has taken its place; this process exits\n"
         )
         sys.stderr.flush()
         os._exit(LOST)
 
 
-def _in_use(workdir: Path | str, content: bytes | None) -> UserError:
-    """Return the error for a workdir whose lock, with this content, another process holds."""
-    who = Holder.from_bytes(content or b"") or "another process"
-    return UserError(
-        f"--workdir={workdir} is in use: {who} is training there; stop it, wait until it ends, or use another workdir"
-    )
+def _in_use(name: str, use: str, content: bytes | None) -> InUseError:
+    """Return the error for a lock, with this content, that another process holds."""
+    return InUseError(f"{name} is in use: {Holder.from_bytes(content or b'') or 'another process'} is {use}")
 
 
 def _machine() -> str:

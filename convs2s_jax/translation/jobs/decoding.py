@@ -4,19 +4,20 @@ import contextlib
 import itertools
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tqdm import tqdm
 
 from convs2s_jax.core import local_copies
+from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import Tell, UserError, counted
 from convs2s_jax.core.guard import held_interrupts
 from convs2s_jax.core.places import scheme_of
 from convs2s_jax.data import corpora
-from convs2s_jax.data.lines import temporary
 from convs2s_jax.data.text_files import without_end
 from convs2s_jax.data.unknown import commonest
 from convs2s_jax.metrics import scoring
@@ -27,6 +28,8 @@ from convs2s_jax.translation.jobs.options import READ, Options
 from convs2s_jax.translation.trained import moved
 
 PROMPT = "> "
+KINDS = 20_000
+"""Maximum number of different unknown words that are counted."""
 
 
 def decode(options: Options, *, tell: Tell) -> None:
@@ -40,19 +43,34 @@ def decode(options: Options, *, tell: Tell) -> None:
       UserError: the input is invalid. Nothing has been written, unless the message says so.
       KeyboardInterrupt: the user interrupted decoding; only complete lines have been written.
     """
+    with opened(options, tell) as (job, local, say):
+        if local.interactive:
+            _answer_typed(job, say)
+        else:
+            decode_lines(job, local.output, say, resume=local.resume)
+            job.report()
+
+
+@contextlib.contextmanager
+def opened(options: Options, tell: Tell) -> Iterator[tuple[Job, Options, Tell]]:
+    """Check the options and load the model.
+
+    Yields:
+      The job, the options with local copies of what is in object stores, and a `tell` that shows the addresses.
+
+    Raises:
+      UserError: the input is invalid. Nothing has been written.
+    """
     scoring.check_metrics(options.metrics or scoring.DEFAULT, options.bleu_tokenize or "13a")
     outputs.check_outside_runs(options.output, "--output")
     with localised(options, tell) as (local, say):
-        output.check_writable(local.output)
+        if not scheme_of(local.output):
+            output.check_writable(local.output)
         configs = [run_folder.load_config(Path(workdir), given_as=flag) for flag, workdir in local.runs]
         for (flag, workdir), cfg in zip(local.runs, configs, strict=True):
             corpus = corpora.files_of(moved(cfg.data, local.corpus))
             output.check_not_overwriting(local.output, corpus, f"a file of the corpus of {flag}={workdir}")
-        job = JOBS[configs[0].model.kind](local, say)
-        if local.interactive:
-            _answer_typed(job, say)
-        else:
-            _decode_file(job, local, say)
+        yield JOBS[configs[0].model.kind](local, say), local, say
 
 
 @contextlib.contextmanager
@@ -84,39 +102,86 @@ def localised(options: Options, tell: Tell) -> Iterator[tuple[Options, Tell]]:
         yield replace(options, **changed), tell
 
 
-def _decode_file(job: Job, options: Options, tell: Tell) -> None:
-    total = len(job.lines)
-    finished = output.finished_part(options.output, job.dependencies, total) if options.resume else b""
-    texts, odd, unknown = temporary(), list[int](), Counter[str]()
-    begin = done = texts.extend(job.style.texts(finished))
-    if options.resume:
-        what = "nothing left to do" if begin == total else "continuing with the next line"
-        tell(f"{options.output} already has {begin} of {total} lines; {what}")
+def decode_lines(
+    job: Job,
+    name: str,
+    tell: Tell,
+    *,
+    resume: bool,
+    lines: range | None = None,
+    whole: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
+    """Decode lines, and write and note their results by whole windows.
+
+    Args:
+      job: the job.
+      name: of the output.
+      tell: receives warnings.
+      resume: whether to continue the output.
+      lines: numbers of the lines, if this is a part of the job; None for all.
+      whole: for the record of a part, what it has in common with the others beside the dependencies of the job.
+
+    Raises:
+      UserError: a text cannot be read, has changed, or does not suit the model; the output cannot be written, or not be
+        continued.
+      KeyboardInterrupt: the user interrupted decoding; only complete windows have been written.
+    """
+    begin, end = (0, job.lines) if lines is None else (lines.start, lines.stop)
+    made_of, total = {**job.dependencies, **whole}, None if end is None else end - begin
+    finished = output.finished(name, made_of) if resume else output.Finished()
+    rows, of = job.read(begin), "" if total is None else f" of {total}"
+    texts, done = job.style.texts(output.lines_in(name, finished.size)), finished.lines
+    while left := begin + done - rows.line:
+        window = rows.window(min(job.size, left))
+        if not window:
+            raise output.of_another(name, "the input has changed")
+        if job.compares:
+            job.note([*itertools.islice(texts, len(next(iter(window.values()))))], window)
+    if done:
+        output.check_same(name, finished.read, rows.digests)
+    if resume and (done or lines is None):
+        what = "nothing left to do" if done == total else "continuing with the next line"
+        tell(f"{name} already has {done}{of} lines; {what}")
+    odd, count, unknown = list[int](), 0, Counter[str]()
+    rest = f"{'--resume' if lines is None else 'the same command'} continues after them"
+    rest = "the rest was not translated" if output.record_of(name) is None else rest
     with (
-        output.opened(options.output, job.dependencies, finished, begin) as write,
-        tqdm(total=total, initial=begin, unit="line", disable=not sys.stderr.isatty()) as bar,
+        output.opened(name, made_of, finished, total) as write,
+        tqdm(total=total, initial=done, unit="line", disable=not sys.stderr.isatty()) as bar,
     ):
         try:
-            while done < total:
-                results = job.window(done, bar.update)
+            while window := rows.window(job.size if end is None else min(job.size, end - rows.line)):
+                if done == finished.lines and done % job.size:
+                    raise output.of_another(name, "the input has changed")
+                results = job.window(window, rows.line, bar.update)
                 with held_interrupts():
-                    write([job.style.render(result) for result in results])
-                    done += texts.extend(result.best.text for result in results)
+                    write([job.style.render(result) for result in results], rows.digests)
+                    done += len(results)
+                if job.compares:
+                    job.note([result.best.text for result in results], window)
                 _warn_of_cuts(job, results, tell)
-                odd += [result.line + 1 for result in results if result.unknown]
+                new = [result.line + 1 for result in results if result.unknown]
+                odd, count = (odd + new)[:5], count + len(new)
                 unknown.update(itertools.chain(*(result.unknown for result in results)))
+                if len(unknown) > KINDS:
+                    unknown = Counter(dict(unknown.most_common(KINDS // 2)))
+            check(total in (None, done), f"{job.name} has become shorter while it was read: decode it again")
+            if resume and done == finished.lines:
+                output.check_nothing_added(name, finished)
+            job.check_lines(done)
         except KeyboardInterrupt:
-            resumed = output.record_of(options.output) is not None
-            rest = "--resume continues after them" if resumed else "the rest was not translated"
-            tell(f"interrupted: {done} of {total} lines are written; {rest}")
+            tell(f"interrupted: {done}{of} lines are written; {rest}")
             raise
+        except UserError as error:
+            if done == finished.lines:
+                raise
+            raise UserError(f"{error} ({done}{of} lines are written; {rest})") from error
     if odd:
-        numbers = f"{', '.join(map(str, odd[:5]))}{' ...' if len(odd) > 5 else ''}"
+        numbers = f"{', '.join(map(str, odd))}{' ...' if count > 5 else ''}"
         tell(
-            f"{job.name}: {len(odd)} of {total - begin} lines have text that is not in the source vocabulary "
+            f"{job.name}: {count} of {done - finished.lines} lines have text that is not in the source vocabulary "
             f"({commonest(unknown)}) and can only be guessed: line {numbers}"
         )
-    job.report(texts.lines())
 
 
 def _answer_typed(job: Job, tell: Tell) -> None:

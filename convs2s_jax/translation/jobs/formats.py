@@ -5,7 +5,7 @@ Each format is a record of functions: `FORMATS` for translations, `LABEL_FORMATS
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -20,12 +20,12 @@ class Format(NamedTuple):
 
     Attributes:
       render: result -> lines, each with its line break.
-      texts: whole results, as `render` returned them in UTF-8, -> the best text of each.
+      texts: lines of whole results, as `render` returned them -> the best text of each.
       alignments: whether alignments are written.
     """
 
     render: Callable[[Any], str]
-    texts: Callable[[bytes], list[str]]
+    texts: Callable[[Iterable[str]], Iterator[str]]
     alignments: bool = False
 
 
@@ -87,14 +87,14 @@ def alignment(hypothesis: Hypothesis) -> str:
     return " ".join(f"{s}-{t}" for s, t in hypothesis.alignment)
 
 
-def fairseq_texts(data: bytes) -> list[str]:
-    """Return the text of the first D- line of each result, which is the best."""
-    best: dict[str, str] = {}
-    for line in lines_of(data):
+def fairseq_texts(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the text of the first D- line of each result, which is the best."""
+    last = ""
+    for line in lines:
         label, _, content = line.partition("\t")
-        if label.startswith("D-"):
-            best.setdefault(label, content.partition("\t")[2])
-    return list(best.values())
+        if label.startswith("D-") and label != last:
+            last = label
+            yield content.partition("\t")[2]
 
 
 def label(result: Labelled) -> str:
@@ -106,11 +106,6 @@ def label_record(result: Labelled) -> dict[str, Any]:
     """Return the JSON fields: line, source, labels (label and probability, the most probable first)."""
     labels = [{"label": choice.text, "probability": choice.probability} for choice in result.labels]
     return {"line": result.line, "source": result.source, "labels": labels}
-
-
-def lines_of(data: bytes) -> list[str]:
-    """Return the lines, which end at line feeds only."""
-    return data.decode("utf-8").split("\n")[:-1]
 
 
 def _json(record: Mapping[str, Any]) -> str:
@@ -132,11 +127,11 @@ def _number(value: float) -> float | None:
 
 FORMATS: Mapping[str, Format] = MappingProxyType(
     {
-        "text": Format(text, lines_of),
-        "scores": Format(scores, lines_of),
+        "text": Format(text, iter),
+        "scores": Format(scores, iter),
         "json": Format(
             lambda result: _json(record(result)),
-            lambda data: [json.loads(line)["hypotheses"][0]["text"] for line in lines_of(data)],
+            lambda lines: (json.loads(line)["hypotheses"][0]["text"] for line in lines),
             alignments=True,
         ),
         "fairseq": Format(fairseq, fairseq_texts, alignments=True),
@@ -144,10 +139,10 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
 )
 LABEL_FORMATS: Mapping[str, Format] = MappingProxyType(
     {
-        "text": Format(label, lambda data: [line.rpartition("\t")[0] for line in lines_of(data)]),
+        "text": Format(label, lambda lines: (line.rpartition("\t")[0] for line in lines)),
         "json": Format(
             lambda result: _json(label_record(result)),
-            lambda data: [json.loads(line)["labels"][0]["label"] for line in lines_of(data)],
+            lambda lines: (json.loads(line)["labels"][0]["label"] for line in lines),
         ),
     }
 )

@@ -6,23 +6,25 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+import jax
+
 from convs2s_jax.core.checksums import checksum
 from convs2s_jax.core.config import LARGEST, check, to_dict
 from convs2s_jax.core.errors import Tell, UserError, counted
 from convs2s_jax.core.text import visible
-from convs2s_jax.data import lines as stored
 from convs2s_jax.data.corpora import ParallelText
 from convs2s_jax.data.text_files import name_of, read_lines
 from convs2s_jax.metrics import labels, scoring
 from convs2s_jax.search import keys
-from convs2s_jax.search.batching import Batching
+from convs2s_jax.search.batching import Batching, default_window
 from convs2s_jax.search.shortlist import fixed_sizes
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.translation import arguments, shortlists, trained
 from convs2s_jax.translation.classifier import Labelled, from_trained
 from convs2s_jax.translation.jobs.formats import FORMATS, LABEL_FORMATS, Format
 from convs2s_jax.translation.jobs.options import READ, Options
-from convs2s_jax.translation.jobs.output import Dependencies, digest_of
+from convs2s_jax.translation.jobs.output import Dependencies
+from convs2s_jax.translation.jobs.reading import Reader, Rows, Text, count
 from convs2s_jax.translation.lines import LoadedModel, TextRequest, translate
 from convs2s_jax.translation.results import Result
 from convs2s_jax.translation.trained import Trained
@@ -30,8 +32,10 @@ from convs2s_jax.translation.translator import Translator, fuse, load, precomput
 
 WIDTH = 64
 """Typed sources of up to this many tokens, including the end symbol, share the programs compiled before the first."""
-FLAGS = ("format", "batch_size", "batch_tokens", "window")
+FLAGS = ("format", "batch_size", "batch_tokens")
 """Options of every kind of model that affect the bytes. Batching options affect the last digits of scores."""
+CHECKED = 4096
+"""Lines to check at once."""
 Progress = Callable[[int], None]
 
 
@@ -40,17 +44,25 @@ class _Lines:
 
     Attributes:
       name: name of the source, for messages.
-      lines: source lines of a file; empty for typed lines.
+      texts: the texts that are read side by side, by role: the source ("input") first. Empty for typed lines.
       style: how results are written and read back.
+      lines: number of lines of each; None if it is not known.
+      digests: those of whole files, by label.
+      size: number of lines in a window.
+      compares: whether `note` needs the texts of results.
     """
 
-    lines: Sequence[str]
     style: Format
 
     def __init__(self, options: Options, tell: Tell) -> None:
-        """Read the model and the files. Raises UserError if they cannot be read, or do not go together."""
+        """Read the model. Raises UserError if it cannot be read, or does not go with the options and files."""
         self.options, self.tell = options, tell
-        self.name, self.lines = name_of(options.input), []
+        self.name, self.texts = name_of(options.input), dict[str, Text]()
+        self.lines: int | None = None
+        self.digests = dict[str, str]()
+        devices = len(jax.local_devices())
+        self.size = min(options.window or default_window(options.batch_size, devices), LARGEST)
+        self._shown, self.compares = 0, options.show > 0
         for path in (*(getattr(options, name) for name in READ), *options.reference):
             if path not in ("", "-"):  # before the model is loaded
                 try:
@@ -60,11 +72,40 @@ class _Lines:
                     hint = "; a comma in --reference separates files" if listed else ""
                     raise UserError(f"{path} cannot be read: {error.strerror}; choose another file{hint}") from error
 
-    def show(self, texts: Sequence[str], references: Sequence[str] | None) -> None:
-        """Print the first texts with their sources and references."""
-        for i, (source, text) in enumerate(zip(self.lines[: self.options.show], texts, strict=False)):
+    def show(self, texts: Sequence[str], rows: Rows, reference: str) -> None:
+        """Print the first texts with their sources and references, the rows of this role."""
+        count = max(0, self.options.show - self._shown)
+        for i, (source, text) in enumerate(zip(rows["input"][:count], texts, strict=False)):
             self.tell(f"  source      {source}\n  output      {text}")
-            self.tell(f"  reference   {references[i]}\n" if references else "")
+            self.tell(f"  reference   {rows[reference][i]}\n" if reference in rows else "")
+            self._shown += 1
+
+    def take(self, what: str, split: ParallelText | None) -> None:
+        """Set the source, and references: those of a split, or of files. `what` is one, for messages.
+
+        Raises:
+          UserError: the numbers of lines differ.
+        """
+        own = "the reference" if self.options.format == "fairseq" else ""  # the only format that has it
+        source = self.options.input if split is None else split.src
+        self.texts = {"input": Text(source, self.name, label="the input"), **self.texts}
+        if split is not None:
+            self.texts["reference"] = Text(split.tgt, self.name, what, own)
+        for i, path in enumerate(self.options.reference):
+            self.texts[f"reference {i}" if i else "reference"] = Text(path, name_of(path), what, "" if i else own)
+        self.lines, self.digests = count([*self.texts.values()])
+        self.compares |= "reference" in self.texts
+
+    def check_lines(self, count: int) -> None:
+        """Raise UserError if there are references for no lines."""
+        check(
+            count > 0 or "reference" not in self.texts,
+            f"{self.name} is empty: there is nothing to score; use lines of text",
+        )
+
+    def read(self, begin: int = 0) -> Reader:
+        """Return a reader from line `begin`."""
+        return Reader(self.texts, begin)
 
     def read_split(self, model: LoadedModel | Trained) -> ParallelText:
         """Read the requested split of the first run's corpus (`trained.read_split`)."""
@@ -79,13 +120,6 @@ class _Lines:
             tell=self.tell,
             places=options.corpus,
         )
-
-    def read_references(self, what: str, own: Sequence[str] | None) -> list[Sequence[str]]:
-        """Return the references of a split, and those that --reference names; `what` is one, for messages."""
-        found: list[Sequence[str]] = [] if own is None else [own]
-        found += [read_parallel(path, self.lines, name=self.name, what=what) for path in self.options.reference]
-        check(bool(self.lines) or not found, f"{self.name} is empty: there is nothing to score; use lines of text")
-        return found
 
     @property
     def batching(self) -> Batching:
@@ -102,7 +136,6 @@ class Translation(_Lines):
         self._translator = translator = load_translator(options, tell)
         search = options.resolve(translator.cfg.search, attends=translator.attends)
         self.style = FORMATS["scores" if options.score and options.format == "text" else options.format]
-        self._references = list[Sequence[str]]()
         self._request = TextRequest(
             search,
             [],
@@ -118,54 +151,77 @@ class Translation(_Lines):
                 "with a file of empty lines",
             )
             return
-        self._read()
+        self._request = dataclasses.replace(self._request, batching=self.batching)
+        own = translator.cfg.training
+        self._scorer = scoring.Scorer(options.metrics or own.metrics, options.bleu_tokenize or own.bleu_tokenize)
+        self._find()
 
-    def _read(self) -> None:
-        """Read the source lines, and the files with a line for each of them."""
-        options, translator, search = self.options, self._translator, self._request.search
-        targets = own = None
-        if options.split:
-            check(
-                translator.reads_source,
-                f"--split={options.split} with a language model: it reads no source; score texts with --score=FILE",
-            )
-            text = self.read_split(translator)
-            self.lines, own = text.src, text.tgt
-        elif options.score and not translator.reads_source and options.input == "-":
-            targets = stored.read(options.score)  # once: it may be a pipe
-            self.name, self.lines = "no source", [""] * len(targets)
+    def _find(self) -> None:
+        """Find the source, and the files with a line for each of its lines. Check those that can be read again."""
+        options, translator = self.options, self._translator
+        check(
+            translator.reads_source or not options.split,
+            f"--split={options.split} with a language model: it reads no source; score texts with --score=FILE",
+        )
+        unread = bool(options.score) and not translator.reads_source and options.input == "-"
+        roles = {
+            "score": "translation to score",
+            "prefix": "prefix (an empty one requires nothing)",
+            "constraints": "constraints (an empty line requires nothing)",
+        }
+        for role, what in roles.items():
+            if path := getattr(options, role):
+                self.texts[role] = Text(path, name_of(path), what, f"the file of --{role}")
+        if unread:
+            self.name = "no source"
+            self.lines, self.digests = count([*self.texts.values()])
         else:
-            self.lines = stored.read(options.input)
-        for number, line in enumerate(self.lines if not translator.reads_source else (), 1):
+            self.take("reference", self.read_split(translator) if options.split else None)
+        required = not translator.reads_source or any(role in self.texts for role in roles)
+        self._checks = required and (bool(options.parts) or not all(text.again for text in self.texts.values()))
+        if required and not self._checks:
+            rows = self.read()
+            while window := rows.window(CHECKED):
+                self._check(self._asked(window, rows.line))
+
+    def _asked(self, rows: Rows, end: int) -> TextRequest:
+        """Return the request for the lines of a window; `end` is the number of the line after it."""
+        lines = rows["input"] if "input" in rows else [""] * len(rows["score"])
+        wanted = rows.get("constraints")
+        return dataclasses.replace(
+            self._request,
+            lines=lines,
+            targets=rows.get("score"),
+            prefix=rows.get("prefix"),
+            constraints=None if wanted is None else phrases_of(wanted),
+            first=end - len(lines),
+        )
+
+    def _check(self, request: TextRequest) -> None:
+        """Raise UserError for lines that the model cannot translate or score as required."""
+        options, translator = self.options, self._translator
+        for number, line in enumerate(request.lines if not translator.reads_source else (), request.first + 1):
             check(
                 not visible(line),
                 f"{self.name}, line {number} is not empty: a language model reads no source and writes one text per "
                 "empty line; use --prefix for the first words of texts, and --score=FILE to score given ones",
             )
-
-        def parallel(path: str, what: str) -> Sequence[str] | None:
-            return read_parallel(path, self.lines, name=self.name, what=what) if path else None
-
-        self._references = self.read_references("reference", own)
-        wanted = parallel(options.constraints, "constraints (an empty line requires nothing)")
-        self._request = request = dataclasses.replace(
-            self._request,
-            lines=self.lines,
-            targets=parallel(options.score, "translation to score") if targets is None else targets,
-            prefix=parallel(options.prefix, "prefix (an empty one requires nothing)"),
-            constraints=None if wanted is None else phrases_of(wanted),
-            key=keys.for_search(search, options.seed or 0, range(len(self.lines))),
-            batching=self.batching,
-        )
         arguments.check_required(translator, request, names=(options.prefix, options.constraints))
         if request.targets is not None:
-            arguments.check_targets(translator, options.score, request.targets)
+            arguments.check_targets(translator, options.score, request.targets, request.first)
 
-    def window(self, first: int, progress: Progress) -> list[Result]:
-        """Return the results of the next window of lines; `progress` gets the numbers of lines that were done."""
-        found = translate(self._translator, self._request.part(first, self.options.window), progress=progress)
-        if self._references:
-            found = [dataclasses.replace(one, reference=self._references[0][one.line]) for one in found]
+    def window(self, rows: Rows, end: int, progress: Progress) -> list[Result]:
+        """Return the results of a window of lines, which ends before line `end`.
+
+        `progress` gets the numbers of lines that were done.
+        """
+        request = self._asked(rows, end)
+        if self._checks:
+            self._check(request)
+        key = keys.for_search(request.search, self.options.seed or 0, range(request.first, end))
+        found = translate(self._translator, dataclasses.replace(request, key=key), progress=progress)
+        if "reference" in rows:
+            found = [dataclasses.replace(one, reference=rows["reference"][i]) for i, one in enumerate(found)]
         for one in found:
             if one.best.score == float("-inf"):
                 self.tell(
@@ -181,42 +237,35 @@ class Translation(_Lines):
         request = dataclasses.replace(self._request, lines=[line], key=key, first=number, batching=batching)
         return translate(self._translator, request)[0]
 
-    def report(self, texts: Sequence[str]) -> None:
-        """Print scores of the best text of every line, if there are references."""
-        options, own = self.options, self._translator.cfg.training
-        self.show(texts, self._references[0] if self._references else None)
-        if self._references:
-            metrics, tokenize = options.metrics or own.metrics, options.bleu_tokenize or own.bleu_tokenize
-            found = scoring.score(texts, self._references, metrics=metrics, bleu_tokenize=tokenize)
-            self.tell(scoring.report(found))
-            if hint := scoring.hint(
-                self._references[0], metrics=metrics, bleu_tokenize=tokenize, flag="--bleu_tokenize"
-            ):
+    def note(self, texts: Sequence[str], rows: Rows) -> None:
+        """Count the best texts of the results of a window for the scores."""
+        self.show(texts, rows, "reference")
+        if "reference" in rows:
+            self._scorer.add(texts, [lines for role, lines in rows.items() if role.startswith("reference")])
+
+    def report(self) -> None:
+        """Print scores of all texts that were noted, if there are references."""
+        if "reference" in self.texts:
+            self.tell(scoring.report(self._scorer.scores()))
+            if hint := self._scorer.hint("--bleu_tokenize"):
                 self.tell(hint)
 
     @property
     def dependencies(self) -> Dependencies:
-        """Everything that the bytes of the output depend on."""
+        """What the bytes of the output depend on, except for the lines that are read."""
         options, translator, request = self.options, self._translator, self._request
-        constraints, dictionary, few = request.constraints, request.unk_dictionary, translator.shortlist
-        texts = {
-            "the input": request.lines,
-            "the reference": self._references[0] if self._references and options.format == "fairseq" else None,
-            "the file of --prefix": request.prefix,
-            "the file of --constraints": None if constraints is None else map("\t".join, constraints),
-            "the file of --score": request.targets,
-            "the file of --unk_dictionary": None if dictionary is None else map("\t".join, dictionary.items()),
-        }
+        dictionary, few = request.unk_dictionary, translator.shortlist
         return {
             "--checkpoint": translator.steps,
             "--dtype": translator.cfg.model.dtype,
             "--int8": options.int8,
             **{f"--{name}": getattr(options, name) for name in (*FLAGS, "nbest", "replace_unk")},
+            "--window": self.size,
             **{f"--{name}": value for name, value in to_dict(request.search).items()},
             "--seed": options.seed or 0,
             "the model": translator.fingerprints,
             "the file of --shortlist": None if few is None else checksum(few.always, few.words, few.offsets),
-            **{name: None if lines is None else digest_of(lines) for name, lines in texts.items()},
+            "the file of --unk_dictionary": None if dictionary is None else checksum(str(dictionary).encode()),
         }
 
 
@@ -228,19 +277,15 @@ class Labelling(_Lines):
         _check_labelling(options)
         super().__init__(options, tell)
         run = trained.restore(Path(options.workdir[0]), options.checkpoint, options.dtype, tell)
-        self._run, self._classifier, self._right = run, from_trained(run), list[str]()
+        self._run, self._classifier, self._pairs = run, from_trained(run), labels.Pairs()
         self.style = LABEL_FORMATS[options.format]
-        if options.interactive:
-            return
-        text = self.read_split(run) if options.split else None
-        self.lines = text.src if text else stored.read(options.input)
-        for right in self.read_references("label", text.tgt if text else None):
-            self._right = [visible(line).strip() for line in right]
+        if not options.interactive:
+            self.take("label", self.read_split(run) if options.split else None)
 
-    def window(self, first: int, progress: Progress) -> list[Labelled]:
-        """Return the results of the next window of lines; `progress` gets the numbers of lines that were done."""
-        lines = self.lines[first : first + self.options.window]
-        return self._classifier.label(lines, first=first, batching=self.batching, progress=progress)
+    def window(self, rows: Rows, end: int, progress: Progress) -> list[Labelled]:
+        """Return the results of a window of lines; arguments are as in `Translation.window`."""
+        lines = rows["input"]
+        return self._classifier.label(lines, first=end - len(lines), batching=self.batching, progress=progress)
 
     def answer(self, number: int, line: str) -> Labelled:
         """Return the result of a typed line; numbers start at 0."""
@@ -248,24 +293,27 @@ class Labelling(_Lines):
 
     @property
     def dependencies(self) -> Dependencies:
-        """Everything that the bytes of the output depend on."""
+        """What the bytes of the output depend on, except for the lines that are read."""
         return {
             "--checkpoint": self._run.steps,
             "--dtype": self._run.cfg.model.dtype,
             **{f"--{name}": getattr(self.options, name) for name in FLAGS},
+            "--window": self.size,
             "the model": self._run.fingerprint,
-            "the input": digest_of(self.lines),
         }
 
-    def report(self, texts: Sequence[str]) -> None:
-        """Print scores of the best text of every line, if there are references."""
-        self.show(texts, self._right)
-        if self._right:
-            self.tell(
-                f"accuracy    {labels.accuracy(texts, self._right):6.2f}  % of {counted(len(self._right), 'text')}"
-            )
-            self.tell(f"macro F1    {labels.macro_f1(texts, self._right):6.2f}")
-            for name, value in labels.f1(texts, self._right).items():
+    def note(self, texts: Sequence[str], rows: Rows) -> None:
+        """Count the most probable labels of a window for the scores."""
+        self.show(texts, rows, "reference")
+        if "reference" in rows:
+            self._pairs.update(zip(texts, (visible(line).strip() for line in rows["reference"]), strict=True))
+
+    def report(self) -> None:
+        """Print scores of all labels that were noted, if there are references."""
+        if pairs := self._pairs:
+            self.tell(f"accuracy    {labels.accuracy(pairs):6.2f}  % of {counted(pairs.total(), 'text')}")
+            self.tell(f"macro F1    {labels.macro_f1(pairs):6.2f}")
+            for name, value in labels.f1(pairs).items():
                 self.tell(f"F1          {value:6.2f}  {name}")
 
 
@@ -307,25 +355,6 @@ def _check_labelling(options: Options) -> None:
             raise UserError(
                 f"{names}: for translations only, but --workdir={options.workdir[0]} is a classifier; leave it out"
             )
-
-
-def read_parallel(path: str, lines: Sequence[str], *, name: str, what: str) -> Sequence[str]:
-    """Read a file with one line for each source line.
-
-    Args:
-      path: path of the file.
-      lines: source lines.
-      name: name of the source, for messages.
-      what: what a line of the file is, for messages.
-
-    Raises:
-      UserError: the file cannot be read, or has a different number of lines.
-    """
-    found = stored.read(path)
-    if len(found) != len(lines):
-        count = counted(len(lines), "line")
-        raise UserError(f"{name} has {count}, but {name_of(path)} has {len(found)}: each line needs its {what}")
-    return found
 
 
 def phrases_of(lines: Iterable[str]) -> list[list[str]]:

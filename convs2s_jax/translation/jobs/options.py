@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.places import scheme_of
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.translation.jobs.output import check_not_overwriting
 
@@ -27,9 +28,15 @@ _WITHOUT = (
         + tuple(field.name for field in dataclasses.fields(SearchConfig) if field.name not in _SCORING),
         "given translations are scored, and nothing is searched or compared",
     ),
+    ("parts", ("resume",), "parts are always continued"),
+    (
+        "parts",
+        ("reference", "split", "show"),
+        "scores are those of the whole: join the parts with convs2s merge, then use --resume in place of --parts",
+    ),
     (
         "interactive",
-        ("input", "output", "reference", "split", "show", "resume", "score", "prefix", "constraints")
+        ("input", "output", "reference", "split", "show", "resume", "parts", "score", "prefix", "constraints")
         + ("batch_size", "batch_tokens", "window"),
         "lines are read from the terminal and answered there",
     ),
@@ -37,6 +44,8 @@ _WITHOUT = (
 """(option, others that cannot be combined with it, why)."""
 _NEEDS = (
     ("unk_dictionary", ("replace_unk",), "words are replaced only with it"),
+    ("parts", ("output",), "parts are files"),
+    ("engine", ("parts",), "it divides the work by parts"),
     ("resume", ("output",), "what went to standard output cannot be read back"),
     ("metrics", ("reference", "split"), "there is nothing to compare with"),
     ("bleu_tokenize", ("reference", "split"), "there is nothing to compare with"),
@@ -114,6 +123,10 @@ class Options:
       input: source text, plain or gzipped, one sentence per line; "-" is standard input.
       output: file for the results; "-" is standard output.
       resume: continue an interrupted --output.
+      parts: decode the input in this many parts, OUTPUT.part-00000-of-00016 and so on, which any number of processes
+        that run this command share; `convs2s merge` joins them. The output may be in an object store.
+      engine: what runs the processes of --parts; ray is a cluster of Ray, or this machine. By default, nothing does:
+        start them yourself.
       interactive: translate each line as it is typed.
       reference: file of reference translations, or of correct labels; several (A,B) are alternative references. Scores
         are printed to standard error.
@@ -123,7 +136,8 @@ class Options:
       show: print this many sources with their translations and references.
       batch_size: maximum number of sentences in a batch.
       batch_tokens: maximum number of source tokens in a batch.
-      window: number of lines to translate before their results are written.
+      window: number of lines to translate before their results are written; by default 4096, on several devices 8192
+        for each, and more if batch_size is above 64.
       format: text is one line per source line; json is one object per line; fairseq is the S- T- H- D- P- A- lines of
         fairseq-generate.
       nbest: hypotheses to write for each line, with --format=json or fairseq.
@@ -146,6 +160,8 @@ class Options:
     input: str = "-"
     output: str = "-"
     resume: bool = False
+    parts: int = 0
+    engine: Literal["ray"] | None = None
     interactive: bool = False
     reference: tuple[str, ...] = ()
     metrics: tuple[str, ...] = dataclasses.field(default=(), metadata=TRANSLATING)
@@ -154,7 +170,7 @@ class Options:
     show: int = 0
     batch_size: int = 64
     batch_tokens: int = 16384
-    window: int = 4096
+    window: int | None = None
     format: Literal["text", "json", "fairseq"] = "text"
     nbest: int = dataclasses.field(default=1, metadata=TRANSLATING)
     prefix: str = dataclasses.field(default="", metadata=TRANSLATING)
@@ -169,8 +185,16 @@ class Options:
     def __post_init__(self) -> None:
         """Reject options that contradict each other, whatever the model."""
         check(bool(self.workdir) and all(self.workdir), "--workdir is missing; set it, for example --workdir=runs/demo")
-        for name, least in (("nbest", 1), ("batch_size", 1), ("batch_tokens", 1), ("window", 1), ("show", 0)):
-            check(getattr(self, name) >= least, f"--{name} is {getattr(self, name)}: use {least} or more")
+        for name, least in (
+            ("nbest", 1),
+            ("batch_size", 1),
+            ("batch_tokens", 1),
+            ("window", 1),
+            ("show", 0),
+            ("parts", 0),
+        ):
+            value = getattr(self, name)
+            check(value is None or value >= least, f"--{name} is {value}: use {least} or more")
         given = [field.name for field in dataclasses.fields(self) if getattr(self, field.name) != field.default]
         given += self.search
         for name, others, why in _WITHOUT:
@@ -192,6 +216,10 @@ class Options:
             not self.output.endswith(".gz"),
             f"--output={self.output}: the output is not compressed; leave out --output and append | gzip > FILE.gz",
         )
+        check(
+            self.parts > 0 or not scheme_of(self.output),
+            f"--output={self.output}: an output in an object store is written in parts; set --parts=N, or use a file",
+        )
         check(all(self.reference), "--reference contains an empty file name; use --reference=FILE, or A,B for several")
         check(
             self.seed is None or 0 <= self.seed < 2**32,
@@ -203,6 +231,11 @@ class Options:
         check(
             len(twice) < 2,
             f"{' and '.join(twice)} read standard input, which can be read only once; use files instead",
+        )
+        piped = [name for name in twice if name != "--input" or not self.score]
+        check(
+            not self.parts or not piped,
+            f"{' and '.join(piped)} from standard input with --parts: each process reads the input; use files",
         )
         for name, path in files:
             check_not_overwriting(self.output, ["/dev/stdin" if path == "-" else path], f"the file of --{name}")

@@ -2,8 +2,9 @@
 
 `OUTPUT.resume.json` says what the output depends on and how far it got. It is written before the output is touched and
 again after each window, when its results have been written. It covers a prefix of the output, with its number of lines,
-size and checksum. The rest belongs to an unfinished window and is computed again. Therefore windows begin where they
-would have begun without an interrupt, the batches are the same, and so are the bytes (docs/decisions.md).
+size and checksum, and with digests of the lines that were read for it. The rest belongs to an unfinished window and is
+computed again. Therefore windows begin where they would have begun without an interrupt, the batches are the same, and
+so are the bytes (docs/decisions.md).
 """
 
 import contextlib
@@ -13,22 +14,45 @@ import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
-from convs2s_jax.core import checksums, files
+from convs2s_jax.core import checksums, files, stores
 from convs2s_jax.core.checksums import DamagedError
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.guard import held_interrupts, writing_remedy
+from convs2s_jax.core.places import scheme_of
 
 SUFFIX = ".resume.json"
-ANEW = "start over without --resume, or choose another --output"
+ANEW = "delete the output, or choose another one"
 STDOUT = ("-", "/dev/stdout", "/dev/fd/1")
 _STREAMS = ("/dev/", "/proc/")
 
 Dependencies = Mapping[str, Any]
-"""Everything that the bytes of an output depend on: flags ("--beam_size") with their values, contents with digests."""
-Write = Callable[[Sequence[str]], None]
+"""What the bytes of an output depend on: flags ("--beam_size") with their values, and digests of whole contents."""
+Write = Callable[..., None]
+"""Appends the lines of each result of a window; a second argument are digests of all lines read for the output."""
+_BLOCK = 1 << 20
+
+
+NOTHING = MappingProxyType[str, int]({})
+
+
+class Finished(NamedTuple):
+    """The whole windows of an output.
+
+    Attributes:
+      lines: number of results.
+      size: number of bytes.
+      content: their checksum so far (`checksums.stream`).
+      read: digests of the lines that were read for them, by label.
+    """
+
+    lines: int = 0
+    size: int = 0
+    content: Any = None
+    read: Mapping[str, int] = NOTHING
 
 
 def record_of(output: str) -> Path | None:
@@ -65,7 +89,9 @@ def check_not_overwriting(name: str, given: Iterable[str], whose: str) -> None:
 
 
 @contextlib.contextmanager
-def opened(name: str, dependencies: Dependencies, finished: bytes = b"", lines: int = 0) -> Iterator[Write]:
+def opened(
+    name: str, dependencies: Dependencies, finished: Finished | None = None, total: int | None = None
+) -> Iterator[Write]:
     """Open a file to which windows of results are appended; "-" is standard output.
 
     `write` accepts the lines of each result of a window and returns when they have been written and recorded.
@@ -75,8 +101,8 @@ def opened(name: str, dependencies: Dependencies, finished: bytes = b"", lines: 
     Args:
       name: name of the file.
       dependencies: what the output depends on.
-      finished: its first bytes, to keep; the rest is removed.
-      lines: number of lines whose results they are.
+      finished: its first windows, to keep; the rest is removed. By default nothing is kept.
+      total: number of lines of the complete output; None if it is not known.
 
     Yields:
       `write`.
@@ -84,17 +110,15 @@ def opened(name: str, dependencies: Dependencies, finished: bytes = b"", lines: 
     Raises:
       UserError: the file or its record cannot be written.
     """
-    record, state = record_of(name), checksums.stream()
-    state.update(finished)
-    size, file = len(finished), -1
+    record, (lines, size, state, digests), file = record_of(name), finished or Finished(), -1
+    state = checksums.stream() if state is None else state
 
     def note() -> None:
         if record is not None:
-            content = {"made_of": dependencies, "lines": lines, "size": size, "content": state.hexdigest()}
-            files.replace_file(record, json.dumps(checksums.seal(content), indent=1, ensure_ascii=False) + "\n")
+            files.replace_file(record, record_text(dependencies, Finished(lines, size, state, digests), total))
 
-    def write(results: Sequence[str]) -> None:
-        nonlocal lines, size, file
+    def write(results: Sequence[str], read: Mapping[str, int] = NOTHING) -> None:
+        nonlocal lines, size, file, digests
         with held_interrupts():
             try:
                 if file < 0:
@@ -103,7 +127,7 @@ def opened(name: str, dependencies: Dependencies, finished: bytes = b"", lines: 
                 data = "".join(results).encode()
                 _append(file, data)
                 state.update(data)
-                lines, size = lines + len(results), size + len(data)
+                lines, size, digests = lines + len(results), size + len(data), read
                 note()
             except BrokenPipeError:
                 raise
@@ -115,13 +139,20 @@ def opened(name: str, dependencies: Dependencies, finished: bytes = b"", lines: 
     try:
         yield _to_stdout if name in STDOUT else write
         if name not in STDOUT:
-            write([])
+            write([], digests)
     finally:
         if file >= 0:
             os.close(file)
 
 
-def _to_stdout(results: Sequence[str]) -> None:
+def record_text(dependencies: Dependencies, finished: Finished, total: int | None = None) -> str:
+    """Return the text of the record of an output."""
+    content = {**finished._asdict(), "content": finished.content.hexdigest(), "read": dict(finished.read)}
+    sealed = checksums.seal({"made_of": dependencies, "of": total, **content})
+    return json.dumps(sealed, indent=1, ensure_ascii=False) + "\n"
+
+
+def _to_stdout(results: Sequence[str], _read: Mapping[str, int] = NOTHING) -> None:
     with held_interrupts():
         sys.stdout.buffer.write("".join(results).encode())
         sys.stdout.buffer.flush()
@@ -153,21 +184,24 @@ def _append(file: int, data: bytes) -> None:
         raise
 
 
-def digest_of(lines: Iterable[str]) -> str:
-    """Return a digest of lines of text."""
-    found = checksums.stream()
-    for line in lines:
-        found.update(line.encode("utf-8", "surrogatepass") + b"\n")
-    return found.hexdigest()
+def read_record(record: Path | str) -> dict[str, Any] | None:
+    """Return the record at a path or address, None if there is none. Raises UserError if it is damaged."""
+    try:
+        content = stores.read(str(record)) if scheme_of(str(record)) else files.content(record)
+        return checksums.unseal(checksums.parsed(content))
+    except FileNotFoundError:
+        return None
+    except (DamagedError, OSError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise UserError(f"{record} is damaged ({why}); {ANEW}") from error
 
 
-def finished_part(output: str, dependencies: Dependencies, total: int) -> bytes:
-    """Return the whole windows that an interrupted command left in its output, if it was the same command.
+def finished(output: str, dependencies: Dependencies) -> Finished:
+    """Return what an interrupted command left in its output, if it was the same command.
 
     Args:
       output: name of the output file.
       dependencies: what the output of this command depends on.
-      total: number of lines that this command translates.
 
     Raises:
       UserError: the output is a pipe or device, has no intact record, is that of another command, or was changed.
@@ -178,34 +212,55 @@ def finished_part(output: str, dependencies: Dependencies, total: int) -> bytes:
             f"--resume with --output={output}: what went into a pipe or device cannot be read back; choose a file"
         )
     if not path.exists() or not path.stat().st_size:
-        return b""
-    try:
-        found = checksums.unseal(checksums.parsed(files.content(record)))
-    except FileNotFoundError as error:
-        raise UserError(
-            f"--resume: there is no {record}, which records the input, model and flags of {output}; {ANEW}"
-        ) from error
-    except (DamagedError, OSError) as error:
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        raise UserError(f"--resume: {record} is damaged ({why}); {ANEW}") from error
-    _check_same(output, found["made_of"], dependencies)
-    data = path.read_bytes()
-    lines, size = found["lines"], found["size"]
-    if len(data) < size or checksums.checksum(data[:size]) != found["content"]:
-        raise UserError(f"--resume: the first {size} bytes of {output} have changed since they were written; {ANEW}")
-    if lines == total and len(data) > size:  # an interrupted command may have written more than it has recorded
-        raise UserError(f"--resume: {output} has more than the {total} lines that were written; {ANEW}")
-    return data[:size]
+        return Finished()
+    found = read_record(record)
+    if found is None:
+        raise UserError(f"there is no {record}, which records the input, model and flags of {output}; {ANEW}")
+    check_same(output, found["made_of"], dependencies)
+    state, size = checksums.stream(), found["size"]
+    for block in blocks(path, size):
+        state.update(block)
+    if path.stat().st_size < size or state.hexdigest() != found["content"]:
+        raise UserError(f"the first {size} bytes of {output} have changed since they were written; {ANEW}")
+    return Finished(found["lines"], size, state, found["read"])
 
 
-def _check_same(output: str, before: Dependencies, now: Dependencies) -> None:
+def blocks(path: Path, size: int) -> Iterator[bytes]:
+    """Yield the first `size` bytes of a file, or all that it has."""
+    with open(path, "rb") as file:
+        while size > 0 and (block := file.read(min(size, _BLOCK))):
+            yield block
+            size -= len(block)
+
+
+def lines_in(output: str, size: int) -> Iterator[str]:
+    """Yield the lines of the first `size` bytes of a file, which end at line feeds only."""
+    if size:
+        with open(output, "rb") as file:
+            while size > 0:
+                line = file.readline()
+                size -= len(line)
+                yield line.decode().removesuffix("\n")
+
+
+def check_nothing_added(output: str, finished: Finished) -> None:
+    """Raise UserError if a complete output has more than was written."""
+    if os.path.isfile(output) and os.stat(output).st_size > finished.size:
+        raise UserError(f"{output} has more than the {finished.lines} lines that were written; {ANEW}")
+
+
+def check_same(output: str, before: Dependencies, now: Dependencies) -> None:
     """Reject the output of another command; the message states the first difference."""
     now = json.loads(json.dumps(now))  # tuples become lists, as in the record
     for name in [*now, *(name for name in before if name not in now)]:
         if before.get(name) != now.get(name):
             was, given = (values.get(name, "not set") for values in (before, now))
             what = f"{name} was {was} and is now {given}" if name.startswith("--") else f"{name} has changed"
-            raise UserError(
-                f"--resume: {output} is the output of another command: {what}; use the same input, model and flags as "
-                f"before, or {ANEW}"
-            )
+            raise of_another(output, what)
+
+
+def of_another(output: str, what: str) -> UserError:
+    """Return the error for the output of another command; `what` is the difference."""
+    return UserError(
+        f"{output} is the output of another command: {what}; use the same input, model and flags as before, or {ANEW}"
+    )

@@ -177,7 +177,7 @@ def test_a_file_of_the_user_in_place_of_the_lock_is_left(tmp_path, mode):
         hold(tmp_path)
     (tmp_path / "lock").unlink()
     (tmp_path / "lock").hardlink_to(tmp_path / "notes")
-    with pytest.raises(UserError, match=r"its file lock was not written by a training: rename it$|delete .*lock$"):
+    with pytest.raises(UserError, match=r"its file lock is not a lock: rename it$|delete .*lock$"):
         hold(tmp_path)
     assert (tmp_path / "notes").read_text() == "text"
 
@@ -259,7 +259,7 @@ def test_a_silent_claim_of_another_machine_or_of_nobody_known_is_over(place, cap
 def test_who_was_silent_ends_once_another_process_has_its_place(place, capsys, monkeypatch):
     ended, stop = [], threading.Event()
     monkeypatch.setattr(lock.os, "_exit", lambda status: (ended.append(status), stop.set()))
-    claim = lock._Claim(RUN)
+    claim = lock._Claim(LOCK, f"--workdir={RUN}", lock.TRAINING)
     stores.write(LOCK, another(process=12345))
     unnoticed = threading.Timer(60, stop.set)
     unnoticed.start()

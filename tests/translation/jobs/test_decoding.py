@@ -1,8 +1,10 @@
 """Files through the whole of decode.py, short of its flags: windows, interrupts, scores, odd text, mistakes."""
 
 import json
+import os
 import random
 import re
+import threading
 import types
 from pathlib import Path
 
@@ -71,6 +73,57 @@ def test_unknown_text_is_told_once_and_nothing_else_changes(desk):
     assert f"2 of 2 {said} " in desk.told[1]
     assert desk.told[1].endswith(": line 13, 14")
     assert desk.read() == whole
+
+
+def test_a_window_is_translated_before_the_input_ends_and_resumed_while_more_of_it_comes(desk, monkeypatch):
+    """The rest is written when the first window is translated, or after a minute, when the test has failed."""
+    desk.decode(window=2, output="whole")
+    read, write = os.pipe()
+    data, real, early = desk.read("in"), job.translate, []
+    rest = data.split(b"\n", 2)[2]
+
+    def more():
+        os.write(write, rest)
+        os.close(write)
+
+    late = threading.Timer(60, more)
+
+    def translate(*given, **named):
+        if not early:
+            early.append(late.is_alive())
+            late.cancel()
+            more()
+        return real(*given, **named)
+
+    monkeypatch.setattr(job, "translate", translate)
+    os.write(write, data.removesuffix(rest))
+    late.start()
+    desk.decode(window=2, input=f"/dev/fd/{read}")
+    os.close(read)
+    assert early == [True]
+    assert desk.read() == desk.read("whole")
+    with (desk.folder / "in").open("a") as file:
+        file.write("Spain\n")
+    desk.decode(window=2, resume=True)
+    assert f"{desk.path('out')} already has 8 of 9 lines; continuing with the next line" in desk.told
+    assert desk.read().startswith(desk.read("whole"))
+    assert desk.read().count(b"\n") == 9
+    before = desk.read()
+    for lines in ([*desk.lines, "Spain", "x"], desk.lines[:7]):
+        desk.write("in", lines)
+        with pytest.raises(UserError, match=r"^.*out is the output of another command: the input has chang"):
+            desk.decode(window=2, resume=True)
+        assert desk.read() == before
+
+
+def test_a_mistake_in_a_later_line_costs_only_its_window(desk):
+    (desk.folder / "in").write_bytes(desk.read("in") + b"\xff\nNorway\n")
+    with pytest.raises(UserError, match=r"/in, line 9: byte 0xff is not .* \(8 of 10 lines are written; --resume cont"):
+        desk.decode(window=4)
+    desk.write("in", [*desk.lines, "Spain", "Norway"])
+    desk.decode(window=4, resume=True)
+    desk.decode(window=4, output="whole")
+    assert desk.read() == desk.read("whole")
 
 
 @pytest.mark.parametrize("style", ["text", "json", "fairseq"])

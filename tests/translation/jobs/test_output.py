@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from convs2s_jax.core import checksums
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.translation.jobs import output
 from convs2s_jax.translation.jobs.output import check_writable, opened, record_of
@@ -29,7 +30,8 @@ def test_results_are_there_when_write_returns_and_nothing_is_touched_before(path
         assert path.read_text() == "a\nb\nb\n"
         write(["c\n"])
     assert path.read_text() == "a\nb\nb\nc\n"
-    with opened(str(path), {}, b"a\n", 1) as write:
+    done = output.Finished(1, 2, checksums.stream())
+    with opened(str(path), {}, done) as write:
         write(["new\n"])
     assert path.read_text() == "a\nnew\n"
     with opened(str(path), {}):

@@ -4,6 +4,7 @@ A label is a target of one token: `Batch.tgt` is [B, 2], the label's id and the 
 of labels begin after the special symbols; the softmax layer covers the labels only.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import jax
@@ -99,5 +100,6 @@ def predict(
 def scores(_cfg: Config, split: Split, outputs: list[str], *, details: bool = False) -> dict[str, float]:
     """Accuracy and macro F1, in percent; with `details` F1 of each label, too."""
     right = [visible(text).strip() for text in split.text.tgt]  # as `Labels` names them
-    each = {f"f1/{label}": value for label, value in f1(outputs, right).items()} if details else {}
-    return {"accuracy": accuracy(outputs, right), "macro_f1": macro_f1(outputs, right), **each}
+    pairs = Counter(zip(outputs, right, strict=True))
+    each = {f"f1/{label}": value for label, value in f1(pairs).items()} if details else {}
+    return {"accuracy": accuracy(pairs), "macro_f1": macro_f1(pairs), **each}
