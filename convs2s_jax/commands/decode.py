@@ -94,10 +94,10 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     given = options(values, overrides)
     with ended_by_signals():
         from convs2s_jax.core import compiled_programs
-        from convs2s_jax.translation.jobs import decoding, parts
+        from convs2s_jax.translation.jobs import decoding, on_ray, parts
 
     compiled_programs.keep(os.environ)
-    (parts if given.parts else decoding).decode(given, tell=tell)
+    (on_ray if given.engine else parts if given.parts else decoding).decode(given, tell=tell)
 
 
 COMMAND = Command(

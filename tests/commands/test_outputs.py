@@ -9,6 +9,7 @@ from tests.processes import called
 OUTPUTS = {
     "export": ("export", "--workdir=none", "--output"),
     "export for fairseq": ("export", "--workdir=none", "--output"),
+    "merge": ("merge", "--output"),
     "report": ("report", "--workdir=none", "--output"),
     "scale check": ("scale check", "--config={config}", "--json"),
     "scale plan": ("scale plan", "--config={config}", "--topology=cpu:1", "--json"),

@@ -1,5 +1,6 @@
 """An output in parts is that of one process: claimed, continued, refused and joined, here and in an object store."""
 
+import dataclasses
 import json
 import os
 import random
@@ -14,7 +15,7 @@ import pytest
 from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run import lock
-from convs2s_jax.translation.jobs import job, parts
+from convs2s_jax.translation.jobs import decoding, job, on_ray, parts
 from convs2s_jax.translation.jobs.output import SUFFIX
 from tests import tiny
 from tests.stores import bucket, requests  # noqa: F401  (fixtures)
@@ -178,3 +179,22 @@ def test_workers_that_are_killed_cost_a_window_at_most(tmp_path, trained, tally)
     )
     losses += (tmp_path / "out").read_bytes() != (tmp_path / "whole").read_bytes()
     tally(tries=kills, losses=losses)
+
+
+@pytest.mark.drill
+def test_workers_of_a_cluster_decode_the_bytes_of_one_process(tmp_path, trained):
+    ray = pytest.importorskip("ray")
+    pytest.importorskip("ray.data")
+    (tmp_path / "in").write_text("".join(f"{i} kilowatts\n" for i in range(40)))
+    given = {"workdir": (str(trained),), "input": f"{tmp_path}/in", "window": 4}
+    decoding.decode(job.Options(**given, output=f"{tmp_path}/whole"), tell=print)
+    divided = job.Options(**given, output=f"{tmp_path}/out", parts=3, engine="ray")
+    ray.init(num_cpus=2, include_dashboard=False)
+    try:
+        on_ray.decode(divided, tell=print)
+        parts.merge(divided.output, tell=print)
+        assert (tmp_path / "out").read_bytes() == (tmp_path / "whole").read_bytes()
+        with pytest.raises(UserError, match="the output of another command: --batch_size was 64 and is now 2"):
+            on_ray.decode(dataclasses.replace(divided, batch_size=2), tell=print)
+    finally:
+        ray.shutdown()
