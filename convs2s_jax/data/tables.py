@@ -4,7 +4,7 @@ import itertools
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from convs2s_jax.core import stores
@@ -47,7 +47,7 @@ def parsed_pairs(path: str, parse: Callable[[str], Pair], *, skip: bool = False)
 
 
 def checked(rows: Iterable[Any], names: Sequence[str], where: str, *, skip: bool) -> Iterator[Pair]:
-    """Yield the pairs of rows, which are mappings. `where` is for messages; the rest is as in `pairs`."""
+    """Yield the pairs of rows, which are dictionaries. `where` is for messages; the rest is as in `pairs`."""
     for number, row in enumerate(rows, 1):
         try:
             pair: Pair = _pair(row, names)
@@ -59,15 +59,15 @@ def checked(rows: Iterable[Any], names: Sequence[str], where: str, *, skip: bool
 
 
 def _pair(row: Any, names: Sequence[str]) -> Pair:
-    """Return the texts of a row. Raises UserError if it is no mapping or has none."""
+    """Return the texts of a row. Raises UserError if it is no dictionary or has none."""
     texts = ["", *(_text(row, name) for name in names)][-2:]
     return texts[0], texts[1]
 
 
 def _text(row: Any, name: str) -> str:
     value = row
-    for part in [name] if isinstance(row, Mapping) and name in row else name.split("."):
-        known = value if isinstance(value, Mapping) else {}
+    for part in [name] if isinstance(row, dict) and name in row else name.split("."):
+        known = value if isinstance(value, dict) else {}
         if part not in known:
             raise UserError(f"there is no '{name}'{did_you_mean(part, known)}")
         value = known[part]
@@ -124,7 +124,7 @@ def _parquet(path: str, names: Sequence[str], skip: bool) -> Iterator[Pair]:
         with tempfile.TemporaryFile() if scheme_of(path) else open_regular(path) as file:
             if scheme_of(path):  # its end is read first
                 shutil.copyfileobj(stores.Reader(path), file, stores.RANGE)
-            table = parquet.ParquetFile(file, buffer_size=1 << 20, page_checksum_verification=True)
+            table = parquet.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False, page_checksum_verification=True)
             for name in names:
                 try:
                     texts(pyarrow.array([], pyarrow.struct(table.schema_arrow)), name)
