@@ -35,6 +35,15 @@ def variables(store, monkeypatch, tmp_path):
     return found
 
 
+def test_objects_are_read_in_ranges(store, variables, monkeypatch):
+    monkeypatch.setattr(stores, "RANGE", 4)
+    for size in (1, 3, 4, 5, 8, 9):
+        stores.write(store.address("numbers"), bytes(range(size)))
+        assert stores.Reader(store.address("numbers")).read() == bytes(range(size))
+    with pytest.raises(FileNotFoundError):
+        stores.Reader(store.address("nothing")).read()
+
+
 def run(program, *arguments):
     command = [sys.executable, program, *map(str, arguments)]
     return subprocess.run(command, cwd=tiny.ROOT, capture_output=True, text=True, timeout=300, check=False)
