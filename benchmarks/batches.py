@@ -40,7 +40,7 @@ def main() -> None:
         filled(text, (rows, length), rng.integers(SENTENCES, size=(REPEATS, 200, rows)))
     src = np.clip(rng.lognormal(3.2, 0.6, arguments.pairs), 2, 175).astype(np.int32)
     tgt = np.clip(src * rng.normal(1.1, 0.15, arguments.pairs), 2, 175).astype(np.int32)
-    used, _ = usable(src, tgt, max_source=175, max_target=175)
+    used, *_ = usable(src, tgt, max_source=175, max_target=175)
     shapes = choose_shapes(src, tgt, tokens=4000, count=12)
     tracemalloc.start()
     before = time.process_time()

@@ -69,6 +69,6 @@ def compiled(cfg: Config, run: Run, count: int) -> Updates:
         pairs=sum(len(one.rows) for one in chosen),
         sources=sum(int((batch.src != PAD).sum()) for batch in batches),
         targets=sum(int((batch.tgt != PAD).sum()) for batch in batches),
-        padding=epoch.padding,
+        padding=plan.padding(src, tgt, run.rows, epoch),
         through=lambda: through(batches),
     )

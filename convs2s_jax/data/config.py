@@ -1,7 +1,6 @@
 """Data configuration: the corpus, its vocabularies and its batches."""
 
 import dataclasses
-import itertools
 from typing import Literal
 
 from convs2s_jax.core.config import check, record
@@ -60,10 +59,8 @@ class MixturePart:
         for weight in (self.weight, *(weight for _, weight in self.schedule)):
             check(0 <= weight <= 1e9, f"the weight {weight} is not between 0 and 1e9")
         steps = [1, *(step for step, _ in self.schedule)]
-        check(
-            all(a < b for a, b in itertools.pairwise(steps)),
-            f"schedule changes the weight at updates {steps[1:]}: use ascending numbers from 2 on",
-        )
+        ascending = steps == sorted({*steps})
+        check(ascending, f"schedule changes the weight at updates {steps[1:]}: use ascending numbers from 2 on")
 
 
 @record
@@ -243,13 +240,13 @@ class DataConfig:
         for side in SIDES[kind][-1:]:
             check(getattr(self, side) != "", f"{side} is missing: set it to the {CORPORA[kind]}, as in {side}='de'")
         check(
-            self.src != self.tgt
-            or (kind == "files" and (self.files != SplitFiles() or self.mixture != ()))
-            or len(SIDES[kind]) < 2,
+            self.src != self.tgt or (kind == "files" and self.files != SplitFiles()) or len(SIDES[kind]) < 2,
             f"src and tgt are both '{self.src}': give the two sides different names, or list their files in 'files'",
         )
         if self.mixture:
             self._check_mixture(kind)
+            symbols = dict.fromkeys([*self.vocabulary.symbols, *(part.tag for part in self.mixture if part.tag)])
+            object.__setattr__(self, "vocabulary", dataclasses.replace(self.vocabulary, symbols=(*symbols,)))
 
     def _check_mixture(self, kind: str) -> None:
         """Raise UserError for a mixture of nothing, or together with what does not know of parts."""
@@ -274,13 +271,6 @@ class DataConfig:
     def weights(self, step: int) -> list[float]:
         """Return the weights of the mixture at an update, counted from 1."""
         return [[part.weight, *(w for first, w in part.schedule if first <= step)][-1] for part in self.mixture]
-
-    @property
-    def learned(self) -> VocabularyConfig:
-        """`vocabulary`, with the tags of the mixture among its symbols."""
-        tags = (part.tag for part in self.mixture if part.tag)
-        symbols = dict.fromkeys((*self.vocabulary.symbols, *tags))
-        return dataclasses.replace(self.vocabulary, symbols=tuple(symbols))
 
     @property
     def corpus_kind(self) -> str:

@@ -109,7 +109,6 @@ def read(cfg: DataConfig, split: str, folder: Path | None = None) -> ParallelTex
             count, rest = 0, iter(source.pairs())
             while block := [*itertools.islice(rest, BLOCK)]:
                 whole = [(first, second) for first, second in block if first is not None and second is not None]
-                # an empty line stays empty, so that its pair is not used
                 src.extend(f"{tag} {line}" if tag and visible(line) else line for line, _ in whole)
                 count += tgt.extend(pair[1] for pair in whole)
                 damaged += len(block) - len(whole)
@@ -123,8 +122,7 @@ def read(cfg: DataConfig, split: str, folder: Path | None = None) -> ParallelTex
 def _parts(cfg: DataConfig, split: str) -> list[tuple[DataConfig, str]]:
     """Return each part of a mixture as a corpus, with its tag; the corpus itself for other splits, or without mixture.
 
-    Raises:
-      UserError: the corpus has a training text besides its mixture.
+    Sources without text get no tag, so that their pairs stay empty. UserError if there is another training text.
     """
     if split != "train" or not cfg.mixture:
         return [(cfg, "")]
@@ -325,7 +323,6 @@ def checksums(cfg: DataConfig, split: str) -> list[list[str]] | None:
     """Return checksums of the files of each source of a split, and what selects text in them. Equal ones: equal text.
 
     Those of a mixture are followed by the number of pairs and the tag of each part.
-
     None for a corpus without files, for files in an object store, or if one cannot be read; reading then reports why.
 
     Raises:

@@ -19,7 +19,7 @@ FEW = 200_000
 """Maximum number of lines of a text that is kept in memory."""
 BLOCK = 4096
 """Number of lines that are read or written at once."""
-_PREFIX = "lines-"
+_PREFIX = f"lines-{socket.gethostname()}-"
 
 
 class Lines(Sequence[str]):
@@ -70,8 +70,14 @@ class Lines(Sequence[str]):
             yield from self[first : first + BLOCK]
 
 
-class _Owner:
-    """Its end is that of a temporary folder."""
+class TemporaryFolder:
+    """A folder in `folder` that is deleted with this object; those of killed processes are deleted when it is made."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(folder)
+        self.name = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=folder)
+        weakref.finalize(self, shutil.rmtree, self.name, ignore_errors=True)
 
 
 class Writer:
@@ -80,7 +86,8 @@ class Writer:
     def __init__(self, folder: Path | None) -> None:
         """Write to a temporary folder in `folder`, which is created if it is needed. None: keep all in memory."""
         self._folder, self._lines, self._place, self._size = folder, list[str](), "", 0
-        self._owner, self._digest = _Owner(), xxhash.xxh3_128()
+        self._owner: TemporaryFolder | None = None
+        self._digest = xxhash.xxh3_128()
 
     def extend(self, lines: Iterable[str]) -> int:
         """Add lines without line ends, and return their number. Raises UserError if they cannot be written."""
@@ -96,11 +103,8 @@ class Writer:
         """Move the lines in memory to the file."""
         with writing(folder, "choose another data.cache_dir"):
             if not self._place:
-                folder.mkdir(parents=True, exist_ok=True)
-                _remove_leftovers(folder)
-                own = tempfile.mkdtemp(prefix=f"{_mine()}{os.getpid()}-", dir=folder)
-                weakref.finalize(self._owner, shutil.rmtree, own, ignore_errors=True)
-                self._place = f"{own}/text"
+                self._owner = TemporaryFolder(folder)
+                self._place = f"{self._owner.name}/text"
             data = [line.encode() + b"\n" for line in self._lines]
             ends = np.cumsum([self._size, *map(len, data)], dtype="<i8")
             self._digest.update(b"".join(data))
@@ -127,13 +131,9 @@ def digest(lines: Sequence[str]) -> bytes:
     return found.digest()
 
 
-def _mine() -> str:
-    return f"{_PREFIX}{socket.gethostname()}-"
-
-
 def _remove_leftovers(folder: Path) -> None:
     """Delete the files of processes of this machine that were killed."""
-    for place in folder.glob(f"{_mine()}*-*"):
-        process = place.name.removeprefix(_mine()).partition("-")[0]
+    for place in folder.glob(f"{_PREFIX}*-*"):
+        process = place.name.removeprefix(_PREFIX).partition("-")[0]
         if os.path.exists("/proc/self") and not os.path.exists(f"/proc/{process}"):
             shutil.rmtree(place, ignore_errors=True)

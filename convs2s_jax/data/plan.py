@@ -4,7 +4,6 @@ The plan is a pure function of (lengths, budget, number of shapes, seed, epoch).
 and loads its share. It does not depend on the number of processes or devices.
 """
 
-import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -25,32 +24,16 @@ class PlannedBatch(NamedTuple):
     rows: np.ndarray
 
 
-@dataclasses.dataclass(frozen=True)
-class Skipped:
-    """Numbers of skipped training pairs.
-
-    Attributes:
-      empty: pairs with an empty side.
-      too_long: pairs with a side that is too long.
-    """
-
-    empty: int
-    too_long: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """The batches of one epoch.
 
     Attributes:
       shapes: the shapes of all batches.
       batches: the batches, in order of use.
-      padding: fraction of padding in the batches, in [0, 1].
     """
 
     shapes: tuple[Shape, ...]
     batches: tuple[PlannedBatch, ...]
-    padding: float
 
     def first_uses(self, start: int = 0) -> tuple[Shape, ...]:
         """Return the shapes of the batches from `start` on, in order of first use."""
@@ -59,8 +42,8 @@ class Plan:
 
 def usable(
     src: np.ndarray, tgt: np.ndarray, *, max_source: int, max_target: int, one_sided: bool = False
-) -> tuple[np.ndarray, Skipped]:
-    """Return the indices of the pairs to train on, and the numbers of skipped pairs.
+) -> tuple[np.ndarray, int, int]:
+    """Return the indices of the pairs to train on, and the numbers of pairs with an empty side and of too long ones.
 
     Args:
       src, tgt: lengths [n] in tokens, including the end symbol (1 is an empty side).
@@ -69,17 +52,8 @@ def usable(
     """
     empty = ((src <= 1) & (not one_sided)) | (tgt <= 1)
     too_long = ~empty & ((src > max_source) | (tgt > max_target))
-    skipped = Skipped(empty=int(empty.sum()), too_long=int(too_long.sum()))
     rows = np.flatnonzero(~empty & ~too_long)
-    return rows.astype(np.int32) if len(src) < 1 << 31 else rows, skipped
-
-
-def shares(weights: Sequence[float], total: int) -> np.ndarray:
-    """Return how many of `total` pairs each part of a mixture gets, in proportion to its weight: [parts]."""
-    exact = total * np.array(weights) / sum(weights)
-    counts = exact.astype(np.int64)
-    counts[np.argsort(counts - exact, kind="stable")[: total - counts.sum()]] += 1
-    return counts
+    return rows.astype(np.int32) if len(src) < 1 << 31 else rows, int(empty.sum()), int(too_long.sum())
 
 
 def mixed(rows: np.ndarray, sizes: Sequence[int], weights: Sequence[float], *, seed: int, epoch: int) -> np.ndarray:
@@ -96,8 +70,11 @@ def mixed(rows: np.ndarray, sizes: Sequence[int], weights: Sequence[float], *, s
     """
     if not len(weights):
         return rows
+    exact = len(rows) * np.array(weights) / sum(weights)
+    counts = exact.astype(np.int64)
+    counts[np.argsort(counts - exact, kind="stable")[: len(rows) - counts.sum()]] += 1  # the largest remainders
     parts, mixture, at = np.split(rows, np.searchsorted(rows, np.cumsum(sizes[:-1]))), np.empty_like(rows), 0
-    for i, (part, k) in enumerate(zip(parts, shares(weights, len(rows)).tolist(), strict=True)):
+    for i, (part, k) in enumerate(zip(parts, counts.tolist(), strict=True)):
         first, n = (epoch - 1) * k, len(part)
         for cycle in range(first // n, -(-(first + k) // n)):
             begin, end = max(first - cycle * n, 0), min(first + k - cycle * n, n)
@@ -123,14 +100,13 @@ def plan_epoch(
     """
     rng = np.random.default_rng([seed, epoch])
     batches = _fill(src, tgt, rng.permutation(rows), shapes)
-    batches = [batches[i] for i in rng.permutation(len(batches))]
-    return Plan(shapes=shapes, batches=tuple(batches), padding=_padding(src, tgt, rows, shapes, batches))
+    return Plan(shapes=shapes, batches=tuple(batches[i] for i in rng.permutation(len(batches))))
 
 
 def plan_all(src: np.ndarray, tgt: np.ndarray, shapes: tuple[Shape, ...], rows: np.ndarray | None = None) -> Plan:
     """Return a plan over all rows in a fixed order, for validation. Nothing is skipped or shuffled.
 
-    It has as many batches and as much padding as `plan_epoch` has for these rows.
+    `plan_epoch` returns as many batches of each shape for these rows.
 
     Args:
       src, tgt: lengths [n] in tokens, including the end symbol.
@@ -138,8 +114,7 @@ def plan_all(src: np.ndarray, tgt: np.ndarray, shapes: tuple[Shape, ...], rows: 
       rows: indices of the pairs to use; None for all.
     """
     rows = np.arange(len(src)) if rows is None else rows
-    batches = _fill(src, tgt, rows, shapes)
-    return Plan(shapes=shapes, batches=tuple(batches), padding=_padding(src, tgt, rows, shapes, batches))
+    return Plan(shapes=shapes, batches=tuple(_fill(src, tgt, rows, shapes)))
 
 
 def _fill(src: np.ndarray, tgt: np.ndarray, rows: np.ndarray, shapes: tuple[Shape, ...]) -> list[PlannedBatch]:
@@ -165,9 +140,7 @@ def _fill(src: np.ndarray, tgt: np.ndarray, rows: np.ndarray, shapes: tuple[Shap
     return batches
 
 
-def _padding(
-    src: np.ndarray, tgt: np.ndarray, rows: np.ndarray, shapes: tuple[Shape, ...], batches: list[PlannedBatch]
-) -> float:
-    """Return the fraction of padding in the batches of these rows."""
-    cells = sum(shapes[b.shape].rows * (shapes[b.shape].src + shapes[b.shape].tgt) for b in batches)
+def padding(src: np.ndarray, tgt: np.ndarray, rows: np.ndarray, plan: Plan) -> float:
+    """Return the fraction of padding in the batches of these rows, in [0, 1]."""
+    cells = sum(shape.rows * (shape.src + shape.tgt) for shape in (plan.shapes[b.shape] for b in plan.batches))
     return 1.0 - int(src[rows].sum() + tgt[rows].sum()) / cells if cells else 0.0

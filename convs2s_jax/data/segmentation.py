@@ -8,25 +8,30 @@ Segmentations are sampled here and not by SentencePiece, whose version 0.2.3 see
 process, whatever the given seed. With it, neither a continued run nor the processes of a run would see the same text.
 """
 
+import dataclasses
 import functools
 import itertools
 import math
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from convs2s_jax.core.files import writing
 from convs2s_jax.data.bpe_codes import merged_at_random, of_words
+from convs2s_jax.data.lines import BLOCK, TemporaryFolder
+from convs2s_jax.data.processes import Progress, Share
 from convs2s_jax.data.symbols import Vocabulary
 from convs2s_jax.data.tokens_on_disk import TokenizedText, in_memory
 
 _SPACE = "\u2581"
 _UNKNOWN_PENALTY = 10.0
 """Score penalty of an unknown character relative to the least likely piece, as in SentencePiece's unigram models."""
-_LINES = 4096
-"""Number of lines sampled with one seed."""
+RANGE = 1 << 16
+"""Number of lines that a process samples at once, a multiple of `BLOCK`. Each block has a seed of its own."""
 
 
 class _Edge(NamedTuple):
@@ -137,22 +142,63 @@ class RandomPieces:
         return found
 
 
-def draw(texts: Sequence[str], vocabulary: Vocabulary, *, rate: float, seed: Sequence[int]) -> TokenizedText:
+def draw(
+    texts: Sequence[str], vocabulary: Vocabulary, folder: Path, *, rate: float, seed: Sequence[int], share: Share
+) -> TokenizedText:
     """Return a random segmentation of every text, in memory.
 
     Args:
-      texts: the lines.
-      vocabulary: of their side.
+      texts, vocabulary: the lines, and the vocabulary of their side.
+      folder: for temporary files.
       rate: as in `Vocabulary.sample`.
       seed: numbers that determine the sample.
+      share: does the ranges of a text of more than `RANGE` lines.
     """
+    whole = _Ranges(texts, vocabulary, rate, seed, RANGE, "")
+    if len(texts) <= RANGE:
+        return whole.sampled(range(len(texts)), lambda _: None)
+    with writing(folder, "choose another data.cache_dir"):
+        place = TemporaryFolder(folder)
+        share(dataclasses.replace(whole, place=place.name), lambda _: None)
+        parts = [np.load(f"{place.name}/{i}.npz") for i in range(len(whole))]
+        tokens, lengths = (np.concatenate([part[name] for part in parts]) for name in ("tokens", "lengths"))
+        return TokenizedText(tokens, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
 
-    def drawn() -> Iterator[list[int]]:
-        for number, first in enumerate(range(0, len(texts), _LINES)):
-            bits = np.random.SeedSequence([*seed, number]).generate_state(1)[0]
-            yield from vocabulary.sample(texts[first : first + _LINES], rate=rate, seed=int(bits) % (2**32 - 1))
 
-    return in_memory(drawn(), size=vocabulary.size)
+@dataclasses.dataclass(frozen=True)
+class _Ranges:
+    """Ranges of `most` lines that are sampled one by one, into files in the folder `place` (`processes.Parts`)."""
+
+    texts: Sequence[str]
+    vocabulary: Vocabulary
+    rate: float
+    seed: Sequence[int]
+    most: int
+    place: str
+
+    def __len__(self) -> int:
+        return -(-len(self.texts) // self.most)
+
+    def size(self, i: int) -> int:
+        return min(self.most, len(self.texts) - i * self.most)
+
+    def task(self, i: int) -> Callable[[Progress], TokenizedText]:
+        return functools.partial(self.sampled, range(i * self.most, i * self.most + self.size(i)))
+
+    def save(self, i: int, text: TokenizedText) -> None:
+        np.savez(f"{self.place}/{i}.npz", tokens=text.tokens, lengths=text.lengths)
+
+    def sampled(self, rows: range, progress: Progress) -> TokenizedText:
+        """Sample these lines, whose first one begins a block of its own seed."""
+
+        def drawn() -> Iterator[list[int]]:
+            for first in rows[::BLOCK]:
+                bits = np.random.SeedSequence([*self.seed, first // BLOCK]).generate_state(1)[0]
+                block = self.texts[first : min(first + BLOCK, rows.stop)]
+                yield from self.vocabulary.sample(block, rate=self.rate, seed=int(bits) % (2**32 - 1))
+                progress(len(block))
+
+        return in_memory(drawn(), size=self.vocabulary.size)
 
 
 def within(drawn: TokenizedText, best: TokenizedText, longest: int) -> TokenizedText:

@@ -37,7 +37,7 @@ def test_lines_are_read_by_number_in_slices_and_in_order(stored):
 
 def test_files_go_with_the_lines_and_those_of_a_killed_process_with_the_next(stored, tmp_path):
     [own] = (tmp_path / "cache").iterdir()
-    killed = own.with_name(f"{lines._mine()}4194999-x")  # above the largest process number
+    killed = own.with_name(f"{lines._PREFIX}4194999-x")  # above the largest process number
     killed.mkdir()
     (killed / "text").write_text("")
     writer = Writer(tmp_path / "cache")

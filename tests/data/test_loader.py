@@ -16,7 +16,7 @@ from convs2s_jax.data.tokens_on_disk import in_memory
 
 def plan_of(count):
     batches = tuple(PlannedBatch(0, np.array([i])) for i in range(count))
-    return Plan(shapes=(Shape(4, 4, 1),), batches=batches, padding=0.0)
+    return Plan(shapes=(Shape(4, 4, 1),), batches=batches)
 
 
 def row(planned):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from convs2s_jax.data import shapes as shapes_module
-from convs2s_jax.data.plan import plan_all, plan_epoch, usable
+from convs2s_jax.data.plan import padding, plan_all, plan_epoch, usable
 from convs2s_jax.data.shapes import Shape, choose_shapes
 
 
@@ -56,7 +56,7 @@ def test_every_pair_is_used_once_in_a_shape_that_holds_it(count, tokens):
 
 def test_planning_takes_at_most_20_bytes_a_pair(monkeypatch):
     src, tgt = (np.tile(side, 200).astype(np.int32) for side in corpus())
-    rows, _ = usable(src, tgt, max_source=38, max_target=40)
+    rows, *_ = usable(src, tgt, max_source=38, max_target=40)
     shapes = chosen(np.arange(700).tobytes(), 6, 5000)
     first = content(plan_epoch(src, tgt, rows, shapes, seed=1, epoch=1))
     monkeypatch.setattr(shapes_module, "BLOCK", 1001)  # their number is not a multiple of it
@@ -107,18 +107,19 @@ def test_padding_is_the_share_of_cells_without_a_token():
     shapes = (Shape(3, 4, 2), Shape(5, 6, 2))
     plan = plan_epoch(src, tgt, np.arange(3), shapes, seed=1, epoch=1)
     # cells: 2 rows of 3 + 4, and 2 rows of 5 + 6 of which one is empty; tokens: 2 + 4 + 3 + 4 + 5 + 6
-    assert plan.padding == pytest.approx(1 - 24 / 36)
-    nothing = plan_all(np.array([], int), np.array([], int), ())
-    assert (nothing.batches, nothing.padding) == ((), 0.0)
+    assert padding(src, tgt, np.arange(3), plan) == pytest.approx(1 - 24 / 36)
+    nothing = np.array([], int)
+    assert plan_all(nothing, nothing, ()).batches == ()
+    assert padding(nothing, nothing, nothing, plan_all(nothing, nothing, ())) == 0
 
 
 def test_what_cannot_be_trained_on_is_counted_by_reason():
     src = np.array([1, 5, 5, 11, 10, 11, 1, 1])
     tgt = np.array([5, 1, 5, 5, 20, 21, 99, 1])
-    rows, skipped = usable(src, tgt, max_source=10, max_target=20)
+    rows, empty, too_long = usable(src, tgt, max_source=10, max_target=20)
     assert rows.tolist() == [2, 4]
-    assert skipped.empty == 4  # one that is too long too among them
-    assert skipped.too_long == 2
+    assert empty == 4  # one that is too long too among them
+    assert too_long == 2
 
 
 def test_validation_covers_every_row_in_a_fixed_order():

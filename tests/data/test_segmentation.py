@@ -11,7 +11,7 @@ import pytest
 import sentencepiece
 
 from convs2s_jax.core.tokens import SPECIAL
-from convs2s_jax.data import segmentation, tokens_on_disk
+from convs2s_jax.data import lines, processes, segmentation, tokens_on_disk
 from convs2s_jax.data.bpe_codes import CodedWords, merged_at_random
 from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.corpora import ParallelText
@@ -180,16 +180,34 @@ def test_a_seed_determines_the_draw(request, kind):
         assert [vocabulary.decode(ids) for ids in first] == [vocabulary.decode(ids) for ids in vocabulary.encode(texts)]
 
 
-def test_lines_of_all_chunks_are_drawn_with_seeds_of_their_own(monkeypatch, coded):
-    monkeypatch.setattr(segmentation, "_LINES", 40)
+def draw(texts, vocabulary, folder, seed=(1, 2), workers=1):
+    return segmentation.draw(texts, vocabulary, folder, rate=0.5, seed=seed, share=processes.local(workers))
+
+
+def test_lines_of_all_chunks_are_drawn_with_seeds_of_their_own(monkeypatch, coded, tmp_path):
+    monkeypatch.setattr(segmentation, "BLOCK", 40)
     texts = ["lower " * 6] * 100
-    drawn = segmentation.draw(texts, coded, rate=0.5, seed=(1, 2))
+    drawn = draw(texts, coded, tmp_path)
     sentences = [drawn[i].tolist() for i in range(100)]
     assert {coded.decode(ids) for ids in sentences} == {texts[0].strip()}
     assert sentences[:40] != sentences[40:80]
-    again = segmentation.draw(texts, coded, rate=0.5, seed=(1, 2))
+    again = draw(texts, coded, tmp_path)
     assert np.array_equal(again.tokens, drawn.tokens)
-    assert not np.array_equal(segmentation.draw(texts, coded, rate=0.5, seed=(1, 3)).tokens[:50], drawn.tokens[:50])
+    assert not np.array_equal(draw(texts, coded, tmp_path, seed=(1, 3)).tokens[:50], drawn.tokens[:50])
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_long_text_is_drawn_in_ranges_with_the_same_result_and_leaves_no_files(monkeypatch, coded, tmp_path, workers):
+    texts = [*(["lower er " * (1 + i % 5) for i in range(9000)]), ""]
+    whole = draw(texts, coded, tmp_path / "unused")
+    assert not (tmp_path / "unused").exists()
+    monkeypatch.setattr(segmentation, "RANGE", 4096)
+    (tmp_path / f"{lines._PREFIX}4194999-x").mkdir()  # of a killed process: above the largest process number
+    found = draw(texts, coded, tmp_path, workers=workers)
+    assert found.tokens.dtype == whole.tokens.dtype
+    assert np.array_equal(found.tokens, whole.tokens)
+    assert np.array_equal(found.offsets, whole.offsets)
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_a_sentence_that_is_too_long_keeps_its_best_segmentation():

@@ -91,7 +91,8 @@ def _inputs(session: Session, position: Position) -> Iterator[tuple[list[Batch],
     firsts = {position.epoch: position.step - position.batch // accumulate + 1}  # number of each epoch's first update
 
     def data(epoch: int) -> tuple[Split, plan.Plan]:
-        split = segmented(run.cfg.data, run.train, run.vocabularies, seed=run.cfg.seed, epoch=epoch, longest=longest)
+        seed, made = run.cfg.seed, run.vocabularies
+        split = segmented(run.cfg.data, run.train, made, run.folder, seed=seed, epoch=epoch, longest=longest)
         planned = run.planned(split, epoch=epoch, first=firsts[epoch])
         firsts[epoch + 1] = firsts[epoch] - (-len(planned.batches) // accumulate)
         return split, planned

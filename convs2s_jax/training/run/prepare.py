@@ -59,6 +59,7 @@ class Run:
       shapes: of training batches.
       held_out_shapes: of batches of the validation and the test set.
       facts: what reports tell of the data.
+      folder: of the cache, for temporary files.
       fingerprint: checksum of the tokenised training data.
       held_out: checksums of the lines of "valid" and "test"; None for a missing split.
     """
@@ -72,6 +73,7 @@ class Run:
     shapes: tuple[Shape, ...]
     held_out_shapes: tuple[Shape, ...]
     facts: Facts
+    folder: Path
     fingerprint: int
     held_out: Mapping[str, str | None]
 
@@ -95,16 +97,13 @@ class Run:
     def planned(self, split: Split, *, epoch: int, first: int) -> plan.Plan:
         """Return the batches of an epoch; where the weights of a mixture change, it ends.
 
-        Args:
-          split: `train`, as this epoch segments it.
-          epoch: from 1.
-          first: number of its first update, from 1, which determines the weights.
+        `split` is `train`, as this epoch segments it; `first` is the number of its first update, from 1.
         """
         data, seed = self.cfg.data, self.cfg.seed
         rows = plan.mixed(self.rows, self.train.text.parts, data.weights(first), seed=seed, epoch=epoch)
         whole = plan.plan_epoch(*split.lengths(), rows, self.shapes, seed=seed, epoch=epoch)
         most = min(((step - first) * data.batch.accumulate for step in data.changes if step > first), default=None)
-        return dataclasses.replace(whole, batches=whole.batches[:most])
+        return whole._replace(batches=whole.batches[:most])
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -161,7 +160,7 @@ def prepare(cfg: Config, workdir: Path, tell: Tell, *, share: processes.Share | 
         train = dataclasses.replace(train, longest=most[0])
     rows, used = _usable_rows(cfg, train, most, tell)
     _tell_of_mixture(cfg, rows, train.text.parts, tell)
-    shapes, batching = _first_epoch(cfg, train, made, rows, most, tell)
+    shapes, batching = _first_epoch(cfg, train, made, rows, most, folder, tell)
     return Run(
         cfg=cfg,
         vocabularies=made,
@@ -172,6 +171,7 @@ def prepare(cfg: Config, workdir: Path, tell: Tell, *, share: processes.Share | 
         shapes=shapes,
         held_out_shapes=held_out_shapes(cfg.model, scored, tokens=cfg.data.batch.tokens),
         facts=Facts(examples=used, batches=batching, vocabularies=(made.src.size, made.tgt.size)),
+        folder=folder,
         fingerprint=fingerprint(train.src, train.tgt),
         held_out=fingerprints,
     )
@@ -245,7 +245,7 @@ def _vocabularies(
 def _learned(cfg: Config, workdir: Path, text: Callable[[], ParallelText], files: Files, tell: Tell) -> Vocabularies:
     """Learn the vocabularies, unless an earlier start left them in the folder of all that they depend on."""
     depends = {
-        "data.vocabulary": to_dict(cfg.data.learned),
+        "data.vocabulary": to_dict(cfg.data.vocabulary),
         "one_sided": cfg.data.one_sided,
         "seed": cfg.seed,
         "task": type(cfg.model).__name__,
@@ -351,24 +351,22 @@ def _cached(cache: Cache, record: str) -> tuple[Split, list[str]] | None:
 def _tell_of_mixture(cfg: Config, rows: np.ndarray, sizes: Sequence[int], tell: Tell) -> None:
     """Report the parts of a mixture. Raises UserError if none of the lines of a part, of these sizes, are in use."""
     told, weights = list[str](), cfg.data.weights(1)
-    used = np.diff(np.searchsorted(rows, np.cumsum([0, *sizes]))).tolist()
+    counts = np.diff(np.searchsorted(rows, np.cumsum([0, *sizes])))
     for i, (part, weight) in enumerate(zip(cfg.data.mixture, weights, strict=True)):
-        check(
-            used[i] > 0, f"data.mixture[{i}]: no training {cfg.examples} of {part.files[0][-1]} are usable; remove it"
-        )
         name = f"{part.files[0][-1]} {part.tag}".rstrip()
-        told.append(f"{name} {used[i]} {cfg.examples}, {100 * weight / sum(weights):.1f} %")
+        check(counts[i] > 0, f"data.mixture[{i}]: no training {cfg.examples} of {name} are usable; remove it")
+        told.append(f"{name} {counts[i]} {cfg.examples}, {100 * weight / sum(weights):.1f} %")
     told += [f"shares change at updates {', '.join(map(str, cfg.data.changes))}"] * bool(cfg.data.changes)
     if told:
         tell(f"mixture: {'; '.join(told)}")
 
 
 def _first_epoch(
-    cfg: Config, train: Split, made: Vocabularies, rows: np.ndarray, most: tuple[int, int], tell: Tell
+    cfg: Config, train: Split, made: Vocabularies, rows: np.ndarray, most: tuple[int, int], folder: Path, tell: Tell
 ) -> tuple[tuple[Shape, ...], str]:
     """The shapes of training batches, and the first epoch in words."""
     batch = cfg.data.batch
-    first = segmented(cfg.data, train, made, seed=cfg.seed, epoch=1, longest=most)
+    first = segmented(cfg.data, train, made, folder, seed=cfg.seed, epoch=1, longest=most)
     src, tgt = first.lengths()
     larger = [np.maximum(*pair)[rows] for pair in zip(train.lengths(), (src, tgt), strict=True)]
     tight = choose_shapes(*larger, tokens=batch.tokens, count=batch.shapes)
@@ -376,8 +374,9 @@ def _first_epoch(
     shapes = rounded(tight, tokens=batch.tokens, rows=batch.row_multiple, length=batch.length_multiple, most=bounds)
     rows = plan.mixed(rows, train.text.parts, cfg.data.weights(1), seed=cfg.seed, epoch=1)
     example = plan.plan_all(src, tgt, shapes, rows)
+    padding = 100 * plan.padding(src, tgt, rows, example)
     batching = (
-        f"{len(example.batches)} an epoch in {counted(len(shapes), 'shape')}, {100 * example.padding:.1f} % padding; "
+        f"{len(example.batches)} an epoch in {counted(len(shapes), 'shape')}, {padding:.1f} % padding; "
         f"{cfg.examples} x (source, target) tokens: {', '.join(map(str, shapes))}"
     )
     tell(f"batches: {batching}")
@@ -429,10 +428,10 @@ def _usable_rows(cfg: Config, train: Split, most: tuple[int, int], tell: Tell) -
     """
     max_source, max_target = most
     src, tgt = train.lengths()
-    rows, skipped = plan.usable(src, tgt, max_source=max_source, max_target=max_target, one_sided=cfg.data.one_sided)
+    rows, *skipped = plan.usable(src, tgt, max_source=max_source, max_target=max_target, one_sided=cfg.data.one_sided)
     has, skips = ("has an empty side", "with an empty side") if cfg.examples == "pairs" else ("is empty", "as empty")
     used = (
-        f"{len(rows)} used, {skipped.empty} skipped {skips}, {skipped.too_long} skipped as longer than "
+        f"{len(rows)} used, {skipped[0]} skipped {skips}, {skipped[1]} skipped as longer than "
         f"{limits(cfg, max_source, max_target)}"
     )
     tell(f"training {cfg.examples}: {used}")
@@ -445,16 +444,17 @@ def _usable_rows(cfg: Config, train: Split, most: tuple[int, int], tell: Tell) -
 
 
 def segmented(
-    cfg: DataConfig, train: Split, vocabularies: Vocabularies, *, seed: int, epoch: int, longest: tuple[int, int]
+    cfg: DataConfig, train: Split, made: Vocabularies, folder: Path, *, seed: int, epoch: int, longest: tuple[int, int]
 ) -> Split:
     """Return the training data of an epoch: unchanged, or in a random segmentation that the arguments determine.
 
     A sentence whose random segmentation is too long keeps its best one. Labels and word lists are never resegmented.
 
     Args:
-      cfg: `subword_sampling` is used.
+      cfg: `subword_sampling` and `workers` are used.
       train: in the best segmentation, with its lines.
-      vocabularies: of both sides.
+      made: vocabularies of both sides.
+      folder: for temporary files.
       seed: of the run.
       epoch: from 1.
       longest: maximum number of tokens of a source and a target, end symbols included.
@@ -463,14 +463,15 @@ def segmented(
         return train
 
     def drawn(side: int, texts: Sequence[str], vocabulary: Vocabulary, best: TokenizedText) -> TokenizedText:
-        if not vocabulary.segmenter.divides_words:
+        if not (vocabulary.segmenter.divides_words and len(best.tokens)):
             return best
-        found = segmentation.draw(texts, vocabulary, rate=cfg.subword_sampling, seed=(seed, epoch, side))
+        share, rate = processes.local(cfg.workers), cfg.subword_sampling
+        found = segmentation.draw(texts, vocabulary, folder, rate=rate, seed=(seed, epoch, side), share=share)
         cut_anyway = side == 0 and train.longest is not None and longest[0] >= train.longest
         return found if cut_anyway else segmentation.within(found, best, longest[side])
 
     return dataclasses.replace(
         train,
-        src=drawn(0, train.text.src, vocabularies.src, train.src),
-        tgt=drawn(1, train.text.tgt, vocabularies.tgt, train.tgt),
+        src=drawn(0, train.text.src, made.src, train.src),
+        tgt=drawn(1, train.text.tgt, made.tgt, train.tgt),
     )

@@ -20,7 +20,7 @@ from tests import processes
 from tests.training.run.test_opening import TEXT, config
 
 SPLIT = Split(text=None, src=in_memory([[5, 6, 7], [], [8]], size=30), tgt=in_memory([[20], [21], [22]], size=30))
-PLAN = Plan(shapes=(Shape(9, 9, 9), Shape(4, 2, 3)), batches=(), padding=0.0)
+PLAN = Plan(shapes=(Shape(9, 9, 9), Shape(4, 2, 3)), batches=())
 
 
 @pytest.mark.parametrize(("shards", "copies", "rows"), [(1, 1, 3), (2, 1, 4), (2, 2, 4), (8, 1, 8)])

@@ -160,7 +160,7 @@ def test_a_mixture_that_the_corpus_or_the_vocabulary_does_not_allow_is_refused(f
     with pytest.raises(UserError, match="the tag '<bt>', which the source vocabulary does not contain: use one"):
         prepared(data__vocabulary={"dir": str(tmp_path / "vocab")})
     (tmp_path / "corpus" / "b.out").write_text("\n" * 20)
-    with pytest.raises(UserError, match=r"data.mixture\[1\]: no training pairs of .*b.out are usable; remove it"):
+    with pytest.raises(UserError, match=r"data.mixture\[1\]: no training pairs of .*b.out <bt> are usable; remove it"):
         prepared()
     for side in ("in", "out"):
         shutil.copy(folder / f"a.{side}", tmp_path / "corpus" / f"train.{side}")

@@ -15,7 +15,7 @@ SAMPLED = {"data__subword_sampling": 0.2}
 def segmented(run, epoch, **values):
     longest = values.pop("longest", (64, 64))
     data = tiny.config(**{"data__subword_sampling": 0.2, **values}).data
-    return prepare_module.segmented(data, run.train, run.vocabularies, seed=1, epoch=epoch, longest=longest)
+    return prepare_module.segmented(data, run.train, run.vocabularies, run.folder, seed=1, epoch=epoch, longest=longest)
 
 
 def largest(run):

@@ -58,7 +58,7 @@ def batch_loss(
 
 def build_vocabularies(cfg: DataConfig, text: ParallelText, seed: int) -> Vocabularies:
     """Learn the vocabulary of the texts, and list the labels."""
-    return vocabulary.build_labelled(cfg.learned, text, seed)
+    return vocabulary.build_labelled(cfg.vocabulary, text, seed)
 
 
 def check_targets(split: Split, vocabularies: Vocabularies) -> None:

@@ -36,7 +36,7 @@ batch_loss = partial(loss, first_order=True)
 
 def build_vocabularies(cfg: DataConfig, text: ParallelText, seed: int) -> Vocabularies:
     """Learn the vocabularies of both sides; for a corpus of targets only, that of the target serves both."""
-    return vocabulary.build(cfg.learned, text, seed, one_sided=cfg.one_sided)
+    return vocabulary.build(cfg.vocabulary, text, seed, one_sided=cfg.one_sided)
 
 
 def check_targets(_split: Split, vocabularies: Vocabularies) -> None:
