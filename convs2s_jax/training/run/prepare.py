@@ -353,7 +353,8 @@ def _tell_of_mixture(cfg: Config, rows: np.ndarray, sizes: Sequence[int], tell: 
     told, weights = list[str](), cfg.data.weights(1)
     counts = np.diff(np.searchsorted(rows, np.cumsum([0, *sizes])))
     for i, (part, weight) in enumerate(zip(cfg.data.mixture, weights, strict=True)):
-        name = f"{part.files[0][-1]} {part.tag}".rstrip()
+        place = part.files[0]
+        name = f"{place if isinstance(place, str) else place[-1]} {part.tag}".rstrip()
         check(counts[i] > 0, f"data.mixture[{i}]: no training {cfg.examples} of {name} are usable; remove it")
         told.append(f"{name} {counts[i]} {cfg.examples}, {100 * weight / sum(weights):.1f} %")
     told += [f"shares change at updates {', '.join(map(str, cfg.data.changes))}"] * bool(cfg.data.changes)
