@@ -243,25 +243,18 @@ class DataConfig:
             self.src != self.tgt or (kind == "files" and self.files != SplitFiles()) or len(SIDES[kind]) < 2,
             f"src and tgt are both '{self.src}': give the two sides different names, or list their files in 'files'",
         )
-        if self.mixture:
-            self._check_mixture(kind)
-            symbols = dict.fromkeys([*self.vocabulary.symbols, *(part.tag for part in self.mixture if part.tag)])
-            object.__setattr__(self, "vocabulary", dataclasses.replace(self.vocabulary, symbols=(*symbols,)))
-
-    def _check_mixture(self, kind: str) -> None:
-        """Raise UserError for a mixture of nothing, or together with what does not know of parts."""
+        tags = [part.tag for part in self.mixture if part.tag]
         for wrong, rule in (
             (kind != "files", f"corpus is '{self.corpus}': use 'files'"),
             (self.hold_out, f"hold_out is {self.hold_out}: list files for validation, or use 0"),
             (self.files.train, "files.train is set: list its files as a part of the mixture"),
-            (self.one_sided and any(part.tag for part in self.mixture), "tags need sources, and src is not set"),
+            (self.one_sided and tags, "tags need sources, and src is not set"),
         ):
-            check(not wrong, f"mixture is set, but {rule}")
-        for step in (1, *self.changes):
-            check(
-                sum(self.weights(step)) > 0,
-                f"mixture has no weight above 0 from update {step} on: an epoch would have no pairs",
-            )
+            check(not (wrong and self.mixture), f"mixture is set, but {rule}")
+        for step in (1, *self.changes) if self.mixture else ():
+            check(sum(self.weights(step)) > 0, f"mixture has no weight above 0 from update {step} on: raise one")
+        symbols = dict.fromkeys([*self.vocabulary.symbols, *tags])
+        object.__setattr__(self, "vocabulary", dataclasses.replace(self.vocabulary, symbols=(*symbols,)))
 
     @property
     def changes(self) -> list[int]:

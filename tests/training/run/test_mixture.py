@@ -140,7 +140,7 @@ def test_a_stop_within_an_epoch_or_at_a_change_of_weights_changes_nothing(device
         ({"mixture": [{"files": [("a", "b")], "weight": -1}]}, "the weight -1.0 is not between 0 and 1e9$"),
         ({"mixture": [{"files": [("a", "b")], "tag": "a b"}]}, "tag is 'a b': use text without white space"),
         ({"mixture": [{"files": [("a", "b")], "schedule": [(5, 1), (5, 2)]}]}, r"updates \[5, 5\]: use ascending"),
-        ({"mixture": [{"files": [("a", "b")], "schedule": [(5, 0)]}]}, "no weight above 0 from update 5 on"),
+        ({"mixture": [{"files": [("a", "b")], "schedule": [(5, 0)]}]}, "no weight above 0 from update 5 on: raise one"),
     ],
 )
 def test_what_is_no_mixture_is_refused(more, message):
