@@ -64,7 +64,7 @@ def test_a_run_begins_with_the_best_parameters_of_another(mesh, source, tmp_path
         ),
         (
             {"model__encoder__layers": [[8, 5]]},
-            r"contains another model: model.encoder.layers is .* there and .* here",
+            r"contains another model: model.encoder.layers.0.width is 3 there and 5 here",
         ),
         ({"training__finetune_from": "ftp://a/b"}, "finetune_from is ftp://a/b: ftp:// is not supported here"),
         ({"training__finetune_from": "missing"}, "^training.finetune_from=missing: there is no such folder"),
