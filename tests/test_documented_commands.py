@@ -53,7 +53,7 @@ def test_a_head_begins_with_its_command_and_its_overrides_are_fields(path):
 
 PROGRAM = re.compile(
     rf"(?:convs2s[ ]|(?<!\w)convs2s-(?=train|decode)|python[ ](?=(?:train|decode)\.py))"
-    rf"(scale[ ]\w+|\w+)(?:\.py)?((?:(?:[ ]|\\\n[ ]*){FLAG})+)"
+    rf"((?:scale|data)[ ]\w+|\w+)(?:\.py)?((?:(?:[ ]|\\\n[ ]*){FLAG})+)"
 )
 
 

@@ -56,6 +56,7 @@ COMMANDS: Mapping[str, Entry] = MappingProxyType(
         "average": Entry("average several checkpoints into a new workdir", "models", "AVERAGE"),
         "import": Entry("import a fairseq checkpoint as a workdir", "models", "IMPORT"),
         "export": Entry("export compiled programs for other machines, or a fairseq checkpoint", "models", "EXPORT"),
+        "data report": Entry("count and show the training pairs that filters leave out", "train", "DATA"),
         "scale plan": Entry(
             "estimate an update on devices that need not be attached: memory, communication, a time bound",
             "scale",
@@ -71,7 +72,7 @@ COMMANDS: Mapping[str, Entry] = MappingProxyType(
 def console() -> None:
     """The console entry point `convs2s`: run the sub-command that the arguments name, or print their list."""
     program, rest = Path(sys.argv[0]).name, sys.argv[1:]
-    words = 2 if rest[:1] == ["scale"] else 1
+    words = 2 if rest[:1] in (["scale"], ["data"]) else 1
     name = " ".join(rest[:words])
     if rest == ["--version"]:
         versions = (f"{name} {importlib.metadata.version(name)}" for name in ("convs2s_jax", "jax"))

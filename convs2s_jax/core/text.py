@@ -1,7 +1,14 @@
-"""White space and invisible characters in lines of text."""
+"""Lines of text: white space, invisible characters, and normalisation."""
 
+import functools
 import re
-from collections.abc import Collection, Iterable
+import unicodedata
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Literal
+
+from convs2s_jax.core.packages import check_installed
+
+Normalization = Literal["nfkc", "moses"]
 
 ODD = (
     "[\\s\u200b\xad\u061c\u180e\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
@@ -39,3 +46,35 @@ def visible(text: str, kept: Collection[str] = ()) -> str:
 def odd_of(symbols: Iterable[str]) -> frozenset[str]:
     """Return the characters that `visible` replaces or removes, of those in the symbols of a vocabulary."""
     return frozenset(re.findall(ODD, "".join(symbols))) - {" "}
+
+
+@functools.cache
+def normalizer(rules: tuple[Normalization, ...]) -> Callable[[str], str]:
+    """Return a function that applies these rules to a line, up to ten times, until it stays as it is.
+
+    So a text that was normalised when it was read is not changed by a model that reads it.
+
+    Raises:
+      UserError: the library of a rule is missing.
+    """
+    steps = [_moses() if rule == "moses" else functools.partial(unicodedata.normalize, "NFKC") for rule in rules]
+
+    def normalized(line: str) -> str:
+        for _ in range(10 if steps else 0):
+            line, before = functools.reduce(lambda text, step: step(text), steps, line), line
+            if line == before:
+                break
+        return line
+
+    return normalized
+
+
+def _moses() -> Callable[[str], str]:
+    """Return Moses' normalisation of punctuation, without the rules that depend on the language."""
+    check_installed("data.normalize with moses", ["sacremoses"], "moses")
+    from sacremoses import MosesPunctNormalizer
+
+    rules: Any = MosesPunctNormalizer(norm_quote_commas=False, norm_numbers=False).substitutions
+    compiled = [functools.partial(re.compile(pattern).sub, new) for pattern, new in rules]
+    plain = re.compile("[\\w,.?!-]+(?: [\\w,.?!-]+)*").fullmatch  # each rule needs another character or two spaces
+    return lambda line: line if plain(line) else functools.reduce(lambda x, rule: rule(x), compiled, line).strip()

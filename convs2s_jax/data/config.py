@@ -6,9 +6,10 @@ from typing import Literal
 from convs2s_jax.core.config import check, record
 from convs2s_jax.core.errors import UserError, did_you_mean
 from convs2s_jax.core.places import check_place
-from convs2s_jax.core.text import visible
+from convs2s_jax.core.text import Normalization, visible
 from convs2s_jax.core.tokens import SPECIAL
 from convs2s_jax.data.cldr import CldrConfig
+from convs2s_jax.data.filters import FilterConfig
 
 Files = tuple[tuple[str, str] | str, ...]
 """Text files as (source, target), and tables."""
@@ -190,6 +191,8 @@ class DataConfig:
       hold_out: fraction of train to hold out for validation if the corpus has no "valid" split; the lines do not depend
         on the seed, and copies of a held-out pair are dropped from both splits. 0 trains without validation. None: the
         corpus must have the split.
+      filters: training pairs to leave out.
+      normalize: NFKC or Moses' punctuation (pip install '.[moses]') of all text, also of a trained model.
       tfds_dir: data folder of TensorFlow Datasets; empty: its default, ~/tensorflow_datasets.
       cache_dir: folder for the cache of tokenised text, or the address of one in an object store, from which other
         machines fetch it; empty: inside the workdir.
@@ -210,6 +213,8 @@ class DataConfig:
     skip_damaged: bool = False
     cldr: CldrConfig = dataclasses.field(default_factory=CldrConfig)
     hold_out: float | None = None
+    filters: FilterConfig = dataclasses.field(default_factory=FilterConfig)
+    normalize: tuple[Normalization, ...] = ()
     tfds_dir: str = ""
     cache_dir: str = ""
     workers: int = 0

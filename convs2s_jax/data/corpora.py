@@ -8,6 +8,7 @@ import html
 import itertools
 import os
 import re
+import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
@@ -21,10 +22,11 @@ from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, counted, did_you_mean
 from convs2s_jax.core.files import open_regular
 from convs2s_jax.core.places import joined, scheme_of
-from convs2s_jax.core.text import visible
+from convs2s_jax.core.text import normalizer, visible
 from convs2s_jax.data import cldr, hugging_face, tables, text_files
 from convs2s_jax.data.config import DataConfig, SplitFiles
-from convs2s_jax.data.lines import BLOCK, Writer
+from convs2s_jax.data.filters import Dropped, Filter, FilterConfig
+from convs2s_jax.data.lines import BLOCK, Writer, selected
 from convs2s_jax.data.tables import Pair
 from convs2s_jax.data.text_files import ENDS, parsed
 
@@ -43,29 +45,30 @@ class ParallelText:
       rows: positions of these lines in the concatenated files; None for all lines.
       copies: lines of train that repeat the pairs of a held-out split; they belong to no split.
       parts: number of lines of each part of a mixture, in order.
-      damaged: number of pairs that were left out because they are damaged (`DataConfig.skip_damaged`).
+      is_held_out: whether these are validation lines that were taken from the training text.
+      dropped: what `DataConfig.skip_damaged` and `filters` left out.
     """
 
     src: Sequence[str]
     tgt: Sequence[str]
     name: str
     files: tuple[tuple[str, int], ...] = dataclasses.field(default=(), compare=False)
-    rows: Sequence[int] | np.ndarray | None = dataclasses.field(default=None, compare=False)
+    rows: np.ndarray | None = dataclasses.field(default=None, compare=False)
     copies: int = dataclasses.field(default=0, compare=False)
     parts: tuple[int, ...] = dataclasses.field(default=(), compare=False)
-    damaged: int = dataclasses.field(default=0, compare=False)
+    is_held_out: bool = dataclasses.field(default=False, compare=False)
+    dropped: Dropped = dataclasses.field(default_factory=dict, compare=False)
 
     def __len__(self) -> int:
         return len(self.src)
 
-    @property
-    def is_held_out(self) -> bool:
-        """Whether these are validation lines that were taken from the training text."""
-        return self.rows is not None and self.name == "valid"
-
     def where(self, i: int) -> str:
         """Return file and line of target i, for messages."""
-        line, first = i if self.rows is None else self.rows[i], 0
+        return self.place(i if self.rows is None else int(self.rows[i]))
+
+    def place(self, line: int) -> str:
+        """Return file and line of a position in the concatenated files, for messages."""
+        first = 0
         held = ", held out for validation" if self.is_held_out else ""
         for file, count in self.files:
             if line < first + count:
@@ -102,21 +105,29 @@ def read(cfg: DataConfig, split: str, folder: Path | None = None) -> ParallelTex
       UserError: files are missing, damaged, not UTF-8, or not parallel.
     """
     parts = [(KINDS[one.corpus_kind].sources(one, split), tag) for one, tag in _parts(cfg, split)]
-    src, tgt = Writer(folder), Writer(folder)
-    files, sizes, damaged = list[tuple[str, int]](), [0] * len(parts), 0
+    src, tgt, clean = Writer(folder), Writer(folder), normalizer(cfg.normalize)
+    sides = [side for side, absent in enumerate((cfg.one_sided, cfg.labelled)) if not absent]
+    filters = cfg.filters if split == "train" else FilterConfig()
+    filtered = Filter(filters, sides, folder) if cfg.skip_damaged or filters != FilterConfig() else None
+    files, sizes = list[tuple[str, int]](), [0] * len(parts)
     for i, (sources, tag) in enumerate(parts):
         for source in sources:
             count, rest = 0, iter(source.pairs())
             while block := [*itertools.islice(rest, BLOCK)]:
-                whole = [(first, second) for first, second in block if first is not None and second is not None]
+                count += len(block)
+                if cfg.normalize:
+                    block = [(a and clean(a), b if cfg.labelled else b and clean(b)) for a, b in block]
+                whole = [(a or "", b or "") for a, b in block] if filtered is None else filtered.keep(block, tag)
                 src.extend(f"{tag} {line}" if tag and visible(line) else line for line, _ in whole)
-                count += tgt.extend(pair[1] for pair in whole)
-                damaged += len(block) - len(whole)
+                sizes[i] += tgt.extend(pair[1] for pair in whole)
             files += [(source.name, count)] if source.name else []
-            sizes[i] += count
-    if not any(sources for sources, _ in parts):
-        return None
-    return ParallelText(src.lines(), tgt.lines(), split, tuple(files), parts=tuple(sizes), damaged=damaged)
+    text = ParallelText(src.lines(), tgt.lines(), split, tuple(files), parts=tuple(sizes))
+    if filtered is not None:
+        left, rows, dropped = filtered.finish(text.src, text.tgt)
+        both = [side if left.all() else selected(side, left, folder) for side in (text.src, text.tgt)]
+        sizes = [int(part.sum()) for part in np.split(left, np.cumsum(sizes)[:-1])]
+        text = ParallelText(both[0], both[1], split, text.files, rows, parts=tuple(sizes), dropped=dropped)
+    return text if any(sources for sources, _ in parts) else None
 
 
 def _parts(cfg: DataConfig, split: str) -> list[tuple[DataConfig, str]]:
@@ -320,7 +331,9 @@ def missing(cfg: DataConfig, split: str) -> str:
 
 
 def checksums(cfg: DataConfig, split: str) -> list[list[str]] | None:
-    """Return checksums of the files of each source of a split, and what selects text in them. Equal ones: equal text.
+    """Return checksums of the files of each source of a split, and what selects or changes their text.
+
+    Equal ones: equal text.
 
     Those of a mixture are followed by the number of pairs and the tag of each part.
     None for a corpus without files, for files in an object store, or if one cannot be read; reading then reports why.
@@ -338,6 +351,8 @@ def checksums(cfg: DataConfig, split: str) -> list[list[str]] | None:
         found = [[*map(of, source.files), *source.columns, *skips] for source in sources]
     except OSError:
         return None
+    changes = [str(cfg.normalize), str(cfg.filters), unicodedata.unidata_version]
+    found += [changes] if cfg.normalize or cfg.filters != FilterConfig() else []
     return [*found, *([str(len(part)), tag] for part, tag in parts if cfg.mixture and split == "train")]
 
 

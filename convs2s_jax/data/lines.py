@@ -1,6 +1,7 @@
 """Lines of a text: in memory if there are few, otherwise in a temporary file from which they are read by number."""
 
 import functools
+import itertools
 import os
 import shutil
 import socket
@@ -137,3 +138,10 @@ def _remove_leftovers(folder: Path) -> None:
         process = place.name.removeprefix(_PREFIX).partition("-")[0]
         if os.path.exists("/proc/self") and not os.path.exists(f"/proc/{process}"):
             shutil.rmtree(place, ignore_errors=True)
+
+
+def selected(lines: Iterable[str], wanted: np.ndarray, folder: Path | None) -> Sequence[str]:
+    """Return the lines that are `wanted`, [lines] bool. Arguments and errors are as in `Writer`."""
+    writer = Writer(folder)
+    writer.extend(itertools.compress(lines, wanted))
+    return writer.lines()

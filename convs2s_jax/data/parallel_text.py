@@ -1,7 +1,6 @@
 """The splits of a corpus of parallel or labelled text. Validation lines may be held out from train."""
 
 import dataclasses
-import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,7 +13,8 @@ from convs2s_jax.core.text import visible
 from convs2s_jax.data import corpora
 from convs2s_jax.data.config import DataConfig
 from convs2s_jax.data.corpora import SPLITS, ParallelText, no_split
-from convs2s_jax.data.lines import Writer
+from convs2s_jax.data.filters import describe
+from convs2s_jax.data.lines import selected
 
 
 def read(cfg: DataConfig, split: str, *, optional: bool = False, folder: Path | None = None) -> ParallelText:
@@ -79,7 +79,8 @@ def _own(cfg: DataConfig, split: str, folder: Path | None, *, optional: bool = F
             else ""
         )
         raise UserError(no_split(cfg, split) + remedy)
-    check(len(text.tgt) > 0, f"the {split} split of the corpus is empty: it needs at least one line")
+    why = f"; {describe(split, text.dropped)}" if text.dropped else ""
+    check(len(text.tgt) > 0, f"the {split} split of the corpus is empty: it needs at least one line{why}")
     return dataclasses.replace(text, src=[""] * len(text.tgt)) if cfg.one_sided else text
 
 
@@ -130,10 +131,9 @@ def _pairs(text: ParallelText) -> Iterator[tuple[str, str]]:
 def _part(
     whole: ParallelText, name: str, rows: Sequence[int] | np.ndarray, folder: Path | None, copies: int = 0
 ) -> ParallelText:
-    src, tgt = Writer(folder), Writer(folder)
     wanted = np.zeros(len(whole), bool)
     wanted[rows] = True
-    for side, lines in ((src, whole.src), (tgt, whole.tgt)):
-        side.extend(itertools.compress(lines, wanted))
-    damaged = whole.damaged if name == "train" else 0
-    return ParallelText(src.lines(), tgt.lines(), name, whole.files, rows, copies, damaged=damaged)
+    src, tgt = (selected(lines, wanted, folder) for lines in (whole.src, whole.tgt))
+    places, held = np.asarray(rows) if whole.rows is None else whole.rows[rows], name == "valid"
+    dropped = {} if held else whole.dropped
+    return ParallelText(src, tgt, name, whole.files, places, copies, is_held_out=held, dropped=dropped)

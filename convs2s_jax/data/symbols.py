@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from convs2s_jax.core.errors import UserError, counted, shown
 from convs2s_jax.core.files import read_json
-from convs2s_jax.core.text import odd_of, visible
+from convs2s_jax.core.text import Normalization, normalizer, odd_of, visible
 from convs2s_jax.core.tokens import BOS, EOS, PAD, SPECIAL, UNK
 from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.text_files import encoded, read_lines
@@ -103,11 +103,13 @@ class Vocabulary:
       segmenter: its kind.
       symbols: `symbols[i]` has id i + 4. One that is listed twice gets the later id, as in fairseq.
       counts: number of occurrences of each symbol; empty if the kind stores none.
+      normalize: what is done to a text before it is read (`data.normalization`), if it was not done when its file was.
     """
 
     segmenter: Words
     symbols: tuple[str, ...]
     counts: tuple[int, ...] = ()
+    normalize: tuple[Normalization, ...] = ()
 
     @property
     def size(self) -> int:
@@ -130,7 +132,7 @@ class Vocabulary:
 
     def read(self, text: str) -> str:
         """Return a text as the segmenter reads it: `visible`, with what this vocabulary contains."""
-        return visible(text, self._odd)
+        return visible(normalizer(self.normalize)(text), self._odd)
 
     @functools.cached_property
     def _ids(self) -> Mapping[str, int]:

@@ -16,7 +16,7 @@ from convs2s_jax.core import files
 from convs2s_jax.core.checksums import DamagedError, checksum, parsed, seal, unseal
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.core.text import visible
+from convs2s_jax.core.text import Normalization, normalizer, visible
 from convs2s_jax.data import bpe_codes, pieces, symbols
 from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.corpora import ParallelText
@@ -41,6 +41,12 @@ class Vocabularies:
     def joint(self) -> bool:
         """Whether both sides share one vocabulary."""
         return self.src is self.tgt
+
+    def normalizing(self, rules: tuple[Normalization, ...]) -> "Vocabularies":
+        """Return the vocabularies for text that was not normalised. Raises UserError as `normalizer` does."""
+        normalizer(rules)
+        src = dataclasses.replace(self.src, normalize=rules)
+        return Vocabularies(src, src if self.joint else dataclasses.replace(self.tgt, normalize=rules))
 
 
 def build(cfg: VocabularyConfig, text: ParallelText, seed: int, *, one_sided: bool = False) -> Vocabularies:

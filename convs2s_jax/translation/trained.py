@@ -76,7 +76,7 @@ def restore(workdir: Path, steps: Steps, dtype: Dtype | None, tell: Tell, *, giv
     cfg = run_folder.load_config(workdir, given_as=given_as)
     if dtype is not None:
         cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, dtype=dtype))
-    vocabularies = vocabulary.load(run_folder.vocabulary(workdir))
+    vocabularies = vocabulary.load(run_folder.vocabulary(workdir)).normalizing(cfg.data.normalize)
     sizes = {"source": vocabularies.src.size, "target": vocabularies.tgt.size}
     abstract = abstract_state(cfg.model, cfg.training, **sizes).params
     one = partial(

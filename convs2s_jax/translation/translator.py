@@ -142,6 +142,8 @@ def load(
             f"{given_as}: either {places[0]} or {place} is a language model, which reads no source; convs2s decode "
             "takes one as --lm beside translation models",
         )
+        a, b = (one.cfg.data.normalize for one in (first, member))
+        check(a == b, f"{given_as}: data.normalize is {a} in {places[0]} and {b} in {place}; it must be the same")
         for side in ("src", "tgt"):
             a, b = (getattr(one.vocabularies, side) for one in (first, member))
             check(

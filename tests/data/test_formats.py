@@ -193,14 +193,15 @@ def test_a_damaged_row_is_refused_or_left_out(tmp_path, name):
     with pytest.raises(UserError, match=f"^{tmp_path / name}, {message}"):
         parallel_text.read(cfg, "train")
     text = parallel_text.read(dataclasses.replace(cfg, skip_damaged=True), "train")
-    assert (text.src, text.tgt, text.damaged) == (["a"], ["b"], 1)
+    assert (text.src, text.tgt, text.dropped["damaged"][0]) == (["a"], ["b"], 1)
 
 
 def test_a_damaged_line_is_left_out_with_its_counterpart(tmp_path):
     (tmp_path / "train.de").write_bytes(b"a\n\xff\nc\nd\0\ne\n")
     (tmp_path / "train.en").write_bytes(b"A\nB\n\xff\nD\nE\n")
     text = parallel_text.read(config(tmp_path, skip_damaged=True), "train")
-    assert (text.src, text.tgt, text.damaged) == (["a", "e"], ["A", "E"], 3)
+    assert (text.src, text.tgt, text.dropped["damaged"][0]) == (["a", "e"], ["A", "E"], 3)
+    assert [text.where(i) for i in (0, 1)] == [f"{tmp_path}/train.en, line {number}" for number in (1, 5)]
     (tmp_path / "train.en").write_bytes(b"A\n\xff\n")
     with pytest.raises(UserError, match=r"train\.de has 5 lines but .*train\.en has 2: parallel files must have"):
         parallel_text.read(config(tmp_path, skip_damaged=True), "train")

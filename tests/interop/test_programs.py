@@ -29,7 +29,7 @@ from convs2s_jax.data.text_files import LONGEST
 from convs2s_jax.interop.orders import ProgramExport
 from convs2s_jax.interop.programs import runtime
 from convs2s_jax.interop.programs.exporting import export_programs
-from tests.workdirs import KINDS, LINES, unpacked
+from tests.workdirs import KINDS, LINES, normalizing, unpacked
 
 
 def exported(workdir, output, search=None, **more):
@@ -63,6 +63,17 @@ def test_scores_and_hypotheses_are_those_of_decoding(convs2s):
         assert found[0][1] == record[0]["text"]
         np.testing.assert_allclose(found[0][0], record[0]["score"], rtol=1e-5)
         assert [score for score, _ in found] == sorted((score for score, _ in found), reverse=True)
+
+
+def test_an_export_normalises_as_far_as_it_can(convs2s, tmp_path):
+    folder = shutil.copytree(convs2s[1], tmp_path / "model")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["nfkc"] is False
+    (folder / "manifest.json").write_text(json.dumps({**manifest, "nfkc": True}))
+    assert runtime.Model(folder).translate(["５ ｋilowatts"]) == runtime.Model(convs2s[1]).translate(["5 kilowatts"])
+    normalizing(workdir := unpacked("convs2s", tmp_path), "nfkc", "moses")
+    with pytest.raises(UserError, match=r"data\.normalize is nfkc, moses, of which an export can only do nfkc; "):
+        exported(workdir, tmp_path / "refused")
 
 
 def test_the_program_needs_only_a_few_packages(convs2s):

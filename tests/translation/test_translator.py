@@ -20,6 +20,7 @@ from convs2s_jax.translation.lines import TextRequest
 from convs2s_jax.translation.translator import load, precomputed
 from tests import stores, tiny
 from tests.checkpoints import without_updates
+from tests.workdirs import normalizing
 
 bucket = stores.bucket
 
@@ -53,6 +54,18 @@ def test_random_parameters_are_refused_and_imported_ones_are_not(trained, tmp_pa
             UserError, match=f"^workdirs={workdir} contains random parameters: its checkpoint of step 0"
         ):
             load(workdir, tell=print)
+
+
+def test_a_model_of_normalised_text_normalises_what_it_is_given(trained, tmp_path):
+    """All members of an ensemble do so in the same way."""
+    workdir = shutil.copytree(trained, tmp_path / "run")
+    normalizing(workdir, "nfkc")
+    model, plain = load(workdir, tell=print), load(trained, tell=print)
+    given, normal = (model.translate([line]) + plain.translate([line]) for line in ("５ kilowatts", "5 kilowatts"))
+    assert [one.best.text for one in (given[0], normal[1])] == [normal[0].best.text] * 2
+    assert given[1].source_tokens != given[0].source_tokens == normal[0].source_tokens
+    with pytest.raises(UserError, match=r"data.normalize is \(\) in .* and \('nfkc',\) in .*; it must be the same"):
+        load([trained, workdir], tell=print)
 
 
 def test_dtype_is_that_of_the_run_unless_another_is_named(trained, sources):

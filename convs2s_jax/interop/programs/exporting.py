@@ -52,7 +52,12 @@ def export_programs(order: ProgramExport, changes: Mapping[str, Any], tell: Tell
     output = Path(order.output)
     check(not output.exists(), f"--output={output} already exists; choose another folder or delete it")
     model = translator.load(order.workdir, steps=order.checkpoint, tell=tell, given_as="--workdir")
-    search = plain_search(model, order.workdir, changes, "an export")
+    search, rules = plain_search(model, order.workdir, changes, "an export"), model.cfg.data.normalize
+    check(
+        set(rules) <= {"nfkc"},
+        f"--workdir={order.workdir}: data.normalize is {', '.join(rules)}, of which an export can only do nfkc; train "
+        "with nfkc alone, or normalise the text before it is trained on and translated",
+    )
     with writing(f"--output={output}", "choose another folder"), new_folder(output) as folder:
         manifest = _written(folder, model, search, order)
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
@@ -125,6 +130,7 @@ def _written(folder: Path, model: Translator, search: SearchConfig, order: Progr
         "max_target": cfg.max_target,
         "search": to_dict(search),
         "vocabulary": vocabulary,
+        "nfkc": bool(model.cfg.data.normalize),
         "parameters": {"file": PARAMETERS, "order": names},
         "precompute": PRECOMPUTE if fast else None,
         "programs": programs,

@@ -19,6 +19,7 @@ import json
 import math
 import re  # noqa: F401  (for `visible`)
 import sys
+import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence  # noqa: F401
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -74,7 +75,10 @@ class Model:
         beams = self.manifest["search"]["beam_size"]
         if not 1 <= nbest <= beams:
             raise ExportError(f"nbest is {nbest}; use 1 to {beams}, the beam size of this export")
-        sources = self._src.encode([line.removesuffix("\n").removesuffix("\r") for line in lines])
+        texts = [line.removesuffix("\n").removesuffix("\r") for line in lines]
+        if self.manifest["nfkc"]:
+            texts = [unicodedata.normalize("NFKC", text) for text in texts]
+        sources = self._src.encode(texts)
         sizes, widths = (sorted(set(axis)) for axis in zip(*self._programs, strict=True))
         most = min(widths[-1], self.manifest["max_source"]) - 1  # without the end symbol
         for number, source in enumerate(sources, 1):

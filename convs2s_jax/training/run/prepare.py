@@ -21,6 +21,7 @@ from convs2s_jax.core.tokens import UNK
 from convs2s_jax.data import corpora, parallel_text, plan, processes, segmentation, tokens_on_disk, unknown, vocabulary
 from convs2s_jax.data.config import DataConfig
 from convs2s_jax.data.corpora import ParallelText
+from convs2s_jax.data.filters import describe
 from convs2s_jax.data.shapes import Shape, choose_shapes, rounded
 from convs2s_jax.data.symbols import Labels, Vocabulary
 from convs2s_jax.data.tokens_on_disk import Cache, Side, TokenizedText, UnwritableError
@@ -139,13 +140,12 @@ def prepare(cfg: Config, workdir: Path, tell: Tell, *, share: processes.Share | 
 
     @functools.cache
     def text() -> ParallelText:
-        found = parallel_text.read(cfg.data, "train", folder=folder) if whole is None else whole
-        _tell_of_damage(found, tell)
-        return found
+        return parallel_text.read(cfg.data, "train", folder=folder) if whole is None else whole
 
     held_out = valid_text, parallel_text.read(cfg.data, "test", optional=True, folder=folder)
     for one in held_out:
-        _tell_of_damage(one, tell)
+        if one.dropped:
+            tell(describe(one.name, one.dropped))
     _check_validation(cfg, valid_text, tell)
     made = _vocabularies(cfg, workdir, text, files, tell)
     fingerprints = {one.name: fingerprint_of_text(one) for one in held_out}
@@ -177,11 +177,6 @@ def prepare(cfg: Config, workdir: Path, tell: Tell, *, share: processes.Share | 
     )
 
 
-def _tell_of_damage(text: ParallelText, tell: Tell) -> None:
-    if text.damaged:
-        tell(f"damaged pairs left out of {text.name}: {text.damaged}")
-
-
 def _check_validation(cfg: Config, valid: ParallelText, tell: Tell) -> None:
     """Raise UserError for settings that require a validation set if there is none; report what was held out."""
     if not len(valid):
@@ -198,7 +193,7 @@ def _check_validation(cfg: Config, valid: ParallelText, tell: Tell) -> None:
             rule = "leave it out, or set data.hold_out=0.05"
             check(value == unset, f"training.{name} is {value}, but there is no validation set: {rule}")
         tell("there is no validation set: the last checkpoint is used")
-    if valid.rows is not None:
+    if valid.is_held_out:
         copies = f"; {valid.copies} copies of them are left out" if valid.copies else ""
         tell(f"held out for validation: {len(valid)} {cfg.examples}{copies}")
 
@@ -316,7 +311,8 @@ def _training_split(
     else:
         train = tokenize(cfg, workdir, made, text(), tell, share)
         shared = zip(held_out, parallel_text.shared_pairs(text(), *held_out), strict=True)
-        sentences = [
+        sentences = [describe("train", dropped)] if (dropped := text().dropped) else []
+        sentences += [
             f"{held.name}: {count} of {len(held)} {cfg.examples} are also in the training text, so the loss and the "
             "scores are better than on unseen text"
             for held, count in shared

@@ -94,6 +94,27 @@ def test_other_text_is_read(folder, tmp_path, read, name):
     assert told == expected
 
 
+@pytest.mark.parametrize(("field", "value"), [("filters", {"min_length": 4}), ("normalize", ["nfkc"])])
+def test_other_filters_are_other_text(folder, tmp_path, read, field, value):
+    """What they left out is told by each start; vocabularies are learned from what is left."""
+    for side in ("in", "out"):
+        with (folder / f"train.{side}").open("a") as file:
+            file.write("ｗ１ w2 w3 w4\nonly w1\n")
+    plain = config(folder, data__cache_dir=str(tmp_path / "cache"))
+    cfg = dataclasses.replace(plain, data=dataclasses.replace(plain.data, **{field: value}))
+    whole, _ = prepared(plain, tmp_path / "run")
+    for _ in range(2):
+        first, told = prepared(cfg, tmp_path / "run")
+        fresh, expected = prepared(cfg, tmp_path / "fresh")
+        equal(first, fresh)
+        assert {"only", "ｗ１"} - {*first.vocabularies.src.symbols} == ({"only"} if field == "filters" else {"ｗ１"})
+        sentence = "left out of train: 22 lines (22 too short)"
+        assert (sentence in told, sentence in expected) == ((True, True) if field == "filters" else (False, False))
+        times = len(read())
+    assert len(read()) == times == 6
+    equal(whole, prepared(plain, tmp_path / "run")[0])
+
+
 @pytest.mark.parametrize("suffix", [".json", ".tokens"])
 @pytest.mark.parametrize("damage", ["flip", "gone"])
 def test_what_is_damaged_is_made_again(folder, tmp_path, read, suffix, damage):
