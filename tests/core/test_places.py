@@ -44,7 +44,7 @@ def test_every_flag_that_names_a_file_was_tried():
     ("field", "values"),
     [
         ("dir", {"dir": "ftp://b"}),
-        ("cache_dir", {"cache_dir": "gs://b"}),
+        ("cache_dir", {"cache_dir": "ftp://b"}),
         ("tfds_dir", {"tfds_dir": "s3://b"}),
         ("vocabulary.dir", {"vocabulary": {"dir": "ftp://b"}}),
         ("files.test", {"files": {"test": [["a", "ftp://b"]]}}),
