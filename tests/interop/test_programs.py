@@ -70,7 +70,9 @@ def test_an_export_normalises_as_far_as_it_can(convs2s, tmp_path):
     manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest["nfkc"] is False
     (folder / "manifest.json").write_text(json.dumps({**manifest, "nfkc": True}))
-    assert runtime.Model(folder).translate(["５ ｋilowatts"]) == runtime.Model(convs2s[1]).translate(["5 kilowatts"])
+    normal, plain = runtime.Model(folder), runtime.Model(convs2s[1])
+    wide = [line.translate({i: i + 0xFEE0 for i in range(0x21, 0x7F)}) for line in LINES]
+    assert normal.translate(wide) == plain.translate(LINES) != plain.translate(wide)
     normalizing(workdir := unpacked("convs2s", tmp_path), "nfkc", "moses")
     with pytest.raises(UserError, match=r"data\.normalize is nfkc, moses, of which an export can only do nfkc; "):
         exported(workdir, tmp_path / "refused")
