@@ -34,12 +34,7 @@ def stream() -> xxhash.xxh3_64:
 
 
 def lines_digest(lines: Iterable[str], first: int) -> int:
-    """Return the sum of the hashes of numbered lines, modulo 2^64. Digests of parts of a text add up to its own.
-
-    Args:
-      lines: the lines.
-      first: number of the first one, which is hashed with it.
-    """
+    """Return the sum of the hashes of lines with their numbers, from `first`, modulo 2^64: those of parts add up."""
     encoded = (line.encode("utf-8", "surrogatepass") for line in lines)
     return sum(xxhash.xxh3_64_intdigest(line, seed=n) for n, line in enumerate(encoded, first)) % WRAP
 

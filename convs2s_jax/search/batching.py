@@ -117,12 +117,9 @@ def batches(
 def default_window(size: int, devices: int) -> int:
     """Return the number of sentences to plan at once, so that few places of the batches are empty.
 
-    All devices work on batches of one width at a time, and the last ones of each width do not fill them all. For
-    sentences of common lengths, at least 95 % of the places of 8 devices are filled, and 80 % of 256.
-
-    Args:
-      size: maximum number of sentences in a batch.
-      devices: number of devices.
+    All devices work on batches of one width at a time, and the last ones of each width do not fill them all. With
+    batches of up to `size` sentences of common lengths, at least 95 % of the places of 8 devices and 80 % of 256 are
+    filled.
     """
     rows = max(64, min(size, 1024))
     return min(64 * rows * (1 if devices == 1 else 2 * devices), max(1 << 20, 64 * rows))

@@ -25,6 +25,7 @@ from convs2s_jax.training.run import outputs, run_folder, store_copy
 from convs2s_jax.translation.jobs import output
 from convs2s_jax.translation.jobs.job import JOBS, Job
 from convs2s_jax.translation.jobs.options import READ, Options
+from convs2s_jax.translation.jobs.reading import Reader
 from convs2s_jax.translation.trained import moved
 
 PROMPT = "> "
@@ -129,7 +130,7 @@ def decode_lines(
     begin, end = (0, job.lines) if lines is None else (lines.start, lines.stop)
     made_of, total = {**job.dependencies, **whole}, None if end is None else end - begin
     finished = output.finished(name, made_of) if resume else output.Finished()
-    rows, of = job.read(begin), "" if total is None else f" of {total}"
+    rows, of = Reader(job.texts, begin), "" if total is None else f" of {total}"
     texts, done = job.style.texts(output.lines_in(name, finished.size)), finished.lines
     while left := begin + done - rows.line:
         window = rows.window(min(job.size, left))
@@ -166,9 +167,12 @@ def decode_lines(
                 if len(unknown) > KINDS:
                     unknown = Counter(dict(unknown.most_common(KINDS // 2)))
             check(total in (None, done), f"{job.name} has become shorter while it was read: decode it again")
-            if resume and done == finished.lines:
-                output.check_nothing_added(name, finished)
-            job.check_lines(done)
+            check(
+                not resume or done > finished.lines or not output.has_more(name, finished.size),
+                f"{name} has more than the {done} lines that were written; {output.ANEW}",
+            )
+            nothing = done == 0 and "reference" in job.texts
+            check(not nothing, f"{job.name} is empty: there is nothing to score; use lines of text")
         except KeyboardInterrupt:
             tell(f"interrupted: {done}{of} lines are written; {rest}")
             raise

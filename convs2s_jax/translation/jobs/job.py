@@ -72,12 +72,12 @@ class _Lines:
                     hint = "; a comma in --reference separates files" if listed else ""
                     raise UserError(f"{path} cannot be read: {error.strerror}; choose another file{hint}") from error
 
-    def show(self, texts: Sequence[str], rows: Rows, reference: str) -> None:
-        """Print the first texts with their sources and references, the rows of this role."""
+    def show(self, texts: Sequence[str], rows: Rows) -> None:
+        """Print the first texts with their sources and references."""
         count = max(0, self.options.show - self._shown)
         for i, (source, text) in enumerate(zip(rows["input"][:count], texts, strict=False)):
             self.tell(f"  source      {source}\n  output      {text}")
-            self.tell(f"  reference   {rows[reference][i]}\n" if reference in rows else "")
+            self.tell(f"  reference   {rows['reference'][i]}\n" if "reference" in rows else "")
             self._shown += 1
 
     def take(self, what: str, split: ParallelText | None) -> None:
@@ -95,17 +95,6 @@ class _Lines:
             self.texts[f"reference {i}" if i else "reference"] = Text(path, name_of(path), what, "" if i else own)
         self.lines, self.digests = count([*self.texts.values()])
         self.compares |= "reference" in self.texts
-
-    def check_lines(self, count: int) -> None:
-        """Raise UserError if there are references for no lines."""
-        check(
-            count > 0 or "reference" not in self.texts,
-            f"{self.name} is empty: there is nothing to score; use lines of text",
-        )
-
-    def read(self, begin: int = 0) -> Reader:
-        """Return a reader from line `begin`."""
-        return Reader(self.texts, begin)
 
     def read_split(self, model: LoadedModel | Trained) -> ParallelText:
         """Read the requested split of the first run's corpus (`trained.read_split`)."""
@@ -163,7 +152,6 @@ class Translation(_Lines):
             translator.reads_source or not options.split,
             f"--split={options.split} with a language model: it reads no source; score texts with --score=FILE",
         )
-        unread = bool(options.score) and not translator.reads_source and options.input == "-"
         roles = {
             "score": "translation to score",
             "prefix": "prefix (an empty one requires nothing)",
@@ -172,7 +160,7 @@ class Translation(_Lines):
         for role, what in roles.items():
             if path := getattr(options, role):
                 self.texts[role] = Text(path, name_of(path), what, f"the file of --{role}")
-        if unread:
+        if options.score and not translator.reads_source and options.input == "-":
             self.name = "no source"
             self.lines, self.digests = count([*self.texts.values()])
         else:
@@ -180,7 +168,7 @@ class Translation(_Lines):
         required = not translator.reads_source or any(role in self.texts for role in roles)
         self._checks = required and (bool(options.parts) or not all(text.again for text in self.texts.values()))
         if required and not self._checks:
-            rows = self.read()
+            rows = Reader(self.texts)
             while window := rows.window(CHECKED):
                 self._check(self._asked(window, rows.line))
 
@@ -239,7 +227,7 @@ class Translation(_Lines):
 
     def note(self, texts: Sequence[str], rows: Rows) -> None:
         """Count the best texts of the results of a window for the scores."""
-        self.show(texts, rows, "reference")
+        self.show(texts, rows)
         if "reference" in rows:
             self._scorer.add(texts, [lines for role, lines in rows.items() if role.startswith("reference")])
 
@@ -304,7 +292,7 @@ class Labelling(_Lines):
 
     def note(self, texts: Sequence[str], rows: Rows) -> None:
         """Count the most probable labels of a window for the scores."""
-        self.show(texts, rows, "reference")
+        self.show(texts, rows)
         if "reference" in rows:
             self._pairs.update(zip(texts, (visible(line).strip() for line in rows["reference"]), strict=True))
 

@@ -243,10 +243,9 @@ def lines_in(output: str, size: int) -> Iterator[str]:
                 yield line.decode().removesuffix("\n")
 
 
-def check_nothing_added(output: str, finished: Finished) -> None:
-    """Raise UserError if a complete output has more than was written."""
-    if os.path.isfile(output) and os.stat(output).st_size > finished.size:
-        raise UserError(f"{output} has more than the {finished.lines} lines that were written; {ANEW}")
+def has_more(output: str, size: int) -> bool:
+    """Whether an output is a file of more bytes."""
+    return os.path.isfile(output) and os.stat(output).st_size > size
 
 
 def check_same(output: str, before: Dependencies, now: Dependencies) -> None:

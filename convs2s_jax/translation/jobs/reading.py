@@ -85,17 +85,11 @@ class Reader:
         found = {role: list(itertools.islice(stream, size)) for role, stream in self._streams.items()}
         short, long = (self._texts[choose(found, key=lambda role: len(found[role]))] for choose in (min, max))
         if short is not long and len({*map(len, found.values())}) > 1:
-            ends = counted(self.line + min(map(len, found.values())), "line")
-            raise UserError(
-                f"{short.name} has {ends}, but {long.name} has more: each line needs its {_what(long, short)}"
-            )
+            ends, what = counted(self.line + min(map(len, found.values())), "line"), long.what or short.what
+            raise UserError(f"{short.name} has {ends}, but {long.name} has more: each line needs its {what}")
         for role, text in self._texts.items():
             if text.label:
                 self.digests[text.label] = (self.digests[text.label] + lines_digest(found[role], self.line)) % WRAP
         count = len(next(iter(found.values())))
         self.line += count
         return found if count else {}
-
-
-def _what(*texts: Text) -> str:
-    return next(text.what for text in texts if text.what)
