@@ -9,22 +9,26 @@ from convs2s_jax.translation.jobs import decoding, parts
 from convs2s_jax.translation.jobs.options import Options
 
 
-def _tell(sentence: str) -> None:
-    sys.stderr.write(f"{sentence}\n")  # the log of the process
-
-
 class Worker:
-    """A process with a loaded model that decodes parts."""
+    """A process with a loaded model that decodes parts. It returns mistakes of the user, which Ray would make long."""
 
     def __init__(self, options: Options) -> None:
-        """Load the model."""
-        self._stack = contextlib.ExitStack()  # until the process ends
-        self._opened = self._stack.enter_context(decoding.opened(options, _tell))
+        self._options, self._stack = options, contextlib.ExitStack()  # until the process ends
+        self._opened: Any = None
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Decode the parts whose numbers are "id"."""
-        parts.decode_parts(*self._opened, [int(number) for number in batch["id"]])
-        return batch
+        error = ""
+        try:
+            self._opened = self._opened or self._stack.enter_context(decoding.opened(self._options, _tell))
+            parts.decode_parts(*self._opened, [int(number) for number in batch["id"]])
+        except UserError as found:
+            error = str(found)
+        return {**batch, "error": [error] * len(batch["id"])}
+
+
+def _tell(sentence: str) -> None:
+    sys.stderr.write(f"{sentence}\n")  # the log of the process
 
 
 def decode(options: Options, *, tell: Tell) -> None:
@@ -41,16 +45,12 @@ def decode(options: Options, *, tell: Tell) -> None:
         import ray.data
     except ImportError as error:
         raise UserError("--engine=ray needs Ray: pip install '.[ray]'") from error
-    if not ray.is_initialized():
-        ray.init()  # RAY_ADDRESS names the cluster; by default, this machine
+    ray.init(ignore_reinit_error=True)  # RAY_ADDRESS names a cluster; by default, one on this machine
     gpus = ray.cluster_resources().get("GPU", 0)
     most = int(min(options.parts, gpus or ray.cluster_resources()["CPU"]))
     given = {"fn_constructor_args": (options,), "batch_size": 1, "concurrency": (1, most), "num_gpus": min(gpus, 1)}
-    try:
-        ray.data.range(options.parts, override_num_blocks=options.parts).map_batches(Worker, **given).materialize()
-    except Exception as error:
-        cause: BaseException | None = error
-        while cause is not None and type(cause) is not UserError:
-            cause = cause.__cause__ or getattr(cause, "cause", None)
-        raise (cause or error) from None
+    numbers = ray.data.range(options.parts, override_num_blocks=options.parts)
+    errors = [row["error"] for row in numbers.map_batches(Worker, **given).take_all() if row["error"]]
+    if errors:
+        raise UserError(errors[0])
     parts.report(options.output, options.parts, tell)

@@ -110,6 +110,12 @@ def test_parts_that_do_not_go_together_are_not_joined(desk):
         merged(desk)
 
 
+def test_a_cluster_needs_ray(desk, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UserError, match=r"^--engine=ray needs Ray: pip install '\.\[ray\]'$"):
+        on_ray.decode(job.Options(workdir=("a",), output=desk.path("out"), parts=2, engine="ray"), tell=print)
+
+
 def test_what_is_read_once_is_not_divided(desk):
     os.mkfifo(desk.path("pipe"))
     with pytest.raises(UserError, match=r"pipe: each process of --parts reads it, but it can be read only once; use a"):
@@ -182,6 +188,7 @@ def test_workers_that_are_killed_cost_a_window_at_most(tmp_path, trained, tally)
 
 
 @pytest.mark.drill
+@pytest.mark.filterwarnings("ignore")  # of Ray itself
 def test_workers_of_a_cluster_decode_the_bytes_of_one_process(tmp_path, trained):
     ray = pytest.importorskip("ray")
     pytest.importorskip("ray.data")
