@@ -90,12 +90,13 @@ def parsed(
 
 def _decoded(line: bytes, *, nul: bool, first: bool) -> str:
     """Return the text of a line without its end. Raises UserError if it is not UTF-8 or contains NUL."""
+    text = utf_8(line)
     if b"\0" in line and not nul:
         order = "be" if first and line.startswith(b"\0") else "le"
         utf_16 = f"the file is UTF-16: convert it with iconv -f utf-16{order} -t utf-8"
         remedy = utf_16 if 3 * line.count(0) >= len(line) else "delete NULs, as with tr -d '\\000'"
         raise UserError(f"it contains NUL, which no text does: {remedy}")
-    return without_end(utf_8(line))
+    return without_end(text)
 
 
 def utf_8(data: bytes) -> str:

@@ -21,7 +21,8 @@ class Worker:
         error = ""
         try:
             self._opened = self._opened or self._stack.enter_context(decoding.opened(self._options, _tell))
-            parts.decode_parts(*self._opened, [int(number) for number in batch["id"]])
+            job, local, tell = self._opened
+            parts.decode_parts(job, local, tell, [int(number) for number in batch["id"]])
         except UserError as found:
             error = str(found)
         return {**batch, "error": [error] * len(batch["id"])}
