@@ -185,13 +185,14 @@ def test_scores_of_a_text_in_pieces_are_those_of_the_whole(monkeypatch):
     rng = random.Random(20261130)
     words = ["a", "b", "c d", "e.", "f", "g"]
     *other, hypotheses = ([" ".join(rng.choices(words, k=rng.randint(0, 9))) for _ in range(40)] for _ in range(3))
+    other[0][3:10] = ["今天天气很好。" + text for text in other[0][3:10]]  # after the first piece
     names = [name for name in METRICS if name != "rouge"]
     scorer = Scorer(names, "auto")
     for first in (0, 3, 15, 16):
         last = {0: 3, 3: 15, 15: 16, 16: 40}[first]
         scorer.add(hypotheses[first:last], [lines[first:last] for lines in other])
     found = scorer.scores()
-    for metric in (metrics.BLEU(force=True), metrics.CHRF(), metrics.TER()):
+    for metric in (metrics.BLEU(tokenize="zh", force=True), metrics.CHRF(), metrics.TER()):
         whole = metric.corpus_score(hypotheses, other)
         mine = found[type(metric).__name__.lower()]
         assert (mine.value, mine.note) == (pytest.approx(whole.score, rel=1e-12), str(metric.get_signature()))
