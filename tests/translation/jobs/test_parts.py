@@ -110,10 +110,10 @@ def test_parts_that_do_not_go_together_are_not_joined(desk):
         merged(desk)
 
 
-def test_a_cluster_needs_ray(desk, monkeypatch):
+def test_a_cluster_needs_ray(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UserError, match=r"^--engine=ray needs Ray: pip install '\.\[ray\]'$"):
-        on_ray.decode(job.Options(workdir=("a",), output=desk.path("out"), parts=2, engine="ray"), tell=print)
+        on_ray.decode(job.Options(workdir=("a",), input="b", output="c", parts=2, engine="ray"), tell=print)
 
 
 def test_what_is_read_once_is_not_divided(desk):
