@@ -117,9 +117,10 @@ def read(cfg: DataConfig, split: str, folder: Path | None = None) -> ParallelTex
                 count += len(block)
                 if cfg.normalize:
                     block = [(a and clean(a), b if cfg.labelled else b and clean(b)) for a, b in block]
-                whole = [(a or "", b or "") for a, b in block] if filtered is None else filtered.keep(block, tag)
-                src.extend(f"{tag} {line}" if tag and visible(line) else line for line, _ in whole)
-                sizes[i] += tgt.extend(pair[1] for pair in whole)
+                whole: Any = block if filtered is None else filtered.keep(block, tag)  # without None
+                texts, targets = zip(*whole, strict=True) if whole else ((), ())
+                src.extend(f"{tag} {line}" if visible(line) else line for line in texts) if tag else src.extend(texts)
+                sizes[i] += tgt.extend(targets)
             files += [(source.name, count)] if source.name else []
     text = ParallelText(src.lines(), tgt.lines(), split, tuple(files), parts=tuple(sizes))
     if filtered is not None:

@@ -92,11 +92,11 @@ class Writer:
 
     def extend(self, lines: Iterable[str]) -> int:
         """Add lines without line ends, and return their number. Raises UserError if they cannot be written."""
-        count = 0
-        for line in lines:
-            self._lines.append(line)
-            count += 1
-            if len(self._lines) > (BLOCK if self._place else FEW) and self._folder is not None:
+        count, rest = 0, iter(lines)
+        while block := [*itertools.islice(rest, BLOCK)]:
+            self._lines += block
+            count += len(block)
+            if len(self._lines) > (0 if self._place else FEW) and self._folder is not None:
                 self._write(self._folder)
         return count
 
@@ -106,11 +106,12 @@ class Writer:
             if not self._place:
                 self._owner = TemporaryFolder(folder)
                 self._place = f"{self._owner.name}/text"
-            data = [line.encode() + b"\n" for line in self._lines]
-            ends = np.cumsum([self._size, *map(len, data)], dtype="<i8")
-            self._digest.update(b"".join(data))
+            data = "\n".join([*self._lines, ""]).encode()
+            found = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
+            ends = np.concatenate([[self._size], self._size + 1 + found]).astype("<i8")
+            self._digest.update(data)
             with open(self._place, "ab") as text, open(f"{self._place}.ends", "ab") as file:
-                text.writelines(data)
+                text.write(data)
                 file.write(ends[1 if self._size else 0 :].tobytes())
             self._size, self._lines = int(ends[-1]), []
 

@@ -19,6 +19,8 @@ from convs2s_jax.core.places import scheme_of
 
 T = TypeVar("T")
 
+BLOCK = 1 << 16
+"""Number of bytes that are read at once."""
 LONGEST = 1 << 24
 """Maximum length of a line in bytes. Devices and files of zeros have no newline and would otherwise fill the memory."""
 
@@ -60,21 +62,24 @@ def parsed(
     name, number, packed = name_of(path), 0, ""
     try:
         with _opened(str(path), again=again) as (file, packed):
-            line = file.readline(LONGEST + 1).removeprefix(codecs.BOM_UTF8)
-            while line:
-                number += 1
-                if len(line) > LONGEST:
-                    raise UserError(
-                        f"{name}, line {number} has more than {LONGEST:,} bytes: use a file with one sentence per line"
-                    )
-                found = None
-                try:
-                    found = parse(_decoded(line, nul=nul, first=number == 1))
-                except UserError as error:
-                    if not skip:
-                        raise UserError(f"{name}, line {number}: {error}") from error
-                yield found
-                line = file.readline(LONGEST + 1)
+            for block in _blocks(file):
+                texts = _texts(block, nul=nul)  # None: one of its lines has a fault
+                if texts is not None and parse is str:
+                    number += len(texts)
+                    yield from cast(list[T], texts)
+                    continue
+                for line in block.removesuffix(b"\n").split(b"\n") if texts is None else texts:
+                    number += 1
+                    if len(line) > LONGEST:
+                        remedy = "use a file with one sentence per line"
+                        raise UserError(f"{name}, line {number} has more than {LONGEST:,} bytes: {remedy}")
+                    found = None
+                    try:
+                        found = parse(line if isinstance(line, str) else _decoded(line, nul=nul, first=number == 1))
+                    except UserError as error:
+                        if not skip:
+                            raise UserError(f"{name}, line {number}: {error}") from error
+                    yield found
     except UserError:
         raise
     except Exception as error:
@@ -86,6 +91,30 @@ def parsed(
         if not isinstance(error, OSError | ValueError):
             raise
         raise UserError(f"{name} cannot be read: {system or error}; choose a text file") from error
+
+
+def _blocks(file: BinaryIO) -> Iterator[bytes]:
+    """Yield blocks of whole lines without a byte order mark; the last may have no end, or be too long."""
+    rest, mark = b"", codecs.BOM_UTF8
+    while data := file.read1(BLOCK):  # type: ignore[attr-defined]
+        whole, end, rest = (rest + data).rpartition(b"\n")
+        if end or len(rest) > LONGEST:
+            yield (whole + end or rest).removeprefix(mark)
+            mark = b""
+    if rest := rest.removeprefix(mark):
+        yield rest
+
+
+def _texts(block: bytes, *, nul: bool) -> list[str] | None:
+    """Return the lines of a block; None if it contains NUL, may have a line that is too long, or is not UTF-8."""
+    if len(block) > LONGEST or (b"\0" in block and not nul):
+        return None
+    try:
+        text = block.decode()
+    except UnicodeDecodeError:
+        return None
+    lines = text.removesuffix("\n").split("\n")
+    return [*map(without_end, lines)] if "\r" in text else lines
 
 
 def _decoded(line: bytes, *, nul: bool, first: bool) -> str:
