@@ -45,7 +45,7 @@ class FilterConfig:
       scripts: of source and target, as [["Latin"], ["Han", "Hiragana", "Katakana"]]; empty: any.
       script_share: minimum share of the letters of a side in its scripts. A side without letters passes.
       languages: of source and target, as ["de", "en"]; empty: any. A pair is dropped if py3langid (pip install
-        '.[language-id]') finds another one with a probability of at least 0.5.
+        '.[language-id]') finds another with a probability of at least 0.5.
       drop_repeated: drop all but the first.
     """
 
