@@ -89,8 +89,10 @@ def test_parts_are_read_once_tagged_and_told_of_whatever_their_weights(folder, t
     a, b = (str(folder / f"{name}.out") for name in "ab")
     assert f"mixture: {a} 60 pairs, 75.0 %; {b} <bt> 19 pairs, 25.0 %" in told
     assert f"mixture: {a} 60 pairs, 50.0 %; {b} <bt> 19 pairs, 50.0 %; shares change at updates 9" in told
-    prepare(config(folder, tag="<x>"), tmp_path, told.append)
-    assert {*(tmp_path / "cache").rglob("*")} > cached
+    both = {"kind": "unigram", "src_size": 60, "tgt_size": 60, "symbols": ["<bt>", "<x>"]}
+    for tag in ("<bt>", "<x>"):  # also where the vocabulary stays the same
+        run = prepare(config(folder, tag=tag, data__vocabulary=both), tmp_path, told.append)
+        assert run.vocabularies.src.decode(run.train.src[60]) == f"{tag} b 0"
 
 
 @pytest.mark.parametrize("devices", [1, pytest.param(8, marks=pytest.mark.drill)])
@@ -105,7 +107,7 @@ def test_a_stop_within_an_epoch_or_at_a_change_of_weights_changes_nothing(device
 
     def trained(workdir, *steps, corpus=folder, mesh=devices, schedule=((12, 0.0), (20, 1.0))):
         seen.clear()
-        more = {"mesh__data": mesh, "data__batch": {"tokens": 64, "shapes": 1, "accumulate": 2}}
+        more = {"mesh__data": mesh, "data__batch": {"tokens": 128, "shapes": 1, "accumulate": 2}}
         for step in steps:
             train(config(corpus, schedule=schedule, **more, training__max_steps=step), workdir)
         return tiny.digests(workdir, steps[-1]), [*seen]
@@ -113,15 +115,15 @@ def test_a_stop_within_an_epoch_or_at_a_change_of_weights_changes_nothing(device
     monkeypatch.setattr(Programs, "update", recorded)
     whole = trained(tmp_path / "whole", 24)
     epochs = {line["step"]: line["epoch"] for line in tiny.metrics(tmp_path / "whole") if line["split"] == "train"}
-    assert [epochs[step] for step in (10, 11, 12, 16, 18, 19, 20)] == [2, 3, 4, 4, 5, 5, 6]  # of five updates, or cut
+    assert [epochs[step] for step in (9, 10, 11, 12, 18, 19, 20)] == [3, 4, 4, 5, 7, 7, 8]  # of three updates, or cut
     tag = prepare(config(folder), tmp_path / "whole", lambda _: None).vocabularies.src.encode(["<bt>"])[0][-1]
     shares = [sum(tag in row for row in rows) / len(rows) for rows in whole[1]]
     assert [i for i, share in enumerate(shares, 1) if share == 1] == [*range(12, 20)]
-    assert np.mean(shares[:10]) == pytest.approx(0.25, abs=0.01)
+    assert np.mean(shares[:9]) == pytest.approx(0.25, abs=0.05)
     assert np.mean(shares[19:]) == pytest.approx(0.5, abs=0.1)
     moved = shutil.copytree(folder, tmp_path / "moved")
-    trained(tmp_path / "parts", 3)
-    assert (trained(tmp_path / "parts", 11, 14, 19, 24, corpus=moved)) == (whole[0], whole[1][3:])
+    trained(tmp_path / "parts", 5)
+    assert (trained(tmp_path / "parts", 11, 14, 19, 24, corpus=moved)) == (whole[0], whole[1][5:])
     with pytest.raises(UserError, match=r"data.mixture.0.schedule is \[\[12, 0.0\], \[20, 1.0\]\] there and \[\] here"):
         trained(tmp_path / "parts", 25, schedule=())
     if devices == 8:
