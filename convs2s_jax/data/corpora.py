@@ -387,16 +387,14 @@ def _tfds(cfg: DataConfig, split: str) -> list[Source]:
     from convs2s_jax.data import tfds  # takes half a second, and few runs need it
 
     name, names = cfg.corpus.removeprefix("tfds:"), tuple(_sides(cfg))
-    found = tfds.pairs(name, split, names, folder=cfg.tfds_dir, skip=cfg.skip_damaged)
-    if found is None:
-        return []
-    return [Source("", lambda: found, tfds.files(name, split, folder=cfg.tfds_dir), names)]
+    found = tfds.read(name, split, names, folder=cfg.tfds_dir, skip=cfg.skip_damaged)
+    return [Source("", lambda: found[0], found[1], names)] if found else []
 
 
 def _hugging_face(cfg: DataConfig, split: str) -> list[Source]:
     name, names = cfg.corpus.removeprefix("hf:"), tuple(_sides(cfg))
-    found = hugging_face.pairs(name, split, names, skip=cfg.skip_damaged)
-    return [] if found is None else [Source("", lambda: found, hugging_face.files(name), (split, *names))]
+    found = hugging_face.read(name, split, names, skip=cfg.skip_damaged)
+    return [Source("", lambda: found[0], found[1], (*name.split(":")[1:], split, *names))] if found else []
 
 
 class Kind(NamedTuple):

@@ -5,28 +5,27 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 from convs2s_jax.core.errors import UserError, first_line
 
 Progress = Callable[[int], Any]
 
 
-class Parts(Protocol):
-    """Work in parts, which other processes receive by pickle."""
+class Parts(NamedTuple):
+    """Work in parts, which other processes receive by pickle.
 
-    def __len__(self) -> int: ...
+    Attributes:
+      sizes: amount of work of each part, by its key.
+      task: key -> the work of a part, which can be pickled; its argument gets the amounts done. None if it is done.
+      save: keeps what the work of a part returned: (key, result).
+    """
 
-    def size(self, i: int, /) -> int:
-        """Amount of work of part i."""
-
-    def task(self, i: int, /) -> Callable[[Progress], Any] | None:
-        """Return the work of part i, which can be pickled; its argument gets the amounts done. None if it is done."""
-
-    def save(self, i: int, result: Any, /) -> None:
-        """Keep what the work of part i returned."""
+    sizes: Mapping[Any, int]
+    task: Callable[[Any], Callable[[Progress], Any] | None]
+    save: Callable[[Any, Any], Any]
 
 
 Share = Callable[[Parts, Progress], None]
@@ -35,8 +34,8 @@ Share = Callable[[Parts, Progress], None]
 
 def alone(work: Parts, progress: Progress) -> None:
     """Do all parts in this process."""
-    for i in range(len(work)):
-        _do(work, i, progress)
+    for key in work.sizes:
+        _do(work, key, progress)
 
 
 def local(workers: int) -> Share:
@@ -51,7 +50,7 @@ def share(work: Parts, progress: Progress, *, workers: int) -> None:
       UserError: a worker was killed.
       BaseException: the first error of a worker, after the others were ended.
     """
-    workers = min(workers, len(work))
+    workers = min(workers, len(work.sizes))
     if workers < 2:
         alone(work, progress)
         return
@@ -96,19 +95,19 @@ def on_cluster(work: Parts, progress: Progress) -> None:
         raise UserError("--engine=ray needs Ray: pip install '.[ray]'") from error
     try:
         ray.init(ignore_reinit_error=True, log_to_driver=False, logging_level="ERROR")
-        do, waiting = ray.remote(lambda task: task(lambda _: None)), dict[Any, int]()
+        do, waiting = ray.remote(lambda task: task(lambda _: None)), dict[Any, Any]()
 
         def collect(most: int) -> None:
             while len(waiting) > most:
                 (done,), _ = ray.wait([*waiting])
                 work.save(waiting[done], ray.get(done))
-                progress(work.size(waiting.pop(done)))
+                progress(work.sizes[waiting.pop(done)])
 
-        for i in range(len(work)):
-            if (task := work.task(i)) is None:
-                progress(work.size(i))
+        for key, size in work.sizes.items():
+            if (task := work.task(key)) is None:
+                progress(size)
             else:
-                waiting[do.remote(task)] = i
+                waiting[do.remote(task)] = key
                 collect(2 * int(ray.cluster_resources()["CPU"]))  # a part's text is sent only when its turn is near
         collect(0)
     except (ConnectionError, ray.exceptions.RayError) as error:
@@ -119,11 +118,11 @@ def on_cluster(work: Parts, progress: Progress) -> None:
         ray.shutdown()
 
 
-def _do(work: Parts, i: int, progress: Progress) -> None:
-    if (task := work.task(i)) is None:
-        progress(work.size(i))
+def _do(work: Parts, key: Any, progress: Progress) -> None:
+    if (task := work.task(key)) is None:
+        progress(work.sizes[key])
     else:
-        work.save(i, task(progress))
+        work.save(key, task(progress))
 
 
 def _work(work: Parts, taken: Any, done: Any, errors: Connection) -> None:
@@ -137,12 +136,13 @@ def _work(work: Parts, taken: Any, done: Any, errors: Connection) -> None:
         with done.get_lock():
             done.value += amount
 
+    keys = [*work.sizes]
     try:
         while True:
             with taken.get_lock():
                 i, taken.value = taken.value, taken.value + 1
-            if i >= len(work):
+            if i >= len(keys):
                 return
-            _do(work, i, progress)
+            _do(work, keys[i], progress)
     except Exception as error:
         errors.send(error)

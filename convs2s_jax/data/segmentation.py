@@ -8,13 +8,12 @@ Segmentations are sampled here and not by SentencePiece, whose version 0.2.3 see
 process, whatever the given seed. With it, neither a continued run nor the processes of a run would see the same text.
 """
 
-import dataclasses
 import functools
 import itertools
 import math
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +22,7 @@ import numpy as np
 from convs2s_jax.core.files import writing
 from convs2s_jax.data.bpe_codes import merged_at_random, of_words
 from convs2s_jax.data.lines import BLOCK, TemporaryFolder
-from convs2s_jax.data.processes import Progress, Share
+from convs2s_jax.data.processes import Parts, Progress, Share
 from convs2s_jax.data.symbols import Vocabulary
 from convs2s_jax.data.tokens_on_disk import TokenizedText, in_memory
 
@@ -154,51 +153,36 @@ def draw(
       seed: numbers that determine the sample.
       share: does the ranges of a text of more than `RANGE` lines.
     """
-    whole = _Ranges(texts, vocabulary, rate, seed, RANGE, "")
-    if len(texts) <= RANGE:
-        return whole.sampled(range(len(texts)), lambda _: None)
+    rows, sample = range(len(texts)), functools.partial(_sampled, texts, vocabulary, rate, seed)
+    if len(rows) <= RANGE:
+        return sample(rows, lambda _: None)
+    ranges = [rows[i : i + RANGE] for i in rows[::RANGE]]
     with writing(folder, "choose another data.cache_dir"):
         place = TemporaryFolder(folder)
-        share(dataclasses.replace(whole, place=place.name), lambda _: None)
-        parts = [np.load(f"{place.name}/{i}.npz") for i in range(len(whole))]
+        task = functools.partial(functools.partial, sample)  # rows -> a function that samples them
+        share(Parts({one: len(one) for one in ranges}, task, functools.partial(_save, place.name)), lambda _: None)
+        parts = [np.load(f"{place.name}/{one.start}.npz") for one in ranges]
         tokens, lengths = (np.concatenate([part[name] for part in parts]) for name in ("tokens", "lengths"))
         return TokenizedText(tokens, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Ranges:
-    """Ranges of `most` lines that are sampled one by one, into files in the folder `place` (`processes.Parts`)."""
+def _sampled(
+    texts: Sequence[str], vocabulary: Vocabulary, rate: float, seed: Sequence[int], rows: range, progress: Progress
+) -> TokenizedText:
+    """Sample these lines of a text, whose first one begins a block of its own seed."""
 
-    texts: Sequence[str]
-    vocabulary: Vocabulary
-    rate: float
-    seed: Sequence[int]
-    most: int
-    place: str
+    def drawn() -> Iterator[list[int]]:
+        for first in rows[::BLOCK]:
+            bits = np.random.SeedSequence([*seed, first // BLOCK]).generate_state(1)[0]
+            block = texts[first : min(first + BLOCK, rows.stop)]
+            yield from vocabulary.sample(block, rate=rate, seed=int(bits) % (2**32 - 1))
+            progress(len(block))
 
-    def __len__(self) -> int:
-        return -(-len(self.texts) // self.most)
+    return in_memory(drawn(), size=vocabulary.size)
 
-    def size(self, i: int) -> int:
-        return min(self.most, len(self.texts) - i * self.most)
 
-    def task(self, i: int) -> Callable[[Progress], TokenizedText]:
-        return functools.partial(self.sampled, range(i * self.most, i * self.most + self.size(i)))
-
-    def save(self, i: int, text: TokenizedText) -> None:
-        np.savez(f"{self.place}/{i}.npz", tokens=text.tokens, lengths=text.lengths)
-
-    def sampled(self, rows: range, progress: Progress) -> TokenizedText:
-        """Sample these lines, whose first one begins a block of its own seed."""
-
-        def drawn() -> Iterator[list[int]]:
-            for first in rows[::BLOCK]:
-                bits = np.random.SeedSequence([*self.seed, first // BLOCK]).generate_state(1)[0]
-                block = self.texts[first : min(first + BLOCK, rows.stop)]
-                yield from self.vocabulary.sample(block, rate=self.rate, seed=int(bits) % (2**32 - 1))
-                progress(len(block))
-
-        return in_memory(drawn(), size=self.vocabulary.size)
+def _save(place: str, rows: range, text: TokenizedText) -> None:
+    np.savez(f"{place}/{rows.start}.npz", tokens=text.tokens, lengths=text.lengths)
 
 
 def within(drawn: TokenizedText, best: TokenizedText, longest: int) -> TokenizedText:

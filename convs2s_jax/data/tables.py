@@ -1,5 +1,6 @@
 """Tables with both sides of a corpus: TSV, JSON lines and Parquet, in files and in object stores."""
 
+import contextlib
 import itertools
 import json
 import shutil
@@ -46,16 +47,29 @@ def parsed_pairs(path: str, parse: Callable[[str], Pair], *, skip: bool = False)
     return (pair or (None, None) for pair in parsed(path, parse, skip=skip))
 
 
-def checked(rows: Iterable[Any], names: Sequence[str], where: str, *, skip: bool) -> Iterator[Pair]:
-    """Yield the pairs of rows, which are dictionaries. `where` is for messages; the rest is as in `pairs`."""
-    for number, row in enumerate(rows, 1):
-        try:
-            pair: Pair = _pair(row, names)
-        except UserError as error:
-            if not skip:
-                raise UserError(f"{where}, row {number}: {error}") from error
-            pair = None, None
-        yield pair
+@contextlib.contextmanager
+def readable(where: str, remedy: str) -> Iterator[None]:
+    """Turn errors of a library within the block, which can be of any kind, into a UserError with the place."""
+    try:
+        yield
+    except (UserError, ImportError, MemoryError):
+        raise
+    except Exception as error:
+        reason = (isinstance(error, OSError) and error.strerror) or first_line(error)
+        raise UserError(f"{where} cannot be read ({reason}): {remedy}") from error
+
+
+def checked(rows: Iterable[Any], names: Sequence[str], where: str, remedy: str, *, skip: bool) -> Iterator[Pair]:
+    """Yield the pairs of rows, which are dictionaries; `where` and `remedy` are for messages. Else as in `pairs`."""
+    with readable(where, remedy):
+        for number, row in enumerate(rows, 1):
+            try:
+                pair: Pair = _pair(row, names)
+            except UserError as error:
+                if not skip:
+                    raise UserError(f"{where}, row {number}: {error}") from error
+                pair = None, None
+            yield pair
 
 
 def _pair(row: Any, names: Sequence[str]) -> Pair:
@@ -109,30 +123,25 @@ def _json_line(names: Sequence[str]) -> Callable[[str], Pair]:
 
 
 def _parquet(path: str, names: Sequence[str], skip: bool) -> Iterator[Pair]:
+    return checked(_parquet_rows(path, names), names, path, "copy it again, or choose a Parquet file", skip=skip)
+
+
+def _parquet_rows(path: str, names: Sequence[str]) -> Iterator[dict[str, Any]]:
     import pyarrow  # slow to import
     from pyarrow import compute, parquet
 
-    def texts(rows: Any, name: str) -> Any:
-        return compute.struct_field(rows, name.split(".")).cast(pyarrow.large_binary())  # not decoded yet
+    with tempfile.TemporaryFile() if scheme_of(path) else open_regular(path) as file:
+        if scheme_of(path):  # its end is read first
+            shutil.copyfileobj(stores.Reader(path), file, stores.RANGE)
+        table = parquet.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False, page_checksum_verification=True)
 
-    def rows(table: Any) -> Iterator[dict[str, Any]]:
+        def texts(rows: Any, name: str) -> list[Any]:
+            try:
+                return compute.struct_field(rows, name.split(".")).cast(pyarrow.large_binary()).to_pylist()
+            except pyarrow.ArrowException as error:
+                known = [table.schema.column(i).path for i in range(len(table.schema))]
+                raise UserError(f"{path} has no column '{name}' of text{did_you_mean(name, known)}") from error
+
         for batch in table.iter_batches(batch_size=BLOCK, columns=[*names]):
-            sides = [texts(batch.to_struct_array(), name).to_pylist() for name in names]
+            sides = [texts(batch.to_struct_array(), name) for name in names]
             yield from (dict(zip(names, row, strict=True)) for row in zip(*sides, strict=True))
-
-    try:
-        with tempfile.TemporaryFile() if scheme_of(path) else open_regular(path) as file:
-            if scheme_of(path):  # its end is read first
-                shutil.copyfileobj(stores.Reader(path), file, stores.RANGE)
-            table = parquet.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False, page_checksum_verification=True)
-            for name in names:
-                try:
-                    texts(pyarrow.array([], pyarrow.struct(table.schema_arrow)), name)
-                except pyarrow.ArrowException as error:
-                    known = [table.schema.column(i).path for i in range(len(table.schema))]
-                    raise UserError(f"{path} has no column '{name}' of text{did_you_mean(name, known)}") from error
-            yield from checked(rows(table), names, path, skip=skip)
-    except (pyarrow.ArrowException, OSError) as error:
-        if reason := isinstance(error, OSError) and error.strerror:
-            raise UserError(f"{path} cannot be read: {reason}; choose a Parquet file") from error
-        raise UserError(f"{path} is not a complete Parquet file ({first_line(error)}): copy it again") from error

@@ -126,93 +126,66 @@ def tokenize(
       UnwritableError: the folder cannot be written.
       UserError: a process that encodes a range was killed.
     """
-    files = [_File(side.name, _key(side), len(side.texts)) for side in sides]
+    files = [_file(side.name, _key(side), len(side.texts)) for side in sides]
     found = [_found(cache, file, tell) for file in files]
-    missing = [i for i, text in enumerate(found) if text is None]
-    if missing:
-        work = Ranges(cache, [one for i in missing for one in files[i].split(sides[i])])
-        with (
-            writing(cache.folder / files[missing[0]].name, "choose another data.cache_dir", kind=UnwritableError),
-            tqdm.tqdm(
-                desc="tokenising", total=sum(map(work.size, range(len(work)))), unit=" lines", disable=None
-            ) as bar,
-        ):
-            cache.folder.mkdir(parents=True, exist_ok=True)
-            share(work, bar.update)
-            for i in missing:
-                found[i] = _joined(cache, files[i])
-    return [text for text in found if text is not None]
+    missing = [
+        (side, one) for side, file, text in zip(sides, files, found, strict=True) if text is None for one in file.ranges
+    ]
+    if not missing:
+        return [text for text in found if text is not None]
+    sizes = {i: len(one.rows) for i, (_, one) in enumerate(missing)}
+    work = processes.Parts(sizes, *(functools.partial(do, cache, missing) for do in (_task, _save)))
+    with (
+        writing(cache.folder / missing[0][1].name, "choose another data.cache_dir", kind=UnwritableError),
+        tqdm.tqdm(desc="tokenising", total=sum(sizes.values()), unit=" lines", disable=None) as bar,
+    ):
+        cache.folder.mkdir(parents=True, exist_ok=True)
+        share(work, bar.update)
+        return [_joined(cache, file) if text is None else text for text, file in zip(found, files, strict=True)]
 
 
 class _File(NamedTuple):
-    """The file of a text: the beginning of its name, its key, and its number of lines."""
+    """The file of a text or of a range of it: its name, its key, and the lines."""
 
-    begin: str
-    key: bytes
-    lines: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.begin}-{self.key.hex()[:16]}.tokens"
-
-    @property
-    def ranges(self) -> int:
-        return max(1, -(-self.lines // RANGE))
-
-    def split(self, side: Side) -> "list[_Range]":
-        """The ranges of the text."""
-        return [_Range(side, i * RANGE, min(self.lines, (i + 1) * RANGE), *self.part(i)) for i in range(self.ranges)]
-
-    def part(self, i: int) -> tuple[str, bytes]:
-        """Name and key of the file of a range."""
-        if self.ranges == 1:
-            return self.name, self.key
-        own = hashlib.sha256(self.key + i.to_bytes(8, "little")).digest()
-        return f"{self.begin}-{self.key.hex()[:16]}.{i:05}.tokens", own
-
-
-class _Range(NamedTuple):
-    """A range of a text: its lines from `begin` to `end`, and the name and key of its file."""
-
-    side: Side
-    begin: int
-    end: int
     name: str
     key: bytes
+    rows: range
+
+    @property
+    def ranges(self) -> "list[_File]":
+        """The files of the ranges of a text; this one if it is short."""
+        if len(self.rows) <= RANGE:
+            return [self]
+        return [
+            _File(
+                f"{self.name.removesuffix('tokens')}{i:05}.tokens",
+                hashlib.sha256(self.key + i.to_bytes(8, "little")).digest(),
+                self.rows[begin : begin + RANGE],
+            )
+            for i, begin in enumerate(self.rows[::RANGE])
+        ]
 
 
-@dataclasses.dataclass(frozen=True)
-class Ranges:
-    """Ranges of texts that are encoded one by one (`processes.Parts`).
+def _file(begin: str, key: bytes, lines: int) -> _File:
+    return _File(f"{begin}-{key.hex()[:16]}.tokens", key, range(lines))
 
-    Attributes:
-      cache: where their files are kept.
-      all: the ranges.
-    """
 
-    cache: Cache
-    all: Sequence[_Range]
+def _task(
+    cache: Cache, work: Sequence[tuple[Side, _File]], i: int
+) -> Callable[[processes.Progress], TokenizedText] | None:
+    """Return the encoding of a range; None if its file is there."""
+    side, file = work[i]
+    with contextlib.suppress(DamagedError, OSError):
+        _open(cache.path(file.name), file.key)
+        return None
+    return functools.partial(_encode, side.vocabulary, _Blocks(side.texts, file.rows))
 
-    def __len__(self) -> int:
-        return len(self.all)
 
-    def size(self, i: int) -> int:
-        """Number of lines of a range."""
-        return self.all[i].end - self.all[i].begin
-
-    def task(self, i: int) -> Callable[[processes.Progress], TokenizedText] | None:
-        """Return the work of a range; None if its file is there."""
-        side, begin, end, name, key = self.all[i]
-        with contextlib.suppress(DamagedError, OSError):
-            _open(self.cache.path(name), key)
-            return None
-        return functools.partial(_encode, side.vocabulary, _Blocks(side.texts, begin, end))
-
-    def save(self, i: int, text: TokenizedText) -> None:
-        """Write the file of a range. Raises OSError if it cannot be written."""
-        name, key = self.all[i][3:]
-        _write(self.cache.folder / name, key, [text])
-        self.cache.keep(name)
+def _save(cache: Cache, work: Sequence[tuple[Side, _File]], i: int, text: TokenizedText) -> None:
+    """Write the file of a range. Raises OSError if it cannot be written."""
+    file = work[i][1]
+    _write(cache.folder / file.name, file.key, [text])
+    cache.keep(file.name)
 
 
 class PartDone(Exception):
@@ -223,11 +196,10 @@ def only(part: int, of: int, share: processes.Share) -> processes.Share:
     """Return a function that does every `of`-th range, from range `part` - 1 on, and raises `PartDone`."""
 
     def do(work: processes.Parts, progress: processes.Progress) -> None:
-        assert isinstance(work, Ranges)
-        mine = work.all[part - 1 :: of]
-        share(dataclasses.replace(work, all=mine), progress)
+        mine = dict([*work.sizes.items()][part - 1 :: of])
+        share(work._replace(sizes=mine), progress)
         raise PartDone(
-            f"part {part} of {of} is done ({len(mine)} of {len(work)} ranges): when all parts are, run the same "
+            f"part {part} of {of} is done ({len(mine)} of {len(work.sizes)} ranges): when all parts are, run the same "
             "command without --part, or convs2s train"
         )
 
@@ -243,10 +215,7 @@ def find(cache: Cache, name: str, key: str, lines: int) -> TokenizedText | None:
       key: as in `TokenizedText`.
       lines: number of lines.
     """
-    try:
-        file = _File(name, bytes.fromhex(key), lines)
-    except ValueError:
-        return None
+    file = _file(name, bytes.fromhex(key), lines)
     found = _found(cache, file, lambda _: None)
     if found is None and cache.address:
         with contextlib.suppress(DamagedError, OSError):
@@ -267,24 +236,22 @@ def _found(cache: Cache, file: _File, tell: Tell) -> TokenizedText | None:
 
 def _joined(cache: Cache, file: _File) -> TokenizedText:
     """Join the ranges of a text, whose files are removed here. Raises OSError or DamagedError."""
-    parts = [file.part(i) for i in range(file.ranges)]
-    if len(parts) > 1:
-        _write(cache.folder / file.name, file.key, [_open(cache.path(name), key) for name, key in parts])
-        for name, _ in parts:
-            (cache.folder / name).unlink(missing_ok=True)
+    if len(parts := file.ranges) > 1:
+        _write(cache.folder / file.name, file.key, [_open(cache.path(part.name), part.key) for part in parts])
+        for part in parts:
+            (cache.folder / part.name).unlink(missing_ok=True)
     return _open(cache.path(file.name), file.key)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Blocks:
-    """Blocks of lines of a text, from `begin` to `end`, which are read as they are used. They are pickled as lists."""
+    """Blocks of these lines of a text, which are read as they are used. They are pickled as lists."""
 
     texts: Sequence[str]
-    begin: int
-    end: int
+    rows: range
 
     def __iter__(self) -> Iterator[Sequence[str]]:
-        return (self.texts[i : min(self.end, i + BLOCK)] for i in range(self.begin, self.end, BLOCK))
+        return (self.texts[i : min(self.rows.stop, i + BLOCK)] for i in self.rows[::BLOCK])
 
     def __reduce__(self) -> tuple[Any, ...]:
         return list, ([*iter(self)],)

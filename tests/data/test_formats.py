@@ -214,9 +214,12 @@ def parquet_bytes(**columns):
 
 
 REFUSED = {
-    "cut.parquet": (parquet_bytes()[:-9], " is not a complete Parquet file"),
-    "flipped.parquet": (parquet_bytes().replace(b"a", b"b", 1), " is not a complete Parquet file"),
-    "text.parquet": (b"a\tb\n", " is not a complete Parquet file"),
+    "cut.parquet": (parquet_bytes()[:-9], r" cannot be read \(.*\): copy it again, or choose a Parquet file"),
+    "flipped.parquet": (
+        parquet_bytes().replace(b"a", b"b", 1),
+        r" cannot be read \(.*\): copy it again, or choose a Parquet file",
+    ),
+    "text.parquet": (b"a\tb\n", r" cannot be read \(.*\): copy it again, or choose a Parquet file"),
     "other.parquet": (parquet_bytes(de=["a"], eng=["b"]), " has no column 'en' of text; did you mean 'eng'"),
     "number.parquet": (parquet_bytes(de=["a"], en=[1]), " has no column 'en' of text"),
     "other.tsv": (b"de\teng\n", " has no column 'en'; did you mean 'eng'"),
@@ -263,6 +266,15 @@ def test_sites_that_do_not_answer_are_told_of_in_time(monkeypatch, lookup, why):
         assert re.search(why, network.unreachable([url, f"{url}/other"]))
     assert time.monotonic() - begun < 4
     assert network.unreachable([]) == ""
+
+
+def test_another_configuration_of_a_data_set_is_another_text(tmp_path, monkeypatch):
+    """Of the same files, and also another split."""
+    (tmp_path / "x").write_text("a\n")
+    monkeypatch.setattr(hugging_face, "read", lambda *_, **__: (iter(()), (str(tmp_path / "x"),)))
+    corpora_of = [(name, split) for name in ("hf:x", "hf:x:de", "hf:x:en") for split in ("train", "valid")]
+    sums = [str(corpora.checksums(config("", corpus=name), split)) for name, split in corpora_of]
+    assert len({*sums}) == len(sums)
 
 
 @pytest.mark.drill

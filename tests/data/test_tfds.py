@@ -92,7 +92,7 @@ def test_its_files_tell_a_text_and_its_sides_from_others(folder, tmp_path):
     ("values", "split", "message"),
     [
         ({}, "test", r"data\.corpus is 'tfds:phrases': it has no split 'test'"),
-        ({"src": "fr"}, "train", "'tfds:phrases' has no feature 'fr'; available: de, en, number, raw"),
+        ({"src": "fr"}, "train", "'tfds:phrases', row 1: there is no 'fr'; available: de, en, number, raw"),
         ({"tgt": "number"}, "train", "'tfds:phrases', row 1: 'number' is 0, not text"),
         ({"tgt": "raw"}, "train", "'tfds:phrases', row 1: byte 0xfc is not UTF-8; convert the file"),
         ({"name": "nonsense"}, "train", r"'tfds:nonsense': .* neither known to .* nor prepared in data\.tfds_dir '.+'"),
@@ -105,7 +105,7 @@ def test_what_it_has_not_is_refused(folder, values, split, message):
 
 def test_a_known_data_set_is_prepared_or_it_is_said_why_not(tmp_path, monkeypatch):
     assert parallel_text.read(config(tmp_path, "phrases_of_the_library"), "valid").tgt == ["one"]
-    message = r"'tfds:phrases_out_of_reach' could not be prepared \(.*no route to host\): prepare it elsewhere"
+    message = r"'tfds:phrases_out_of_reach' cannot be read \(.*no route to host\): prepare it elsewhere"
     with pytest.raises(UserError, match=message):
         parallel_text.read(config(tmp_path, "phrases_out_of_reach"), "train")
     monkeypatch.setattr(PhrasesOutOfReach, "url_infos", {"http://site.invalid/file": None})

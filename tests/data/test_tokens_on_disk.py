@@ -1,6 +1,7 @@
 """Tokenised text on disk: what was encoded comes back, is encoded once, and a damaged file is never read."""
 
 import dataclasses
+import functools
 import multiprocessing
 import os
 import signal
@@ -126,30 +127,22 @@ def test_ranges_make_the_file_of_the_whole_text(tmp_path, monkeypatch, workers):
     assert (whole.name, whole.read_bytes()) == (made.name, made.read_bytes())
 
 
-@dataclasses.dataclass
-class Killing:
-    """Work whose second part kills its process, or raises an error."""
+def kill(error, i):
+    """Kill the process, or raise an error, at the second part."""
+    if i == 1 and error:
+        raise UserError(error)
+    if i == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
 
-    error: str
 
-    def __len__(self):
-        return 3
-
-    def task(self, i):
-        if i == 1 and self.error:
-            raise UserError(self.error)
-        if i == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return None
-
-    def size(self, _):
-        return 1
+def killing(error):
+    return processes.Parts(dict.fromkeys(range(3), 1), functools.partial(kill, error), print)
 
 
 @pytest.mark.parametrize(("error", "message"), [("x: wrong", "^x: wrong$"), ("", r"was ended \(status -9\), perhaps")])
 def test_an_error_of_a_worker_and_its_death_are_told(error, message):
     with pytest.raises(UserError, match=message):
-        processes.share(Killing(error), lambda _: None, workers=2)
+        processes.share(killing(error), lambda _: None, workers=2)
 
 
 def test_a_death_right_after_a_look_is_told(monkeypatch):
@@ -176,4 +169,4 @@ def test_a_death_right_after_a_look_is_told(monkeypatch):
 
     monkeypatch.setattr(multiprocessing.get_context("spawn"), "Process", Process)
     with pytest.raises(UserError, match=r"was ended \(status -9\), perhaps"):
-        processes.share(Killing(""), lambda _: None, workers=2)
+        processes.share(killing(""), lambda _: None, workers=2)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from convs2s_jax.core import local_copies, stores
-from convs2s_jax.core.checksums import DamagedError, checksum, parsed, seal, unseal
+from convs2s_jax.core.checksums import checksum, parsed, seal, unseal
 from convs2s_jax.core.config import check, to_dict
 from convs2s_jax.core.errors import Tell, UserError, counted
 from convs2s_jax.core.files import content, writing
@@ -334,7 +334,7 @@ def _training_split(
 
 def _cached(cache: Cache, record: str) -> tuple[Split, list[str]] | None:
     """The training split without its lines, and what was told of it; None if not all of it is in the cache, intact."""
-    with contextlib.suppress(OSError, DamagedError, KeyError, TypeError):
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         found = unseal(parsed(content(cache.path(record))))
         lines = sum(found["parts"])
         sides = [tokens_on_disk.find(cache, f"train.{side}", found[side], lines) for side in ("src", "tgt")]
