@@ -9,7 +9,7 @@ import tempfile
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -27,20 +27,18 @@ class Lines(Sequence[str]):
     """Lines in a temporary file, which is deleted with the object, or at the latest when the process ends.
 
     A copy in another process (by pickle) reads the same file, for as long as it exists. Slices are lists.
-
-    Attributes:
-      digest: as the function `digest` returns it.
     """
 
-    def __init__(self, place: str, digest: bytes, owner: Any = None) -> None:
+    def __init__(self, place: str, owner: Any = None) -> None:
         """Read the file that `Writer` has written at this place, which exists as long as `owner`."""
-        self._place, self.digest, self._owner = place, digest, owner
+        self._place, self._owner = place, owner
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Lines, (self._place, self.digest)
+        return Lines, (self._place,)
 
     @functools.cached_property
-    def _text(self) -> np.ndarray:
+    def text(self) -> np.ndarray:
+        """The bytes of all lines, each with a line feed, [bytes]."""
         return np.memmap(self._place, np.uint8, mode="r")
 
     @functools.cached_property
@@ -51,20 +49,14 @@ class Lines(Sequence[str]):
     def __len__(self) -> int:
         return len(self._ends) - 1
 
-    @overload
-    def __getitem__(self, i: int) -> str: ...
-
-    @overload
-    def __getitem__(self, i: slice) -> list[str]: ...
-
-    def __getitem__(self, i: int | slice) -> str | list[str]:
+    def __getitem__(self, i: Any) -> Any:
         if not isinstance(i, slice):
             i = range(len(self))[i]
             return self[i : i + 1][0]
         begin, end, step = i.indices(len(self))
         if begin >= end or step < 1:
             return [self[j] for j in range(begin, end, step)]
-        return self._text[self._ends[begin] : self._ends[end]].tobytes().decode().split("\n")[:-1][::step]
+        return self.text[self._ends[begin] : self._ends[end]].tobytes().decode().split("\n")[:-1][::step]
 
     def __iter__(self) -> Iterator[str]:
         for first in range(0, len(self), BLOCK):
@@ -76,7 +68,10 @@ class TemporaryFolder:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        _remove_leftovers(folder)
+        for place in folder.glob(f"{_PREFIX}*-*"):
+            process = place.name.removeprefix(_PREFIX).partition("-")[0]
+            if os.path.exists("/proc/self") and not os.path.exists(f"/proc/{process}"):
+                shutil.rmtree(place, ignore_errors=True)
         self.name = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=folder)
         weakref.finalize(self, shutil.rmtree, self.name, ignore_errors=True)
 
@@ -88,7 +83,6 @@ class Writer:
         """Write to a temporary folder in `folder`, which is created if it is needed. None: keep all in memory."""
         self._folder, self._lines, self._place, self._size = folder, list[str](), "", 0
         self._owner: TemporaryFolder | None = None
-        self._digest = xxhash.xxh3_128()
 
     def extend(self, lines: Iterable[str]) -> int:
         """Add lines without line ends, and return their number. Raises UserError if they cannot be written."""
@@ -109,7 +103,6 @@ class Writer:
             data = "\n".join([*self._lines, ""]).encode()
             found = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
             ends = np.concatenate([[self._size], self._size + 1 + found]).astype("<i8")
-            self._digest.update(data)
             with open(self._place, "ab") as text, open(f"{self._place}.ends", "ab") as file:
                 text.write(data)
                 file.write(ends[1 if self._size else 0 :].tobytes())
@@ -120,25 +113,15 @@ class Writer:
         if not self._place or self._folder is None:
             return self._lines
         self._write(self._folder)
-        return Lines(self._place, self._digest.digest(), self._owner)
+        return Lines(self._place, self._owner)
 
 
 def digest(lines: Sequence[str]) -> bytes:
     """Return a 128-bit hash of all lines."""
-    if isinstance(lines, Lines):
-        return lines.digest
     found = xxhash.xxh3_128()
-    for line in lines:
-        found.update(line.encode() + b"\n")
+    for piece in [lines.text.data] if isinstance(lines, Lines) else (line.encode() + b"\n" for line in lines):
+        found.update(piece)
     return found.digest()
-
-
-def _remove_leftovers(folder: Path) -> None:
-    """Delete the files of processes of this machine that were killed."""
-    for place in folder.glob(f"{_PREFIX}*-*"):
-        process = place.name.removeprefix(_PREFIX).partition("-")[0]
-        if os.path.exists("/proc/self") and not os.path.exists(f"/proc/{process}"):
-            shutil.rmtree(place, ignore_errors=True)
 
 
 def selected(lines: Iterable[str], wanted: np.ndarray, folder: Path | None) -> Sequence[str]:

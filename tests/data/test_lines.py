@@ -26,6 +26,7 @@ def test_lines_are_read_by_number_in_slices_and_in_order(stored):
     for copy in (stored, pickle.loads(pickle.dumps(stored))):
         assert list(copy) == TEXT
         assert len(copy) == len(TEXT)
+        assert lines.digest(copy) == lines.digest(TEXT) != lines.digest(TEXT[:-1])
         for i in (0, 2, 3, 4097, -1, -len(TEXT)):
             assert copy[i] == TEXT[i]
         for part in (slice(2, 5), slice(None), slice(5, 5), slice(-2, None), slice(0, 100, 7), slice(9, 2, -3)):

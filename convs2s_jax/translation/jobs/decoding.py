@@ -4,10 +4,9 @@ import contextlib
 import itertools
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from tqdm import tqdm
@@ -15,17 +14,15 @@ from tqdm import tqdm
 from convs2s_jax.core import local_copies
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import Tell, UserError, counted
-from convs2s_jax.core.guard import held_interrupts
 from convs2s_jax.core.places import scheme_of
 from convs2s_jax.data import corpora
-from convs2s_jax.data.text_files import without_end
+from convs2s_jax.data.text_files import each_line
 from convs2s_jax.data.unknown import commonest
 from convs2s_jax.metrics import scoring
 from convs2s_jax.training.run import outputs, run_folder, store_copy
 from convs2s_jax.translation.jobs import output
 from convs2s_jax.translation.jobs.job import JOBS, Job
 from convs2s_jax.translation.jobs.options import READ, Options
-from convs2s_jax.translation.jobs.reading import Reader
 from convs2s_jax.translation.trained import moved
 
 PROMPT = "> "
@@ -103,15 +100,7 @@ def localised(options: Options, tell: Tell) -> Iterator[tuple[Options, Tell]]:
         yield replace(options, **changed), tell
 
 
-def decode_lines(
-    job: Job,
-    name: str,
-    tell: Tell,
-    *,
-    resume: bool,
-    lines: range | None = None,
-    whole: Mapping[str, Any] = MappingProxyType({}),
-) -> None:
+def decode_lines(job: Job, name: str, tell: Tell, *, resume: bool, lines: range | None = None) -> None:
     """Decode lines, and write and note their results by whole windows.
 
     Args:
@@ -120,7 +109,6 @@ def decode_lines(
       tell: receives warnings.
       resume: whether to continue the output.
       lines: numbers of the lines, if this is a part of the job; None for all.
-      whole: for the record of a part, what it has in common with the others beside the dependencies of the job.
 
     Raises:
       UserError: a text cannot be read, has changed, or does not suit the model; the output cannot be written, or not be
@@ -128,36 +116,32 @@ def decode_lines(
       KeyboardInterrupt: the user interrupted decoding; only complete windows have been written.
     """
     begin, end = (0, job.lines) if lines is None else (lines.start, lines.stop)
-    made_of, total = {**job.dependencies, **whole}, None if end is None else end - begin
-    finished = output.finished(name, made_of) if resume else output.Finished()
-    rows, of = Reader(job.texts, begin), "" if total is None else f" of {total}"
-    texts, done = job.style.texts(output.lines_in(name, finished.size)), finished.lines
-    while left := begin + done - rows.line:
-        window = rows.window(min(job.size, left))
-        if not window:
+    total, of = (None, "") if end is None else (end - begin, f" of {end - begin}")
+    made_of = job.dependencies if lines is None else {**job.dependencies, **job.whole}
+    done = output.finished(name, made_of) if resume else output.Finished()
+    before, rows, texts = done.lines, job.read(begin, end), job.style.texts(output.lines_in(name))
+    while rows.line < begin + before:
+        window = rows.window(job.size)
+        if not window or rows.line > begin + before:
             raise output.of_another(name, "the input has changed")
         if job.compares:
             job.note([*itertools.islice(texts, len(next(iter(window.values()))))], window)
-    if done:
-        output.check_same(name, finished.read, rows.digests)
-    if resume and (done or lines is None):
-        what = "nothing left to do" if done == total else "continuing with the next line"
-        tell(f"{name} already has {done}{of} lines; {what}")
+    if before:
+        output.check_same(name, done.read, rows.digests)
+    if resume and (before or lines is None):
+        what = "nothing left to do" if before == total else "continuing with the next line"
+        tell(f"{name} already has {before}{of} lines; {what}")
     odd, count, unknown = list[int](), 0, Counter[str]()
     rest = f"{'--resume' if lines is None else 'the same command'} continues after them"
     rest = "the rest was not translated" if output.record_of(name) is None else rest
     with (
-        output.opened(name, made_of, finished, total) as write,
-        tqdm(total=total, initial=done, unit="line", disable=not sys.stderr.isatty()) as bar,
+        output.opened(name, made_of, done, total) as write,
+        tqdm(total=total, initial=before, unit="line", disable=not sys.stderr.isatty()) as bar,
     ):
         try:
-            while window := rows.window(job.size if end is None else min(job.size, end - rows.line)):
-                if done == finished.lines and done % job.size:
-                    raise output.of_another(name, "the input has changed")
+            while window := rows.window(job.size):
                 results = job.window(window, rows.line, bar.update)
-                with held_interrupts():
-                    write([job.style.render(result) for result in results], rows.digests)
-                    done += len(results)
+                write([job.style.render(result) for result in results], rows.digests)
                 if job.compares:
                     job.note([result.best.text for result in results], window)
                 _warn_of_cuts(job, results, tell)
@@ -166,24 +150,22 @@ def decode_lines(
                 unknown.update(itertools.chain(*(result.unknown for result in results)))
                 if len(unknown) > KINDS:
                     unknown = Counter(dict(unknown.most_common(KINDS // 2)))
-            check(total in (None, done), f"{job.name} has become shorter while it was read: decode it again")
+            check(total in (None, done.lines), f"{job.name} has become shorter while it was read: decode it again")
             check(
-                not resume or done > finished.lines or not output.has_more(name, finished.size),
-                f"{name} has more than the {done} lines that were written; {output.ANEW}",
+                done.lines > 0 or "reference" not in job.texts,
+                f"{job.name} is empty: there is nothing to score; use lines of text",
             )
-            nothing = done == 0 and "reference" in job.texts
-            check(not nothing, f"{job.name} is empty: there is nothing to score; use lines of text")
         except KeyboardInterrupt:
-            tell(f"interrupted: {done}{of} lines are written; {rest}")
+            tell(f"interrupted: {done.lines}{of} lines are written; {rest}")
             raise
         except UserError as error:
-            if done == finished.lines:
+            if done.lines == before:
                 raise
-            raise UserError(f"{error} ({done}{of} lines are written; {rest})") from error
+            raise UserError(f"{error} ({done.lines}{of} lines are written; {rest})") from error
     if odd:
         numbers = f"{', '.join(map(str, odd))}{' ...' if count > 5 else ''}"
         tell(
-            f"{job.name}: {count} of {done - finished.lines} lines have text that is not in the source vocabulary "
+            f"{job.name}: {count} of {done.lines - before} lines have text that is not in the source vocabulary "
             f"({commonest(unknown)}) and can only be guessed: line {numbers}"
         )
 
@@ -193,7 +175,7 @@ def _answer_typed(job: Job, tell: Tell) -> None:
     tell("compiling ...")
     job.answer(0, "1")
     tell("ready: type one sentence per line; Ctrl-D ends")
-    with output.opened("-", {}) as write:
+    with output.opened("-", {}, output.Finished()) as write:
         for number, line in enumerate(typed_lines()):
             result = job.answer(number, line)
             write([job.style.render(result)])
@@ -202,22 +184,14 @@ def _answer_typed(job: Job, tell: Tell) -> None:
 
 def typed_lines() -> Iterator[str]:
     """Yield lines as they arrive, without a byte order mark. A terminal shows a prompt on standard error."""
-    terminal = sys.stdin.isatty()
-    for number in itertools.count(1):
-        if terminal:
+    lines: Iterator[str | None] = each_line("-")
+    while True:
+        if sys.stdin.isatty():
             sys.stderr.write(PROMPT)
             sys.stderr.flush()
-        data = sys.stdin.buffer.readline()
-        if not data:
+        if (line := next(lines, None)) is None:
             return
-        try:
-            line = data.decode()
-        except UnicodeDecodeError as error:
-            raise UserError(
-                f"standard input, line {number}: byte 0x{data[error.start]:02x} is not UTF-8; convert it, for example "
-                "with iconv -t utf-8"
-            ) from error
-        yield without_end(line.removeprefix("\ufeff") if number == 1 else line)
+        yield line
 
 
 def _warn_of_cuts(job: Job, results: Sequence[Any], tell: Tell) -> None:

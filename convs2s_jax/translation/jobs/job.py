@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import jax
 
@@ -47,7 +48,7 @@ class _Lines:
       texts: the texts that are read side by side, by role: the source ("input") first. Empty for typed lines.
       style: how results are written and read back.
       lines: number of lines of each; None if it is not known.
-      digests: those of whole files, by label.
+      whole: what is recorded of the texts as a whole for each part of an output (`count`).
       size: number of lines in a window.
       compares: whether `note` needs the texts of results.
     """
@@ -59,10 +60,11 @@ class _Lines:
         self.options, self.tell = options, tell
         self.name, self.texts = name_of(options.input), dict[str, Text]()
         self.lines: int | None = None
-        self.digests = dict[str, str]()
+        self.whole = dict[str, Any]()
         devices = len(jax.local_devices())
         self.size = min(options.window or default_window(options.batch_size, devices), LARGEST)
         self._shown, self.compares = 0, options.show > 0
+        self._reader: Reader | None = None
         for path in (*(getattr(options, name) for name in READ), *options.reference):
             if path not in ("", "-"):  # before the model is loaded
                 try:
@@ -93,8 +95,18 @@ class _Lines:
             self.texts["reference"] = Text(split.tgt, self.name, what, own)
         for i, path in enumerate(self.options.reference):
             self.texts[f"reference {i}" if i else "reference"] = Text(path, name_of(path), what, "" if i else own)
-        self.lines, self.digests = count([*self.texts.values()])
+        self.lines, self.whole = count([*self.texts.values()])
         self.compares |= "reference" in self.texts
+
+    def read(self, begin: int, end: int | None) -> Reader:
+        """Return a reader of lines from `begin` to before `end`.
+
+        It is the one returned before if that is at its end: a process that decodes parts in order reads the texts once.
+        """
+        if self._reader is None or not self._reader.end == self._reader.line <= begin:
+            self._reader = Reader(self.texts)
+        self._reader.restrict(begin, end)
+        return self._reader
 
     def read_split(self, model: LoadedModel | Trained) -> ParallelText:
         """Read the requested split of the first run's corpus (`trained.read_split`)."""
@@ -162,12 +174,11 @@ class Translation(_Lines):
                 self.texts[role] = Text(path, name_of(path), what, f"the file of --{role}")
         if options.score and not translator.reads_source and options.input == "-":
             self.name = "no source"
-            self.lines, self.digests = count([*self.texts.values()])
+            self.lines, self.whole = count([*self.texts.values()])
         else:
             self.take("reference", self.read_split(translator) if options.split else None)
         required = not translator.reads_source or any(role in self.texts for role in roles)
-        self._checks = required and (bool(options.parts) or not all(text.again for text in self.texts.values()))
-        if required and not self._checks:
+        if required and not options.parts and all(text.again for text in self.texts.values()):
             rows = Reader(self.texts)
             while window := rows.window(CHECKED):
                 self._check(self._asked(window, rows.line))
@@ -204,8 +215,7 @@ class Translation(_Lines):
         `progress` gets the numbers of lines that were done.
         """
         request = self._asked(rows, end)
-        if self._checks:
-            self._check(request)
+        self._check(request)
         key = keys.for_search(request.search, self.options.seed or 0, range(request.first, end))
         found = translate(self._translator, dataclasses.replace(request, key=key), progress=progress)
         if "reference" in rows:

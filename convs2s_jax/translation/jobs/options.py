@@ -45,6 +45,7 @@ _WITHOUT = (
 _NEEDS = (
     ("unk_dictionary", ("replace_unk",), "words are replaced only with it"),
     ("parts", ("output",), "parts are files"),
+    ("parts", ("input", "score"), "each process reads the text"),
     ("engine", ("parts",), "it divides the work by parts"),
     ("resume", ("output",), "what went to standard output cannot be read back"),
     ("metrics", ("reference", "split"), "there is nothing to compare with"),
@@ -185,15 +186,8 @@ class Options:
     def __post_init__(self) -> None:
         """Reject options that contradict each other, whatever the model."""
         check(bool(self.workdir) and all(self.workdir), "--workdir is missing; set it, for example --workdir=runs/demo")
-        for name, least in (
-            ("nbest", 1),
-            ("batch_size", 1),
-            ("batch_tokens", 1),
-            ("window", 1),
-            ("show", 0),
-            ("parts", 0),
-        ):
-            value = getattr(self, name)
+        for name in ("nbest", "batch_size", "batch_tokens", "window", "show", "parts"):
+            value, least = getattr(self, name), int(name not in ("show", "parts"))
             check(value is None or value >= least, f"--{name} is {value}: use {least} or more")
         given = [field.name for field in dataclasses.fields(self) if getattr(self, field.name) != field.default]
         given += self.search
@@ -231,11 +225,6 @@ class Options:
         check(
             len(twice) < 2,
             f"{' and '.join(twice)} read standard input, which can be read only once; use files instead",
-        )
-        piped = [name for name in twice if name != "--input" or not self.score]
-        check(
-            not self.parts or not piped,
-            f"{' and '.join(piped)} from standard input with --parts: each process reads the input; use files",
         )
         for name, path in files:
             check_not_overwriting(self.output, ["/dev/stdin" if path == "-" else path], f"the file of --{name}")

@@ -8,14 +8,14 @@ so are the bytes (docs/decisions.md).
 """
 
 import contextlib
+import dataclasses
 import json
 import os
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from convs2s_jax.core import checksums, files, stores
 from convs2s_jax.core.checksums import DamagedError
@@ -36,11 +36,9 @@ Write = Callable[..., None]
 _BLOCK = 1 << 20
 
 
-NOTHING = MappingProxyType[str, int]({})
-
-
-class Finished(NamedTuple):
-    """The whole windows of an output.
+@dataclasses.dataclass
+class Finished:
+    """The whole windows of an output. `opened` adds those that it writes.
 
     Attributes:
       lines: number of results.
@@ -51,8 +49,8 @@ class Finished(NamedTuple):
 
     lines: int = 0
     size: int = 0
-    content: Any = None
-    read: Mapping[str, int] = NOTHING
+    content: Any = dataclasses.field(default_factory=checksums.stream)
+    read: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 def record_of(output: str) -> Path | None:
@@ -89,9 +87,7 @@ def check_not_overwriting(name: str, given: Iterable[str], whose: str) -> None:
 
 
 @contextlib.contextmanager
-def opened(
-    name: str, dependencies: Dependencies, finished: Finished | None = None, total: int | None = None
-) -> Iterator[Write]:
+def opened(name: str, dependencies: Dependencies, done: Finished, total: int | None = None) -> Iterator[Write]:
     """Open a file to which windows of results are appended; "-" is standard output.
 
     `write` accepts the lines of each result of a window and returns when they have been written and recorded.
@@ -101,8 +97,8 @@ def opened(
     Args:
       name: name of the file.
       dependencies: what the output depends on.
-      finished: its first windows, to keep; the rest is removed. By default nothing is kept.
-      total: number of lines of the complete output; None if it is not known.
+      done: its first windows, to keep; the rest is removed. Windows are added to it.
+      total: number of lines of the complete output; None if it is not known before the end.
 
     Yields:
       `write`.
@@ -110,24 +106,27 @@ def opened(
     Raises:
       UserError: the file or its record cannot be written.
     """
-    record, (lines, size, state, digests), file = record_of(name), finished or Finished(), -1
-    state = checksums.stream() if state is None else state
+    record, file = record_of(name), -1
 
     def note() -> None:
         if record is not None:
-            files.replace_file(record, record_text(dependencies, Finished(lines, size, state, digests), total))
+            files.replace_file(record, record_text(dependencies, done, total))
 
-    def write(results: Sequence[str], read: Mapping[str, int] = NOTHING) -> None:
-        nonlocal lines, size, file, digests
+    def write(results: Sequence[str], read: Mapping[str, int] | None = None) -> None:
+        nonlocal file
+        data = "".join(results).encode()
         with held_interrupts():
             try:
-                if file < 0:
-                    note()
-                    file = _open(name, size)
-                data = "".join(results).encode()
-                _append(file, data)
-                state.update(data)
-                lines, size, digests = lines + len(results), size + len(data), read
+                if name in STDOUT:
+                    sys.stdout.buffer.write(data)
+                    sys.stdout.buffer.flush()
+                else:
+                    if file < 0:
+                        note()
+                        file = _open(name, done.size)
+                    _append(file, data)
+                done.content.update(data)
+                done.lines, done.size, done.read = done.lines + len(results), done.size + len(data), dict(read or {})
                 note()
             except BrokenPipeError:
                 raise
@@ -137,9 +136,9 @@ def opened(
                 raise UserError(f"--output={name} cannot be written: {error.strerror}; {remedy}{resumed}") from error
 
     try:
-        yield _to_stdout if name in STDOUT else write
-        if name not in STDOUT:
-            write([], digests)
+        yield write
+        total = done.lines
+        write([], done.read)
     finally:
         if file >= 0:
             os.close(file)
@@ -147,15 +146,9 @@ def opened(
 
 def record_text(dependencies: Dependencies, finished: Finished, total: int | None = None) -> str:
     """Return the text of the record of an output."""
-    content = {**finished._asdict(), "content": finished.content.hexdigest(), "read": dict(finished.read)}
+    content = {**vars(finished), "content": finished.content.hexdigest()}
     sealed = checksums.seal({"made_of": dependencies, "of": total, **content})
     return json.dumps(sealed, indent=1, ensure_ascii=False) + "\n"
-
-
-def _to_stdout(results: Sequence[str], _read: Mapping[str, int] = NOTHING) -> None:
-    with held_interrupts():
-        sys.stdout.buffer.write("".join(results).encode())
-        sys.stdout.buffer.flush()
 
 
 def _open(name: str, keep: int) -> int:
@@ -222,6 +215,8 @@ def finished(output: str, dependencies: Dependencies) -> Finished:
         state.update(block)
     if path.stat().st_size < size or state.hexdigest() != found["content"]:
         raise UserError(f"the first {size} bytes of {output} have changed since they were written; {ANEW}")
+    if found["lines"] == found["of"] and path.stat().st_size > size:  # no unfinished window
+        raise UserError(f"{output} has more than the {found['lines']} lines that were written; {ANEW}")
     return Finished(found["lines"], size, state, found["read"])
 
 
@@ -233,19 +228,10 @@ def blocks(path: Path, size: int) -> Iterator[bytes]:
             size -= len(block)
 
 
-def lines_in(output: str, size: int) -> Iterator[str]:
-    """Yield the lines of the first `size` bytes of a file, which end at line feeds only."""
-    if size:
-        with open(output, "rb") as file:
-            while size > 0:
-                line = file.readline()
-                size -= len(line)
-                yield line.decode().removesuffix("\n")
-
-
-def has_more(output: str, size: int) -> bool:
-    """Whether an output is a file of more bytes."""
-    return os.path.isfile(output) and os.stat(output).st_size > size
+def lines_in(output: str) -> Iterator[str]:
+    """Yield the lines of a file, which end at line feeds only. What follows the whole windows may be torn."""
+    with open(output, encoding="utf-8", errors="replace", newline="\n") as file:
+        yield from (line.removesuffix("\n") for line in file)
 
 
 def check_same(output: str, before: Dependencies, now: Dependencies) -> None:

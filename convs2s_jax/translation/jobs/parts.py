@@ -6,7 +6,6 @@ In an object store, a part and then its record are written once it is complete.
 """
 
 import contextlib
-import itertools
 import os
 import re
 import tempfile
@@ -26,8 +25,7 @@ from convs2s_jax.translation.jobs import output as records
 from convs2s_jax.translation.jobs.job import Job
 from convs2s_jax.translation.jobs.options import Options
 from convs2s_jax.translation.jobs.output import SUFFIX, Finished
-
-TOTAL = "the number of lines"
+from convs2s_jax.translation.jobs.reading import TOTAL
 
 
 def decode(options: Options, *, tell: Tell) -> None:
@@ -41,22 +39,29 @@ def decode_parts(job: Job, options: Options, tell: Tell, numbers: Sequence[int])
     """Decode the parts of these numbers. Return errors for those that other processes hold."""
     for text in job.texts.values():
         check(text.again, f"{text.name}: each process of --parts reads it, but it can be read only once; use a file")
-    lines, whole = job.lines or 0, {TOTAL: job.lines, **job.digests}
+    lines, made_of = job.lines or 0, {**job.dependencies, **job.whole}
     windows = -(-lines // job.size)
     ends = [min(lines, i * windows // options.parts * job.size) for i in range(options.parts + 1)]
-    ranges = [range(*pair) for pair in itertools.pairwise(ends)]
-    named = {place_of(options.output, i, options.parts): ranges[i] for i in numbers}
-    refused = list[InUseError]()
-    for place in _claimed([*named], {**job.dependencies, **whole}, refused):
-        if not scheme_of(place):
-            decoding.decode_lines(job, place, tell, resume=True, lines=named[place], whole=whole)
-            continue
-        with tempfile.TemporaryDirectory(prefix=local_copies.PREFIX) as folder, _usable(place):
-            copy = Path(folder, "part")
-            with local_copies.address_in_errors(copy, place):
-                decoding.decode_lines(job, str(copy), tell, resume=False, lines=named[place], whole=whole)
-            for suffix in ("", SUFFIX):
-                stores.write(place + suffix, Path(f"{copy}{suffix}").read_bytes())
+    left, refused, patient = [*numbers], list[InUseError](), False
+    while left:
+        held = list[int]()
+        refused.clear()
+        for i in left:
+            place, use = place_of(options.output, i, options.parts), "decoding it; wait until it ends, or stop it"
+            if _complete(place, made_of):
+                continue
+            try:
+                with _usable(place), lock.held(f"{place}.lock", f"--output={place}", use, patient=patient):
+                    if _complete(place, made_of):  # meanwhile
+                        continue
+                    with _written(place) as path:
+                        part = range(ends[i], ends[i + 1])
+                        decoding.decode_lines(job, path, tell, resume=path == place, lines=part)
+            except InUseError as error:
+                held.append(i)
+                refused.append(error)
+        stuck = len(held) == len(left)
+        left, patient = [] if stuck and patient else held, patient or stuck
     return refused
 
 
@@ -74,37 +79,16 @@ def report(output: str, count: int, tell: Tell, *refused: InUseError) -> None:
         tell(f"all {count} parts are complete: join them with convs2s merge --output={output}")
 
 
-def _claimed(places: Sequence[str], made_of: dict[str, Any], refused: list[InUseError]) -> Iterator[str]:
-    """Yield each part that is neither complete nor held by another process, and hold it meanwhile."""
-    patient, progress = False, True
-    while places and (progress or not patient):
-        patient, progress, held = patient or not progress, False, list[str]()
-        refused.clear()
-        for place in places:
-            if _complete(place, made_of):
-                continue
-            use = "decoding it; wait until it ends, or stop it"
-            try:
-                with _usable(place), lock.held(f"{place}.lock", f"--output={place}", use, patient=patient):
-                    if not _complete(place, made_of):
-                        yield place
-                        progress = True
-            except InUseError as error:
-                held.append(place)
-                refused.append(error)
-        places = held
-
-
 @contextlib.contextmanager
 def _usable(place: str) -> Iterator[None]:
     """Turn an OSError of the block into a UserError about the output."""
     try:
-        with (
-            contextlib.nullcontext() if scheme_of(place) else files.writing(f"--output={place}", "choose another file")
-        ):
-            yield
+        yield
     except OSError as error:
-        raise local_copies.unusable("--output", place, error) from error
+        if scheme_of(place):
+            raise local_copies.unusable("--output", place, error) from error
+        with files.writing(f"--output={place}", "choose another file"):
+            raise
 
 
 def _complete(place: str, made_of: dict[str, Any] | None = None) -> dict[str, Any] | None:
@@ -138,45 +122,47 @@ def merge(output: str, *, tell: Tell) -> None:
         f"--output={output} has parts of {' and '.join(map(str, counts))}: delete those of one division",
     )
     again = f"run the command with --parts={counts[0]} again, and merge when it has ended"
-    parts, whole, digests, lines = dict[str, dict[str, Any]](), checksums.stream(), Counter[str](), 0
+    parts, whole, digests, made_of = dict[str, dict[str, Any]](), Finished(), Counter[str](), None
     for place in (place_of(output, i, counts[0]) for i in range(counts[0])):
-        record = _complete(place, next(iter(parts.values()))["made_of"] if parts else None)
+        record = _complete(place, made_of)
         check(record is not None, f"{place} is not complete: {again}")
         parts[place] = record or {}
-    with _usable(output), _replacing(output) as path, open(path, "wb") as file:
-        for place, record in parts.items():
-            state = checksums.stream()
-            remote = scheme_of(place)
-            for block in [stores.read(place)] if remote else records.blocks(Path(place), record["size"] + 1):
-                for update in (state.update, whole.update, file.write):
-                    update(block)
-            check(
-                state.hexdigest() == record["content"],
-                f"{place} has changed since it was written: delete it, {again}",
-            )
-            digests.update(record["read"])
-            lines += record["lines"]
-        size = file.tell()
-        file.flush()
-        os.fsync(file.fileno())
-    made_of = {key: value for key, value in parts[place]["made_of"].items() if key not in (TOTAL, *digests)}
-    read = {label: value % checksums.WRAP for label, value in digests.items()}
-    content = records.record_text(made_of, Finished(lines, size, whole, read), lines)
-    with _usable(output), _replacing(output + SUFFIX) as path:
-        path.write_text(content, encoding="utf-8")
+        made_of = parts[place]["made_of"]
+    with _usable(output), _written(output) as path:
+        path = os.path.realpath(path)
+        with files.replacing(Path(path)) as joined, open(joined, "wb") as file:
+            for place, record in parts.items():
+                state, size = checksums.stream(), record["size"] + 1
+                for block in [stores.read(place)] if scheme_of(place) else records.blocks(Path(place), size):
+                    for update in (state.update, whole.content.update, file.write):
+                        update(block)
+                check(
+                    state.hexdigest() == record["content"],
+                    f"{place} has changed since it was written: delete it, {again}",
+                )
+                digests.update(record["read"])
+                whole.lines += record["lines"]
+            whole.size = file.tell()
+            file.flush()
+            os.fsync(file.fileno())
+        whole.read = {label: value % checksums.WRAP for label, value in digests.items()}
+        made_of = {key: value for key, value in (made_of or {}).items() if key not in (TOTAL, *digests)}
+        files.replace_file(Path(path + SUFFIX), records.record_text(made_of, whole, whole.lines))
     tell(
-        f"{output}: {lines} lines of {counts[0]} parts; for scores, repeat the command that decoded them with --resume "
-        "--reference=FILE in place of --parts"
+        f"{output}: {whole.lines} lines of {counts[0]} parts; for scores, repeat the command that decoded them with "
+        "--resume --reference=FILE in place of --parts"
     )
 
 
 @contextlib.contextmanager
-def _replacing(place: str) -> Iterator[Path]:
-    """Yield a temporary path, whose file then replaces that at a path, or the object at an address."""
+def _written(place: str) -> Iterator[str]:
+    """Yield a path; for an address, a temporary one, whose file and its record are then written to the address."""
     if not scheme_of(place):
-        with files.replacing(Path(os.path.realpath(place))) as path:
-            yield path
+        yield place
         return
     with tempfile.TemporaryDirectory(prefix=local_copies.PREFIX) as folder:
-        yield (path := Path(folder, "whole"))
-        stores.write(place, path.read_bytes())
+        path = f"{folder}/output"
+        with local_copies.address_in_errors(path, place):
+            yield path
+        for suffix in ("", SUFFIX):
+            stores.write(place + suffix, Path(f"{path}{suffix}").read_bytes())

@@ -3,7 +3,8 @@
 import dataclasses
 import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from convs2s_jax.core.checksums import WRAP, lines_digest
 from convs2s_jax.core.config import check
@@ -12,6 +13,7 @@ from convs2s_jax.data import text_files
 
 Rows = Mapping[str, list[str]]
 """The lines of a window, by the role of their text: "input", "reference", "prefix" and so on."""
+TOTAL = "the number of lines"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,29 +37,29 @@ class Text:
         """Whether it can be read several times, unlike standard input and other pipes."""
         return not isinstance(self.source, str) or os.path.isfile(self.source)
 
-    def lines(self) -> Iterator[str]:
-        """Return its lines. Raises UserError as `text_files.each_line`."""
-        return text_files.each_line(self.source) if isinstance(self.source, str) else iter(self.source)
 
-    def count(self) -> tuple[int, str]:
-        """Return its number of lines, and for a file a digest of its bytes. Raises UserError as `text_files.count`."""
-        return text_files.count(self.source) if isinstance(self.source, str) else (len(self.source), "")
+def count(texts: Sequence[Text]) -> tuple[int | None, dict[str, Any]]:
+    """Count the lines of the texts that can be read again.
 
-
-def count(texts: Sequence[Text]) -> tuple[int | None, dict[str, str]]:
-    """Return the number of lines of the texts that can be read again, None if there are none, and digests by label.
+    Returns:
+      Their number, None if there are no such texts; and a record of them: this number, and digests of files by label.
 
     Raises:
       UserError: their numbers differ, or a file cannot be read.
     """
-    known = [(text, *text.count()) for text in texts if text.again]
+    known = [
+        (text, *(text_files.count(text.source) if isinstance(text.source, str) else (len(text.source), "")))
+        for text in texts
+        if text.again
+    ]
     for text, lines, _ in known[1:]:
         first, right, _ = known[0]
         check(
             lines == right,
             f"{first.name} has {counted(right, 'line')}, but {text.name} has {lines}: each line needs its {text.what}",
         )
-    return (known[0][1] if known else None), {text.label: digest for text, _, digest in known if text.label}
+    total = known[0][1] if known else None
+    return total, {TOTAL: total, **{text.label: digest for text, _, digest in known if text.label}}
 
 
 class Reader:
@@ -65,16 +67,26 @@ class Reader:
 
     Attributes:
       line: number of the next line, from 0.
-      digests: by label, the digest of the lines read so far (`lines_digest`).
+      end: number of the line before which it ends; None if it reads all.
+      digests: by label, the digest of the lines read since `restrict` (`lines_digest`).
     """
 
-    def __init__(self, texts: Mapping[str, Text], begin: int = 0) -> None:
-        """Read from line `begin`. Raises UserError if a file cannot be read."""
+    def __init__(self, texts: Mapping[str, Text]) -> None:
+        """Read from the first line, to the end."""
         self._texts = texts
-        self._streams = {role: text.lines() for role, text in texts.items()}
-        self.line, self.digests = begin, {text.label: 0 for text in texts.values() if text.label}
+        self._streams = {
+            role: text_files.each_line(text.source) if isinstance(text.source, str) else iter(text.source)
+            for role, text in texts.items()
+        }
+        self.line = 0
+        self.restrict(0, None)
+
+    def restrict(self, begin: int, end: int | None) -> None:
+        """Skip to line `begin`, at or after `line`, and read to before `end`. Raises UserError as `window`."""
         for stream in self._streams.values():
-            next(itertools.islice(stream, begin, begin), None)
+            next(itertools.islice(stream, begin - self.line, begin - self.line), None)
+        self.line, self.end = begin, end
+        self.digests = {text.label: 0 for text in self._texts.values() if text.label}
 
     def window(self, size: int) -> Rows:
         """Return the next `size` lines of each text, or fewer at their ends; {} if there are none.
@@ -82,14 +94,15 @@ class Reader:
         Raises:
           UserError: a text is shorter than another one, or a file cannot be read.
         """
+        size = size if self.end is None else min(size, self.end - self.line)
         found = {role: list(itertools.islice(stream, size)) for role, stream in self._streams.items()}
-        short, long = (self._texts[choose(found, key=lambda role: len(found[role]))] for choose in (min, max))
-        if short is not long and len({*map(len, found.values())}) > 1:
-            ends, what = counted(self.line + min(map(len, found.values())), "line"), long.what or short.what
-            raise UserError(f"{short.name} has {ends}, but {long.name} has more: each line needs its {what}")
+        short, long = (choose(found, key=lambda role: len(found[role])) for choose in (min, max))
+        if (count := len(found[short])) < len(found[long]):
+            one, other, ends = self._texts[short], self._texts[long], counted(self.line + count, "line")
+            what = other.what or one.what
+            raise UserError(f"{one.name} has {ends}, but {other.name} has more: each line needs its {what}")
         for role, text in self._texts.items():
             if text.label:
                 self.digests[text.label] = (self.digests[text.label] + lines_digest(found[role], self.line)) % WRAP
-        count = len(next(iter(found.values())))
         self.line += count
         return found if count else {}

@@ -25,9 +25,14 @@ class Typist(io.RawIOBase):
     def isatty(self):
         return self.terminal
 
-    def readline(self, *_):
+    def readable(self):
+        return True
+
+    def readinto(self, buffer):
         self.look()
-        return next(self.lines, b"")
+        line = next(self.lines, b"")
+        buffer[: len(line)] = line
+        return len(line)
 
 
 @pytest.fixture
@@ -44,7 +49,7 @@ def talk(trained, monkeypatch, capsys):
 
             monkeypatch.setattr("sys.stdin", Typist([line.encode() for line in lines], look))
             decoding.decode(Options(workdir=(str(trained),), interactive=True, **options), tell=told.append)
-        return answers[1:], told, compiled
+        return [answer for answer in (*answers, capsys.readouterr().out) if answer], told, compiled
 
     return talk
 
@@ -78,6 +83,8 @@ def test_the_prompt_goes_to_standard_error_and_odd_bytes_are_named(monkeypatch, 
     monkeypatch.setattr("sys.stdin", typed)
     lines = decoding.typed_lines()
     assert [next(lines), next(lines)] == ["Norway", "\ufeffSpain"]
-    with pytest.raises(UserError, match=r"^standard input, line 3: byte 0xff is not UTF-8; convert it, for .* utf-8$"):
+    with pytest.raises(
+        UserError, match=r"^standard input, line 3: byte 0xff is not UTF-8; convert the file, for .* utf-8$"
+    ):
         next(lines)
     assert capsys.readouterr() == ("", decoding.PROMPT * 3)

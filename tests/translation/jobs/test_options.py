@@ -30,6 +30,7 @@ TYPED = {"input": "x", "output": "x", "reference": ("x",), "split": "test", "sco
         ({"unk_dictionary": "x"}, "^--unk_dictionary without --replace_unk: words are replaced only with it; set both"),
         ({"nbest": 2}, "^--nbest=2 with --format=text: text has one line per source line; use --format=json"),
         ({"resume": True}, "^--resume without --output: what went to standard output cannot be read back; set both"),
+        ({"parts": 2, "output": "x"}, "^--parts without --input or --score: each process reads the text; set both$"),
         ({"output": "out.gz"}, r"out.gz: the output is not compressed; leave out --output and append \| gzip"),
         ({"lm": "x"}, "^--lm without --lm_weight: a language model and its weight go together, as in --lm=runs/lm"),
         ({"search": {"lm_weight": 1}}, "^--lm_weight without --lm: "),

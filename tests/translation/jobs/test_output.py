@@ -6,10 +6,9 @@ import signal
 
 import pytest
 
-from convs2s_jax.core import checksums
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.translation.jobs import output
-from convs2s_jax.translation.jobs.output import check_writable, opened, record_of
+from convs2s_jax.translation.jobs.output import Finished, check_writable, opened, record_of
 
 OLD = "old 1\nold 2\n"
 
@@ -22,19 +21,19 @@ def path(tmp_path):
 
 
 def test_results_are_there_when_write_returns_and_nothing_is_touched_before(path):
-    with pytest.raises(UserError, match="wrong"), opened(str(path), {}):
+    with pytest.raises(UserError, match="wrong"), opened(str(path), {}, Finished()):
         raise UserError("wrong")
-    with opened(str(path), {}) as write:
+    with opened(str(path), {}, Finished()) as write:
         assert path.read_text() == OLD
         write(["a\n", "b\nb\n"])
         assert path.read_text() == "a\nb\nb\n"
         write(["c\n"])
     assert path.read_text() == "a\nb\nb\nc\n"
-    done = output.Finished(1, 2, checksums.stream())
+    done = Finished(1, 2)
     with opened(str(path), {}, done) as write:
         write(["new\n"])
     assert path.read_text() == "a\nnew\n"
-    with opened(str(path), {}):
+    with opened(str(path), {}, Finished()):
         pass
     assert path.read_text() == ""
 
@@ -44,12 +43,12 @@ def test_an_open_file_is_not_truncated_and_a_pipe_is_written(path):
     with path.open("a") as file:
         name = f"/proc/self/fd/{file.fileno()}"
         check_writable(name)
-        with opened(name, {}) as write:
+        with opened(name, {}, Finished()) as write:
             write(["a\n"])
         file.write("end\n")
     assert path.read_text() == f"{OLD}a\nend\n"
     reader, writer = os.pipe()
-    with opened(f"/dev/fd/{writer}", {}) as write:
+    with opened(f"/dev/fd/{writer}", {}, Finished()) as write:
         write(["a\n"])
     os.close(writer)
     with os.fdopen(reader) as file:
@@ -71,7 +70,7 @@ def test_a_full_disk_leaves_whole_windows(path, monkeypatch, room):
     monkeypatch.setattr(output.os, "write", write_some)
     monkeypatch.setattr(output.files, "replace_file", lambda *_: None)
     parts = ["a\n", "b\nb\n", "c\nc\n"]
-    with opened(str(path), {}) as write:
+    with opened(str(path), {}, Finished()) as write:
         write(["first\n"])
         left[0] = room
         if room < 10:
@@ -94,7 +93,7 @@ def test_an_interrupt_waits_for_the_write(path, monkeypatch):
         return real(file, bytes(data[:3]))
 
     monkeypatch.setattr(output.os, "write", interrupted)
-    with opened(str(path), {}) as write, pytest.raises(KeyboardInterrupt):
+    with opened(str(path), {}, Finished()) as write, pytest.raises(KeyboardInterrupt):
         write(["first\n", "second\n", "third\n"])
     assert path.read_text() == "first\nsecond\nthird\n"
 
@@ -119,7 +118,7 @@ def test_writing_is_tried_beforehand_and_changes_nothing(path, tmp_path):
 def test_a_device_that_is_full_is_a_sentence():
     rest = r"No space left on device; free disk space or choose another file$"  # nothing of it can be resumed
     refused = pytest.raises(UserError, match=rf"^--output=/dev/full cannot be written: {rest}")
-    with refused, opened("/dev/full", {}) as write:
+    with refused, opened("/dev/full", {}, Finished()) as write:
         write(["a\n"])
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.data import text_files
 from convs2s_jax.training.run import lock
 from convs2s_jax.translation.jobs import decoding, job, on_ray, parts
 from convs2s_jax.translation.jobs.output import SUFFIX
@@ -35,8 +36,10 @@ def merged(desk, output="out"):
 def test_parts_are_decoded_once_and_join_to_the_bytes_and_scores_of_one_process(desk, count, monkeypatch):
     """Eight lines are three windows, so some of seven parts are empty."""
     desk.decode(**FLAGS, output="whole", reference=True)
-    scores = desk.told[-1]
+    scores, opened, real = desk.told[-1], [], text_files.each_line
+    monkeypatch.setattr(text_files, "each_line", lambda path, **more: opened.append(path) or real(path, **more))
     desk.decode(**FLAGS, parts=count)
+    assert opened == [desk.path("in"), desk.path("prefix")]  # once, not for each part
     assert desk.told == [f"all {count} parts are complete: join them with convs2s merge --output={desk.path('out')}"]
     monkeypatch.setattr(job, "translate", lambda *_, **__: pytest.fail("decoded again"))
     desk.decode(**FLAGS, parts=count)

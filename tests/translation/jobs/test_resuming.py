@@ -92,6 +92,15 @@ def test_damage_is_seen_and_nothing_is_written(desk, name, change, message):
     assert desk.read() == before
 
 
+def test_a_complete_output_to_which_something_was_added_is_refused(desk):
+    desk.decode(window=3)
+    added = desk.read() + b"more\n"
+    (desk.folder / "out").write_bytes(added)
+    with pytest.raises(UserError, match=r"out has more than the 8 lines that were written; delete the output, or cho"):
+        desk.decode(window=3, resume=True)
+    assert desk.read() == added
+
+
 def recovered(desk, rng, tries, options):
     """How many of `tries` kills, at random system calls, end in other bytes than an undisturbed run."""
     states = desk.states(rng, **options, output="out")
