@@ -1,6 +1,5 @@
 """`convs2s train`, convs2s-train and train.py: train a model. `convs2s prepare`, `data report`: what comes before."""
 
-import html
 import os
 import re
 import sys
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from convs2s_jax.commands.shared import leave, read_config, tell
-from convs2s_jax.core import command_line, files, guard
+from convs2s_jax.core import command_line, guard
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import printable, shortened
@@ -19,11 +18,6 @@ from convs2s_jax.core.places import check_no_comma, joined, scheme_of
 from convs2s_jax.core.platforms import expects_cpu, keep_freed_memory
 from convs2s_jax.training.run.processes.options import Processes, from_environment
 
-PAGE = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>Training text</title><style>td {{ padding: .2em .6em }}</style>
-<h1>Training text</h1><table><tr>{}</table></html>
-"""
-
 
 @dataclass(frozen=True, kw_only=True)
 class DataOptions:
@@ -31,11 +25,9 @@ class DataOptions:
 
     Attributes:
       config: as for convs2s train.
-      output: HTML page.
     """
 
     config: str = ""
-    output: str = ""
 
     def __post_init__(self) -> None:
         check(self.config != "", "--config is missing, as in --config=your_text")
@@ -140,28 +132,20 @@ def prepare(values: dict[str, Any], overrides: Overrides) -> None:
 
 
 def report(values: dict[str, Any], overrides: Overrides) -> None:
-    """Read the training text, print how many pairs are kept and left out, and write the page."""
-    options = command_line.options_of(DataOptions, values)
-    cfg = read_config(options.config, overrides).data
+    """Read the training text, and print how many pairs are kept and left out, with examples."""
+    cfg = read_config(command_line.options_of(DataOptions, values).config, overrides).data
     with ended_by_signals():
         from convs2s_jax.data import parallel_text
-        from convs2s_jax.training.run import outputs
 
-    outputs.check_outside_runs(options.output, "--output")
     with tempfile.TemporaryDirectory(prefix="convs2s_jax-") as folder:
         train, valid = parallel_text.read_train_and_valid(cfg, Path(folder))
     held_out = {"held out, with copies": (len(valid) + valid.copies, ())} if valid.is_held_out else {}
     counts: dict[str, tuple[int, Any]] = {"kept": (len(train), ()), **held_out, **train.dropped}
-    total, rows = sum(count for count, _ in counts.values()), list[list[str]]()
+    total = sum(count for count, _ in counts.values())
     for name, (count, examples) in counts.items():
-        rows.append([name, str(count), f"{count / total:.2%}"])
+        print(f"{name}  {count}  {count / total:.2%}")
         for line, *sides in examples:
-            rows.append(["", train.place(line), *(printable(shortened(side, 80)) for side in sides)])
-    print("\n".join("  ".join(row) for row in rows))
-    if options.output:
-        cells = ("".join(f'<td dir="auto">{html.escape(cell)}' for cell in row) for row in rows)
-        with files.writing(f"--output={options.output}", "choose another file"):
-            files.replace_file(Path(options.output), PAGE.format("\n<tr>".join(cells)))
+            print("", train.place(line), *(printable(shortened(side, 80)) for side in sides), sep="  ")
 
 
 def _fields() -> str:
@@ -209,7 +193,7 @@ DATA = Command(
     about="""
 Read the training text as convs2s train does, and report the pairs that data.filters leaves out, with examples:
 
-  {program} --config=NAME [--config.data.filters.field=value ...] [--output=PAGE.html]
+  {program} --config=NAME [--config.data.filters.field=value ...]
 """,
     groups=(Group("Options", DataOptions),),
     main=report,

@@ -1,7 +1,8 @@
 """Data configuration: the corpus, its vocabularies and its batches."""
 
 import dataclasses
-from typing import Literal
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
 
 from convs2s_jax.core.config import check, record
 from convs2s_jax.core.errors import UserError, did_you_mean
@@ -13,6 +14,30 @@ from convs2s_jax.data.filters import FilterConfig
 
 Files = tuple[tuple[str, str] | str, ...]
 """Text files as (source, target), and tables."""
+
+
+class Corpus(NamedTuple):
+    """A kind of corpus.
+
+    Attributes:
+      sides: those that it has, from "src" and "tgt"; the last one is required.
+      meaning: of the sides.
+      places: fields of `DataConfig` that specify its text, from "dir" and "files".
+    """
+
+    sides: tuple[str, ...]
+    meaning: str = ""
+    places: tuple[str, ...] = ()
+
+
+CORPORA: Mapping[str, Corpus] = {
+    "files": Corpus(("src", "tgt"), "suffix of its files", ("dir", "files")),
+    "tsv": Corpus((), places=("dir",)),
+    "cldr": Corpus(("src", "tgt"), "locale"),
+    "cldr_kinds": Corpus(("src",), "locale"),
+    "tfds": Corpus(("src", "tgt"), "feature of the data set"),
+    "hf": Corpus(("src", "tgt"), "feature of the data set"),
+}
 
 
 @record
@@ -242,10 +267,11 @@ class DataConfig:
             0 <= self.subword_sampling <= 1,
             f"subword_sampling is {self.subword_sampling}: use a number between 0 (always the best segmentation) and 1",
         )
-        for side in SIDES[kind][-1:]:
-            check(getattr(self, side) != "", f"{side} is missing: set it to the {CORPORA[kind]}, as in {side}='de'")
+        sides, meaning, _ = CORPORA[kind]
+        for side in sides[-1:]:
+            check(getattr(self, side) != "", f"{side} is missing: set it to the {meaning}, as in {side}='de'")
         check(
-            self.src != self.tgt or (kind == "files" and self.files != SplitFiles()) or len(SIDES[kind]) < 2,
+            self.src != self.tgt or (kind == "files" and self.files != SplitFiles()) or len(sides) < 2,
             f"src and tgt are both '{self.src}': give the two sides different names, or list their files in 'files'",
         )
         tags = [part.tag for part in self.mixture if part.tag]
@@ -278,29 +304,9 @@ class DataConfig:
     @property
     def labelled(self) -> bool:
         """Whether the targets are labels."""
-        return "tgt" not in SIDES[self.corpus_kind]
+        return "tgt" not in CORPORA[self.corpus_kind].sides
 
     @property
     def one_sided(self) -> bool:
         """Whether the corpus has only a target side."""
-        return not self.src and "src" in SIDES[self.corpus_kind]
-
-
-# The meaning of `src` and `tgt` in each kind of corpus.
-CORPORA = {
-    "files": "suffix of its files",
-    "tsv": "",
-    "cldr": "locale",
-    "cldr_kinds": "locale",
-    "tfds": "feature of the data set",
-    "hf": "feature of the data set",
-}
-# Which of the two each kind uses; the last one is required.
-SIDES = {
-    "files": ("src", "tgt"),
-    "tsv": (),
-    "cldr": ("src", "tgt"),
-    "cldr_kinds": ("src",),
-    "tfds": ("src", "tgt"),
-    "hf": ("src", "tgt"),
-}
+        return not self.src and "src" in CORPORA[self.corpus_kind].sides

@@ -11,7 +11,6 @@ import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,11 +23,11 @@ from convs2s_jax.core.files import open_regular
 from convs2s_jax.core.places import joined, scheme_of
 from convs2s_jax.core.text import normalizer, visible
 from convs2s_jax.data import cldr, hugging_face, tables, text_files
-from convs2s_jax.data.config import DataConfig, SplitFiles
+from convs2s_jax.data.config import CORPORA, DataConfig, Files, SplitFiles
 from convs2s_jax.data.filters import Dropped, Filter, FilterConfig
 from convs2s_jax.data.lines import BLOCK, Writer, selected
 from convs2s_jax.data.tables import Pair
-from convs2s_jax.data.text_files import ENDS, parsed
+from convs2s_jax.data.text_files import ENDS, each_line, parsed, suffix_of
 
 SPLITS = ("train", "valid", "test")
 
@@ -41,7 +40,7 @@ class ParallelText:
       src: source lines; all empty in a target-only corpus.
       tgt: target lines, the same number.
       name: name of the split.
-      files: (name, number of lines) of each target file in order; empty if the corpus has no files.
+      files: (name, number of pairs, lines before them) of each target file in order; empty if there are no files.
       rows: positions of these lines in the concatenated files; None for all lines.
       copies: lines of train that repeat the pairs of a held-out split; they belong to no split.
       parts: number of lines of each part of a mixture, in order.
@@ -52,7 +51,7 @@ class ParallelText:
     src: Sequence[str]
     tgt: Sequence[str]
     name: str
-    files: tuple[tuple[str, int], ...] = dataclasses.field(default=(), compare=False)
+    files: tuple[tuple[str, int, int], ...] = dataclasses.field(default=(), compare=False)
     rows: np.ndarray | None = dataclasses.field(default=None, compare=False)
     copies: int = dataclasses.field(default=0, compare=False)
     parts: tuple[int, ...] = dataclasses.field(default=(), compare=False)
@@ -70,9 +69,9 @@ class ParallelText:
         """Return file and line of a position in the concatenated files, for messages."""
         first = 0
         held = ", held out for validation" if self.is_held_out else ""
-        for file, count in self.files:
+        for file, count, before in self.files:
             if line < first + count:
-                return f"{file}, line {line - first + 1}{held}"
+                return f"{file}, line {line - first + before + 1}{held}"
             first += count
         return f"{'train' if held else self.name} split, line {line + 1}{held}"
 
@@ -85,12 +84,14 @@ class Source(NamedTuple):
       pairs: returns its source and target lines in order, None for damaged ones. UserError if they cannot be read.
       files: all of its files.
       columns: what selects its text within its files.
+      before: number of lines of the target file before those of its pairs.
     """
 
     name: str
     pairs: Callable[[], Iterable[Pair]]
     files: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
+    before: int = 0
 
 
 def read(cfg: DataConfig, split: str, folder: Path | None = None) -> ParallelText | None:
@@ -104,12 +105,12 @@ def read(cfg: DataConfig, split: str, folder: Path | None = None) -> ParallelTex
     Raises:
       UserError: files are missing, damaged, not UTF-8, or not parallel.
     """
-    parts = [(KINDS[one.corpus_kind].sources(one, split), tag) for one, tag in _parts(cfg, split)]
+    parts = _parts(cfg, split)
     src, tgt, clean = Writer(folder), Writer(folder), normalizer(cfg.normalize)
     sides = [side for side, absent in enumerate((cfg.one_sided, cfg.labelled)) if not absent]
     filters = cfg.filters if split == "train" else FilterConfig()
     filtered = Filter(filters, sides, folder) if cfg.skip_damaged or filters != FilterConfig() else None
-    files, sizes = list[tuple[str, int]](), [0] * len(parts)
+    files, sizes = list[tuple[str, int, int]](), [0] * len(parts)
     for i, (sources, tag) in enumerate(parts):
         for source in sources:
             count, rest = 0, iter(source.pairs())
@@ -121,7 +122,7 @@ def read(cfg: DataConfig, split: str, folder: Path | None = None) -> ParallelTex
                 texts, targets = zip(*whole, strict=True) if whole else ((), ())
                 src.extend(f"{tag} {line}" if visible(line) else line for line in texts) if tag else src.extend(texts)
                 sizes[i] += tgt.extend(targets)
-            files += [(source.name, count)] if source.name else []
+            files += [(source.name, count, source.before)] if source.name else []
     text = ParallelText(src.lines(), tgt.lines(), split, tuple(files), parts=tuple(sizes))
     if filtered is not None:
         left, rows, dropped = filtered.finish(text.src, text.tgt)
@@ -131,49 +132,51 @@ def read(cfg: DataConfig, split: str, folder: Path | None = None) -> ParallelTex
     return text if any(sources for sources, _ in parts) else None
 
 
-def _parts(cfg: DataConfig, split: str) -> list[tuple[DataConfig, str]]:
-    """Return each part of a mixture as a corpus, with its tag; the corpus itself for other splits, or without mixture.
+def _parts(cfg: DataConfig, split: str) -> list[tuple[Sequence[Source], str]]:
+    """Return what is read of each part of a mixture, with its tag; of other splits, or without mixture, one part.
 
-    Sources without text get no tag, so that their pairs stay empty. UserError if there is another training text.
+    UserError if there is another training text.
     """
     if split != "train" or not cfg.mixture:
-        return [(cfg, "")]
-    for name, *_ in _files(dataclasses.replace(cfg, mixture=()), split):
+        return [(SOURCES[cfg.corpus_kind](cfg, split), "")]
+    for source in _in_folder(cfg, split):
         raise UserError(
-            f"data.mixture is set, but {name} would not be read: list it as a part of the mixture, and valid and test "
-            "in data.files instead of data.dir"
+            f"data.mixture is set, but {source.name} would not be read: list it as a part of the mixture, and valid "
+            "and test in data.files instead of data.dir"
         )
-    listed = [(SplitFiles(train=part.files), part.tag) for part in cfg.mixture]
-    return [(dataclasses.replace(cfg, mixture=(), dir="", files=files), tag) for files, tag in listed]
-
-
-def _listed(cfg: DataConfig, split: str) -> list[tuple[str, ...]]:
-    """Return the places listed for a split, those of a mixture included: (source, target) of text files, (table,)."""
-    entries = [*getattr(cfg.files, split), *(one for part in cfg.mixture for one in part.files if split == "train")]
-    return [(entry,) if isinstance(entry, str) else entry for entry in entries]
-
-
-def _used(cfg: DataConfig, entry: tuple[str, ...]) -> tuple[str, ...]:
-    return entry if cfg.src else entry[-1:]
+    return [(_at(cfg, part.files), part.tag) for part in cfg.mixture]
 
 
 def _files(cfg: DataConfig, split: str) -> list[Source]:
     """The files that `cfg.files` lists for the split, or those in `cfg.dir`."""
+    return _at(cfg, getattr(cfg.files, split)) or _in_folder(cfg, split)
+
+
+def _at(cfg: DataConfig, files: Files) -> list[Source]:
+    """The files at places, which may be patterns."""
     found = []
-    for entry in _listed(cfg, split):
-        sides = [_matching(place) for place in _used(cfg, entry)]
+    for entry in files:
+        places = _used(cfg, entry)
+        sides = [_matching(place) for place in places]
         counts = [counted(len(side), "file") for side in sides]
-        check(len({*counts}) < 2, f"{entry[0]} matches {counts[0]} but {entry[-1]} {counts[-1]}: list pairs of files")
-        found += [_source(cfg, files, table=len(entry) < 2) for files in zip(*sides, strict=True)]
-    texts, table = ((), ()) if found else _in_folder(cfg, split)
-    return found or [_source(cfg, files, table=files is table) for files in (texts, table) if files]
+        check(len({*counts}) < 2, f"{places[0]} matches {counts[0]} but {places[-1]} {counts[-1]}: list pairs of files")
+        found += [_source(cfg, one, table=isinstance(entry, str)) for one in zip(*sides, strict=True)]
+    return found
+
+
+def _used(cfg: DataConfig, entry: tuple[str, str] | str) -> tuple[str, ...]:
+    """Return the places of an entry of a list of files that are read: without sources, its target file."""
+    return (entry,) if isinstance(entry, str) else entry if cfg.src else entry[-1:]
 
 
 def _source(cfg: DataConfig, files: tuple[str, ...], *, table: bool) -> Source:
-    names = tuple(_sides(cfg))
+    names, skip = tuple(_sides(cfg)), cfg.skip_damaged
+    if cfg.labelled:
+        return Source(files[0], lambda: tables.parsed_pairs(files[0], _labelled, skip=skip), files)
     if table:
-        return Source(files[0], lambda: tables.pairs(files[0], names, skip=cfg.skip_damaged), files, names)
-    return Source(files[-1], lambda: _parallel(*files, skip=cfg.skip_damaged), files)
+        read = functools.partial(tables.pairs, files[0], names, skip=skip)
+        return Source(files[0], read, files, names, before=int(tables.has_header(files[0], names)))
+    return Source(files[-1], lambda: _parallel(*files, skip=skip), files)
 
 
 def _matching(place: str) -> list[str]:
@@ -209,18 +212,11 @@ def _parallel(*files: str, skip: bool) -> Iterator[Pair]:
 
 
 def _side(file: str, skip: bool) -> Iterator[str | None]:
-    """Yield the lines of a text file, or the segments of one of WMT's SGML files."""
-    lines = parsed(file, str, skip=skip)
-    if not file.endswith(".sgm"):
-        return lines
-    segments = (re.search("<seg[^>]*>(.*)</seg>", line or "") for line in lines)
+    """Yield the lines of a text file, or the segments of one of WMT's SGML files, of which none is left out."""
+    if suffix_of(file) != "sgm":
+        return parsed(file, str, skip=skip)
+    segments = (re.search("<seg[^>]*>(.*)</seg>", line) for line in each_line(file, again=True))
     return (html.unescape(one[1]).strip() for one in segments if one)
-
-
-def _labelled_files(cfg: DataConfig, split: str) -> list[Source]:
-    files, _ = _in_folder(cfg, split)
-    read = functools.partial(tables.parsed_pairs, parse=_labelled, skip=cfg.skip_damaged)
-    return [Source(file, functools.partial(read, file), files) for file in files]
 
 
 def _labelled(line: str) -> tuple[str, str]:
@@ -237,20 +233,24 @@ def _sides(cfg: DataConfig) -> list[str]:
     return ["tsv"] if cfg.corpus_kind == "tsv" else [side for side in (cfg.src, cfg.tgt) if side]
 
 
-def _in_folder(cfg: DataConfig, split: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the text files of a split in the folder, one for each side, and its table; () for those not there."""
+def _in_folder(cfg: DataConfig, split: str) -> list[Source]:
+    """Return the files of a split in the folder; none if they are not there."""
     there, sides = _names(cfg.dir), _sides(cfg)
-    kinds = [*sides, *(kind for kind in tables.SUFFIXES if kind not in sides and not cfg.labelled)]
-    forms = [[f"{split}.{kind}{end}" for end in ENDS if f"{split}.{kind}{end}" in there] for kind in kinds]
-    texts, others = forms[: len(sides)], [name for names in forms[len(sides) :] for name in names]
-    found = [name for names in texts for name in names]
-    for names in (*texts, [*found[:1], *others]):
-        both = " and ".join(joined(cfg.dir, name) for name in names[:2])
-        check(len(names) < 2, f"{both} both exist, but only one can be read: remove or rename the other")
-    for side in (side for side, names in zip(sides, texts, strict=False) if found and not names):
-        first, gone = joined(cfg.dir, found[0]), joined(cfg.dir, f"{split}.{side}")
-        raise UserError(f"{first} has no counterpart: there is no {gone}, {_FORMS}")
-    return tuple(joined(cfg.dir, name) for name in found), tuple(joined(cfg.dir, name) for name in others)
+
+    def files(kind: str) -> list[str]:
+        return [joined(cfg.dir, name) for end in ENDS if (name := f"{split}.{kind}{end}") in there]
+
+    texts = [files(side) for side in sides]
+    others = () if cfg.labelled else (file for kind in tables.SUFFIXES if kind not in sides for file in files(kind))
+    found, table = [file for side in texts for file in side], [*others]
+    for same in (*texts, [*found[:1], *table]):
+        check(
+            len(same) < 2, f"{' and '.join(same[:2])} both exist, but only one can be read: remove or rename the other"
+        )
+    for side, same in zip(sides, texts, strict=True):
+        gone = joined(cfg.dir, f"{split}.{side}")
+        check(bool(same or not found), f"{''.join(found[:1])} has no counterpart: there is no {gone}, {_FORMS}")
+    return [_source(cfg, tuple(one), table=one is table) for one in (found, table) if one]
 
 
 _FORMS = f"plain or compressed ({', '.join(ENDS[1:])})"
@@ -282,7 +282,7 @@ def _objects(field: str, folder: str) -> list[str]:
 
 def no_split(cfg: DataConfig, split: str) -> str:
     """Return the message that states what is missing if the corpus does not have a split."""
-    places = KINDS[cfg.corpus_kind].places
+    places = CORPORA[cfg.corpus_kind].places
     if not places:
         return f"data.corpus is '{cfg.corpus}': it has no split '{split}'"
     wanted = [f"{split}.{side}" for side in _sides(cfg)]
@@ -303,7 +303,7 @@ def check_places(cfg: DataConfig) -> None:
       UserError: such a field is set.
     """
     for name, given in (("dir", cfg.dir != ""), ("files", cfg.files != SplitFiles())):
-        read_by = [one for one, each in KINDS.items() if name in each.places]
+        read_by = [kind for kind, one in CORPORA.items() if name in one.places]
         check(
             not given or cfg.corpus_kind in read_by,
             f"data.{name} is set, but data.corpus '{cfg.corpus}' does not read it: remove it, or set data.corpus to "
@@ -311,9 +311,15 @@ def check_places(cfg: DataConfig) -> None:
         )
 
 
+def _listed(cfg: DataConfig, split: str) -> list[tuple[str, str] | str]:
+    """Return the places listed for a split, those of a mixture included."""
+    return [*getattr(cfg.files, split), *(one for part in cfg.mixture for one in part.files if split == "train")]
+
+
 def files_of(cfg: DataConfig) -> tuple[str, ...]:
     """Return the names and addresses of all files that a corpus may have: those listed, and those in its folder."""
-    places = [place for split in SPLITS for entry in _listed(cfg, split) for place in entry]
+    listed = [entry for split in SPLITS for entry in _listed(cfg, split)]
+    places = [place for entry in listed for place in ((entry,) if isinstance(entry, str) else entry)]
     found = [file for place in places for file in (place, *glob.glob(place))]
     for split, side, end in itertools.product(SPLITS, (*_sides(cfg), *tables.SUFFIXES), ENDS) if cfg.dir else ():
         found.append(joined(cfg.dir, f"{split}.{side}{end}"))
@@ -323,12 +329,10 @@ def files_of(cfg: DataConfig) -> tuple[str, ...]:
 def missing(cfg: DataConfig, split: str) -> str:
     """Return the first listed file of a split, or the folder, that is missing on this machine; "" if none is."""
     listed = _listed(cfg, split)
-    if not listed and cfg.dir and not scheme_of(cfg.dir) and not os.path.exists(cfg.dir):
-        return cfg.dir
-    if split == "valid" and cfg.hold_out and not listed and not any(_in_folder(cfg, split)):
-        listed = _listed(cfg, "train")
-    places = [place for entry in listed for place in _used(cfg, entry)]
-    return next((one for one in places if not (scheme_of(one) or os.path.exists(one) or glob.glob(one))), "")
+    places = [place for entry in listed for place in _used(cfg, entry)] if listed or not cfg.dir else [cfg.dir]
+    gone = next((one for one in places if not (scheme_of(one) or os.path.exists(one) or glob.glob(one))), "")
+    held_out = split == "valid" and cfg.hold_out and not (gone or listed or _in_folder(cfg, split))
+    return missing(cfg, "train") if held_out else gone
 
 
 def checksums(cfg: DataConfig, split: str) -> list[list[str]] | None:
@@ -343,7 +347,7 @@ def checksums(cfg: DataConfig, split: str) -> list[list[str]] | None:
       UserError: a file exists in two forms, or the folder does not exist.
     """
     of = functools.cache(_checksum)
-    parts = [(KINDS[one.corpus_kind].sources(one, split), tag) for one, tag in _parts(cfg, split)]
+    parts = _parts(cfg, split)
     sources = [source for part, _ in parts for source in part if source.files]
     if not sources or any(scheme_of(file) for source in sources for file in source.files):
         return None
@@ -397,25 +401,12 @@ def _hugging_face(cfg: DataConfig, split: str) -> list[Source]:
     return [Source("", lambda: found[0], found[1], (*name.split(":")[1:], split, *names))] if found else []
 
 
-class Kind(NamedTuple):
-    """A kind of corpus.
-
-    Attributes:
-      sources: (cfg, split) -> the parts of a split in order; [] if it does not exist.
-      places: fields of `DataConfig` that specify its text, from "dir" and "files".
-    """
-
-    sources: Callable[[DataConfig, str], Sequence[Source]]
-    places: tuple[str, ...] = ()
-
-
-KINDS: Mapping[str, Kind] = MappingProxyType(
-    {
-        "files": Kind(_files, ("dir", "files")),
-        "tsv": Kind(_labelled_files, ("dir",)),
-        "cldr": Kind(_cldr),
-        "cldr_kinds": Kind(_cldr_kinds),
-        "tfds": Kind(_tfds),
-        "hf": Kind(_hugging_face),
-    }
-)
+SOURCES: Mapping[str, Callable[[DataConfig, str], Sequence[Source]]] = {
+    "files": _files,
+    "tsv": _in_folder,
+    "cldr": _cldr,
+    "cldr_kinds": _cldr_kinds,
+    "tfds": _tfds,
+    "hf": _hugging_face,
+}
+"""Kind of corpus -> function: (cfg, split) -> the parts of a split in order; [] if it does not exist."""

@@ -13,7 +13,7 @@ from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, counted, did_you_mean, first_line, shown
 from convs2s_jax.core.files import open_regular
 from convs2s_jax.core.places import scheme_of
-from convs2s_jax.data.text_files import PACKED, each_line, parsed, utf_8
+from convs2s_jax.data.text_files import each_line, parsed, suffix_of, utf_8
 
 Pair = tuple[str | None, str | None]
 """A source and a target line; None for a damaged one."""
@@ -34,12 +34,17 @@ def pairs(path: str, names: Sequence[str], *, skip: bool = False) -> Iterator[Pa
     Raises:
       UserError: the file is damaged, has no such column, or one of its rows has no text there.
     """
-    stem, packed, end = path.rpartition(".")
-    suffix = stem.rpartition(".")[2] if packed + end in [one.suffix for one in PACKED] else end
-    if end == "parquet":
-        return _parquet(path, names, skip)
-    check(suffix in SUFFIXES[:-1], f"{path} is no table ({', '.join(SUFFIXES)}): list text files as pairs of two")
-    return parsed_pairs(path, _json_line(names), skip=skip) if suffix != "tsv" else _tsv(path, names, skip)
+    suffix = suffix_of(path)
+    check(suffix in SUFFIXES, f"{path} is no table ({', '.join(SUFFIXES)}): list text files as pairs of two")
+    if suffix == "parquet":
+        remedy = "copy it again, or choose a Parquet file"
+        return checked(_parquet_rows(path, names), names, path, remedy, skip=skip)
+    return _tsv(path, names, skip) if suffix == "tsv" else parsed_pairs(path, _json_line(names), skip=skip)
+
+
+def has_header(path: str, names: Sequence[str]) -> bool:
+    """Whether the first line of a table is the names of its columns."""
+    return suffix_of(path) == "tsv" and not all(map(str.isdecimal, names))
 
 
 def parsed_pairs(path: str, parse: Callable[[str], Pair], *, skip: bool = False) -> Iterator[Pair]:
@@ -95,7 +100,7 @@ def _text(row: Any, name: str) -> str:
 
 
 def _tsv(path: str, names: Sequence[str], skip: bool) -> Iterator[Pair]:
-    header = [] if all(map(str.isdecimal, names)) else next(each_line(path, again=True), "").split("\t")
+    header = next(each_line(path, again=True), "").split("\t") if has_header(path, names) else []
     for name in names:
         there = name in header if header else int(name) > 0
         check(there, f"{path} has no column '{name}'{did_you_mean(name, header, otherwise='')}")
@@ -120,10 +125,6 @@ def _json_line(names: Sequence[str]) -> Callable[[str], Pair]:
         return _pair(row, names)
 
     return parse
-
-
-def _parquet(path: str, names: Sequence[str], skip: bool) -> Iterator[Pair]:
-    return checked(_parquet_rows(path, names), names, path, "copy it again, or choose a Parquet file", skip=skip)
 
 
 def _parquet_rows(path: str, names: Sequence[str]) -> Iterator[dict[str, Any]]:

@@ -3,14 +3,15 @@
 import bz2
 import codecs
 import contextlib
+import functools
 import gzip
 import importlib
 import io
 import lzma
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 from convs2s_jax.core import checksums, stores
 from convs2s_jax.core.errors import UserError
@@ -172,28 +173,16 @@ def _opened(path: str, *, again: bool) -> Iterator[tuple[BinaryIO, str]]:
     file = io.BufferedReader(raw)
     try:
         begin = file.peek(6)
-        packed = next((one for one in PACKED if begin.startswith(one.magic) or path.endswith(one.suffix)), None)
-        yield (io.BufferedReader(packed.open(file)), packed.name) if packed else (file, "")
+        for suffix, (kind, magic, unpacked) in PACKED.items():
+            if begin.startswith(magic) or path.endswith(suffix):
+                yield io.BufferedReader(unpacked(file)), kind
+                break
+        else:
+            yield file, ""
     finally:
         file.detach()
         if path != "-":
             raw.close()
-
-
-class Packed(NamedTuple):
-    """A kind of compressed file.
-
-    Attributes:
-      name: for messages.
-      suffix: of its names.
-      magic: its first bytes.
-      open: returns a file of the decompressed bytes of a file.
-    """
-
-    name: str
-    suffix: str
-    magic: bytes
-    open: Callable[[BinaryIO], Any]
 
 
 def _zstd(file: BinaryIO) -> Any:
@@ -204,14 +193,20 @@ def _zstd(file: BinaryIO) -> Any:
     return zstd.ZstdFile(file)
 
 
-PACKED = (
-    Packed("gzip", ".gz", b"\x1f\x8b", lambda file: gzip.GzipFile(fileobj=file)),
-    Packed("bzip2", ".bz2", b"BZh", bz2.BZ2File),
-    Packed("xz", ".xz", b"\xfd7zXZ\0", lzma.LZMAFile),
-    Packed("zstd", ".zst", b"\x28\xb5\x2f\xfd", _zstd),
-)
-ENDS = ("", *(packed.suffix for packed in PACKED))
+PACKED: Mapping[str, tuple[str, bytes, Callable[[BinaryIO], Any]]] = {
+    ".gz": ("gzip", b"\x1f\x8b", lambda file: gzip.GzipFile(fileobj=file)),
+    ".bz2": ("bzip2", b"BZh", bz2.BZ2File),
+    ".xz": ("xz", b"\xfd7zXZ\0", lzma.LZMAFile),
+    ".zst": ("zstd", b"\x28\xb5\x2f\xfd", _zstd),
+}
+"""Suffix of compressed files -> their kind, their first bytes, and what opens them to read decompressed bytes."""
+ENDS = ("", *PACKED)
 """Suffixes of the names of text files."""
+
+
+def suffix_of(path: str) -> str:
+    """Return the suffix of a file's name, which may be followed by that of a compression, without its dot."""
+    return functools.reduce(str.removesuffix, ENDS, path).rpartition(".")[2]
 
 
 def without_end(line: str) -> str:

@@ -14,7 +14,6 @@ OUTPUTS = {
     "scale check": ("scale check", "--config={config}", "--json"),
     "scale plan": ("scale plan", "--config={config}", "--topology=cpu:1", "--json"),
     "shortlist": ("shortlist", "--workdir=none", "--output"),
-    "data report": ("data report", "--config={config}", "--output"),
 }
 
 ELSEWHERE = {"average": "tests/translation/test_averaging.py", "decode": "tests/translation/jobs/test_decoding.py"}

@@ -197,9 +197,8 @@ def test_the_report_shows_what_is_left_out(tmp_path, capsys):
     write(tmp_path, pairs)
     flags = {"src": "de", "tgt": "en", "dir": tmp_path, "hold_out": "0.3", "filters.min_length": "2"}
     flags |= {"filters.drop_repeated": "['pairs']", "normalize": "['nfkc']"}
-    page = tmp_path / "page.html"
     given = [f"--config.data.{name}={value}" for name, value in flags.items()]
-    COMMANDS["data report"].run(["convs2s", "--config=your_text", f"--output={page}", *given])
+    COMMANDS["data report"].run(["convs2s", "--config=your_text", *given])
     place = f"{tmp_path}/train.en, line"
     assert capsys.readouterr().out.splitlines() == [
         "kept  1  25.00%",
@@ -209,4 +208,3 @@ def test_the_report_shows_what_is_left_out(tmp_path, capsys):
         "repeated pairs  1  25.00%",
         f"  {place} 3  ein <b>  a b",
     ]
-    assert f'<td dir="auto">{place} 3<td dir="auto">ein &lt;b&gt;<td dir="auto">a b' in page.read_text()

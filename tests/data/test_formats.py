@@ -119,9 +119,28 @@ def test_every_format_gives_the_same_text_and_tokens(bucket, tmp_path, monkeypat
 def test_the_lines_of_an_sgml_file_are_its_segments(tmp_path):
     for name, side in zip(("de", "en"), SIDES, strict=True):
         rows = (f'<seg id="{i}"> {html.escape(line, quote=False)} </seg>' for i, line in enumerate(side))
-        (tmp_path / f"news.{name}.sgm").write_bytes(lines(['<doc docid="1">', "<p>", *rows, "</p>", "</doc>"]))
-    cfg = DataConfig(src="de", tgt="en", files=SplitFiles(test=((f"{tmp_path}/*.de.sgm", f"{tmp_path}/*.en.sgm"),)))
-    assert parallel_text.read(cfg, "test") == corpora.ParallelText(*SIDES, "test")
+        content = lines(['<doc docid="1">', "<p>", *rows, "</p>", "</doc>"])
+        (tmp_path / f"news.{name}.sgm").write_bytes(content)
+        (tmp_path / f"packed.{name}.sgm.gz").write_bytes(gzip.compress(content))
+    for end in (".sgm", ".sgm.gz"):
+        both = f"{tmp_path}/*.de{end}", f"{tmp_path}/*.en{end}"
+        cfg = DataConfig(src="de", tgt="en", files=SplitFiles(test=(both,)), skip_damaged=True)
+        assert parallel_text.read(cfg, "test") == corpora.ParallelText(*SIDES, "test")
+    for name, damaged in (("de", b"eins"), ("en", b"one")):  # a segment of each side, which are not of one pair
+        path = tmp_path / f"news.{name}.sgm"
+        path.write_bytes(path.read_bytes().replace(damaged, b"\xff"))
+    cfg = dataclasses.replace(
+        cfg, files=SplitFiles(test=(tuple(f"{tmp_path}/news.{one}.sgm" for one in ("de", "en")),))
+    )
+    with pytest.raises(UserError, match=r"news\.en\.sgm, line \d: byte 0xff is not UTF-8"):
+        parallel_text.read(cfg, "test")
+
+
+def test_messages_count_the_header_of_a_table(tmp_path):
+    tsv(tmp_path, "n\tde\ten")
+    for columns, line in ((("de", "en"), 3), (("2", "3"), 2)):
+        text = parallel_text.read(config(tmp_path, src=columns[0], tgt=columns[1]), "train")
+        assert text.where(1) == f"{tmp_path}/train.tsv.xz, line {line}"
 
 
 @pytest.mark.parametrize("place", ["{}", "gs://bucket/text"])
@@ -138,7 +157,7 @@ def test_patterns_list_files_in_order(bucket, tmp_path, place):  # noqa: F811
         files = SplitFiles(train=eval(repr(entries).replace("{}", str(folder) if place == "{}" else place)))
         cfg = DataConfig(src="de", tgt="en", files=files)
         assert {*corpora.files_of(cfg)} >= {
-            source.name for source in corpora.KINDS["files"].sources(cfg, "train")
+            source.name for source in corpora.SOURCES["files"](cfg, "train")
         } or "gs" in place
         text = parallel_text.read(cfg, "train")
         return [*zip(text.src, text.tgt, strict=True)]
