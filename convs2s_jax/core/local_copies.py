@@ -63,7 +63,8 @@ def incoming(flag: str, place: str) -> Iterator[Path]:
         return
     with _copies(place, place.rpartition("/")[0]) as copy:
         try:
-            download(place, copy)
+            with open(copy, "wb") as file:
+                shutil.copyfileobj(stores.Reader(place), file, stores.RANGE)  # it may be larger than the memory
         except FileNotFoundError as error:
             raise UserError(f"{flag}={place}: there is no such object") from error
         except OSError as error:

@@ -33,6 +33,15 @@ def test_a_file_is_read_from_its_address(bucket, temporary):  # noqa: F811
     assert list(temporary.iterdir()) == []
 
 
+def test_a_file_larger_than_the_memory_is_copied_in_ranges(bucket, temporary, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(stores, "RANGE", 10)
+    monkeypatch.setattr(stores, "read", lambda _: pytest.fail("read as a whole"))
+    content = bytes(range(95))
+    stores.write("gs://bucket/long", content)
+    with incoming("--input", "gs://bucket/long") as copy:
+        assert copy.read_bytes() == content
+
+
 def test_what_is_wanted_of_a_folder_is_copied(bucket, temporary):  # noqa: F811
     fill(bucket / "in", ("ab", "a/c", "ad", "b"))
     with incoming_folder("--dicts", "gs://bucket/in/", lambda name: name not in ("ad", "b")) as folder:

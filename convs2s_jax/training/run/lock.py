@@ -182,7 +182,9 @@ def _taken(path: Path, name: str, use: str) -> int:
                 if error.errno not in UNSUPPORTED:
                     raise
                 if not is_new:
-                    _check_ended(path, name, use, content)
+                    holder = Holder.from_bytes(content)
+                    if holder is None or holder.is_alive is not False:
+                        raise InUseError(f"{_in_use(name, use, content)}; if it has ended, delete {path}") from error
                     path.unlink(missing_ok=True)
             content = os.pread(descriptor, 4096, 0)
             if content and Holder.from_bytes(content) is None:
@@ -205,13 +207,6 @@ def _opened(path: Path) -> tuple[int, bool]:
             return files.no_link(str(path), os.O_RDWR | os.O_CREAT | os.O_EXCL), True
         with contextlib.suppress(FileNotFoundError):
             return files.no_link(str(path), os.O_RDWR), False
-
-
-def _check_ended(path: Path, name: str, use: str, content: bytes) -> None:
-    """Raise InUseError unless the process of a lock with this content is known to have ended."""
-    holder = Holder.from_bytes(content)
-    if holder is None or holder.is_alive is not False:
-        raise InUseError(f"{_in_use(name, use, content)}; if it has ended, delete {path}")
 
 
 @contextlib.contextmanager
@@ -245,7 +240,7 @@ class _Claim:
         self._written = time.monotonic()
         self._version = self._write(self._holder, before)
         if not self._version:
-            raise _in_use(name, use, self._read()[0])
+            raise _in_use(name, use, stores.read_version(self._address)[0])
         if stores.write_if(self._address, self._holder, before):  # a version that it no longer has
             stores.delete(self._address)
             raise OSError(errno.ENOTSUP, "it ignores the conditions of writes, which a lock needs")
@@ -270,20 +265,19 @@ class _Claim:
         """Delete the claim. Raises OSError."""
         stores.write_if(self._address, None, self._version)
 
-    def _read(self) -> tuple[bytes | None, bytes]:
-        return stores.read_version(self._address)
-
     def _write(self, content: bytes, version: bytes) -> bytes:
         """Replace a version of the claim; return the new one, or b"" if another process has replaced it."""
         if written := stores.write_if(self._address, content, version):
             return written
-        now, newest = self._read()  # of a request that was repeated, the first one may have succeeded
+        now, newest = stores.read_version(
+            self._address
+        )  # of a request that was repeated, the first one may have succeeded
         ours = now is not None and now.partition(b"\n")[0] == content.partition(b"\n")[0]
         return newest if ours else b""
 
     def _over(self, patient: bool) -> bytes:
         """Return the version of the claim to replace, once it is over. Raises InUseError if it is not."""
-        content, version = self._read()
+        content, version = stores.read_version(self._address)
         holder = Holder.from_bytes(content or b"")
         alive = holder.is_alive if holder else None
         if alive or (content is not None and alive is None and not patient):
@@ -294,7 +288,7 @@ class _Claim:
             )
             for _ in range(CHECKS):
                 time.sleep(SILENCE / CHECKS)
-                now, newest = self._read()
+                now, newest = stores.read_version(self._address)
                 if now is None:
                     return newest
                 if newest != version:
@@ -303,7 +297,7 @@ class _Claim:
 
     def _end_lost(self) -> None:
         """End this process, which was silent for so long that another one has taken its place."""
-        taker = Holder.from_bytes(self._read()[0] or b"")
+        taker = Holder.from_bytes(stores.read_version(self._address)[0] or b"")
         sys.stderr.write(
             f"{self._name}: this process was silent for more than {SILENCE:.0f} s, and "
             f"{taker or 'another process'} has taken its place; this process exits\n"

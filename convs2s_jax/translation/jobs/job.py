@@ -13,7 +13,6 @@ from convs2s_jax.core.checksums import checksum
 from convs2s_jax.core.config import LARGEST, check, to_dict
 from convs2s_jax.core.errors import Tell, UserError, counted
 from convs2s_jax.core.text import visible
-from convs2s_jax.data.corpora import ParallelText
 from convs2s_jax.data.text_files import name_of, read_lines
 from convs2s_jax.metrics import labels, scoring
 from convs2s_jax.search import keys
@@ -82,18 +81,22 @@ class _Lines:
             self.tell(f"  reference   {rows['reference'][i]}\n" if "reference" in rows else "")
             self._shown += 1
 
-    def take(self, what: str, split: ParallelText | None) -> None:
-        """Set the source, and references: those of a split, or of files. `what` is one, for messages.
+    def take(self, what: str, model: LoadedModel | Trained) -> None:
+        """Set the source, and references: those of a split of the run, or of files. `what` is one, for messages.
 
         Raises:
-          UserError: the numbers of lines differ.
+          UserError: the numbers of lines differ, or as `trained.read_split`.
         """
-        own = "the reference" if self.options.format == "fairseq" else ""  # the only format that has it
-        source = self.options.input if split is None else split.src
+        options = self.options
+        own = "the reference" if options.format == "fairseq" else ""  # the only format that has it
+        source: str | Sequence[str] = options.input
+        if options.split:
+            known = model.cfg, model.vocabularies, options.split, model.splits
+            split = trained.read_split(*known, options.workdir[0], tell=self.tell, places=options.corpus)
+            self.name = options.split
+            source, self.texts["reference"] = split.src, Text(split.tgt, self.name, what, own)
         self.texts = {"input": Text(source, self.name, label="the input"), **self.texts}
-        if split is not None:
-            self.texts["reference"] = Text(split.tgt, self.name, what, own)
-        for i, path in enumerate(self.options.reference):
+        for i, path in enumerate(options.reference):
             self.texts[f"reference {i}" if i else "reference"] = Text(path, name_of(path), what, "" if i else own)
         self.lines, self.whole = count([*self.texts.values()])
         self.compares |= "reference" in self.texts
@@ -107,20 +110,6 @@ class _Lines:
             self._reader = Reader(self.texts)
         self._reader.restrict(begin, end)
         return self._reader
-
-    def read_split(self, model: LoadedModel | Trained) -> ParallelText:
-        """Read the requested split of the first run's corpus (`trained.read_split`)."""
-        options, split = self.options, str(self.options.split)
-        self.name = split
-        return trained.read_split(
-            model.cfg,
-            model.vocabularies,
-            split,
-            model.splits,
-            options.workdir[0],
-            tell=self.tell,
-            places=options.corpus,
-        )
 
     @property
     def batching(self) -> Batching:
@@ -176,7 +165,7 @@ class Translation(_Lines):
             self.name = "no source"
             self.lines, self.whole = count([*self.texts.values()])
         else:
-            self.take("reference", self.read_split(translator) if options.split else None)
+            self.take("reference", translator)
         required = not translator.reads_source or any(role in self.texts for role in roles)
         if required and not options.parts and all(text.again for text in self.texts.values()):
             rows = Reader(self.texts)
@@ -278,7 +267,7 @@ class Labelling(_Lines):
         self._run, self._classifier, self._pairs = run, from_trained(run), labels.Pairs()
         self.style = LABEL_FORMATS[options.format]
         if not options.interactive:
-            self.take("label", self.read_split(run) if options.split else None)
+            self.take("label", run)
 
     def window(self, rows: Rows, end: int, progress: Progress) -> list[Labelled]:
         """Return the results of a window of lines; arguments are as in `Translation.window`."""
