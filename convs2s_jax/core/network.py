@@ -1,6 +1,5 @@
 """Whether sites on the network answer, in bounded time: libraries retry for minutes."""
 
-import queue
 import ssl
 import threading
 import time
@@ -15,25 +14,22 @@ SECONDS = 8.0
 
 def unreachable(urls: Iterable[str]) -> str:
     """Return why no site of these URLs answers in time; "" if one does, even with an error, or there are none."""
-    sites, answers = {urllib.parse.urljoin(url, "/") for url in urls}, queue.SimpleQueue[str]()
+    sites = {urllib.parse.urljoin(url, "/") for url in urls}
+    why = dict.fromkeys(sites, f"no answer within {SECONDS:g} s")
 
     def ask(site: str) -> None:
-        why = ""
         try:
             urllib.request.urlopen(site, timeout=SECONDS).close()  # through the proxies of the environment
+            why[site] = ""
         except OSError as error:
             reason = getattr(error, "reason", error)
-            why = "" if isinstance(error, urllib.error.HTTPError) or isinstance(reason, ssl.SSLError) else str(reason)
-        answers.put(why)
+            answered = isinstance(error, urllib.error.HTTPError) or isinstance(reason, ssl.SSLError)
+            why[site] = "" if answered else str(reason)
 
-    for site in sites:
-        threading.Thread(target=ask, args=(site,), daemon=True).start()  # looking up a name has no time limit
-    end, why = time.monotonic() + SECONDS, ""
-    for _ in sites:
-        try:
-            why = answers.get(timeout=max(0.0, end - time.monotonic()))
-        except queue.Empty:
-            return f"no answer within {SECONDS:g} s"
-        if not why:
-            break
-    return why
+    end = time.monotonic() + SECONDS
+    threads = [threading.Thread(target=ask, args=(site,), daemon=True) for site in sites]
+    for thread in threads:
+        thread.start()  # looking up a name has no time limit
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
+    return min(why.values(), default="")

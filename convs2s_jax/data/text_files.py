@@ -60,38 +60,26 @@ def parsed(
       parse: raises UserError for a line that it cannot read, without the place of the line.
       skip: yield None for such a line, and for one that contains NUL or is not UTF-8, in place of an error.
     """
-    name, number, packed = name_of(path), 0, ""
-    try:
-        with _opened(str(path), again=again) as (file, packed):
-            for block in _blocks(file):
-                texts = _texts(block, nul=nul)  # None: one of its lines has a fault
-                if texts is not None and parse is str:
-                    number += len(texts)
-                    yield from cast(list[T], texts)
-                    continue
-                for line in block.removesuffix(b"\n").split(b"\n") if texts is None else texts:
-                    number += 1
-                    if len(line) > LONGEST:
-                        remedy = "use a file with one sentence per line"
-                        raise UserError(f"{name}, line {number} has more than {LONGEST:,} bytes: {remedy}")
-                    found = None
-                    try:
-                        found = parse(line if isinstance(line, str) else _decoded(line, nul=nul, first=number == 1))
-                    except UserError as error:
-                        if not skip:
-                            raise UserError(f"{name}, line {number}: {error}") from error
-                    yield found
-    except UserError:
-        raise
-    except Exception as error:
-        system = isinstance(error, OSError) and error.strerror
-        if packed and not system and not isinstance(error, MemoryError):  # errors of decompressors have many classes
-            raise UserError(
-                f"{name} is not a complete {packed} file ({error}): copy it again, or rename it if it is plain text"
-            ) from error
-        if not isinstance(error, OSError | ValueError):
-            raise
-        raise UserError(f"{name} cannot be read: {system or error}; choose a text file") from error
+    name, number = name_of(path), 0
+    with _opened(path, again=again) as file:
+        for block in _blocks(file):
+            texts = _texts(block, nul=nul)  # None: one of its lines has a fault
+            if texts is not None and parse is str:
+                number += len(texts)
+                yield from cast(list[T], texts)
+                continue
+            for line in block.removesuffix(b"\n").split(b"\n") if texts is None else texts:
+                number += 1
+                if len(line) > LONGEST:
+                    remedy = "use a file with one sentence per line"
+                    raise UserError(f"{name}, line {number} has more than {LONGEST:,} bytes: {remedy}")
+                found = None
+                try:
+                    found = parse(line if isinstance(line, str) else _decoded(line, nul=nul, first=number == 1))
+                except UserError as error:
+                    if not skip:
+                        raise UserError(f"{name}, line {number}: {error}") from error
+                yield found
 
 
 def _blocks(file: BinaryIO) -> Iterator[bytes]:
@@ -146,23 +134,40 @@ def count(path: str | Path) -> tuple[int, str]:
       UserError: it cannot be read, or not again.
     """
     lines, last, digest = 0, b"\n", checksums.stream()
-    try:
-        with _opened(str(path), again=True) as (file, _):
-            block = file.read(_BLOCK).removeprefix(codecs.BOM_UTF8)
-            while block:
-                lines, last = lines + block.count(b"\n"), block[-1:]
-                digest.update(block)
-                block = file.read(_BLOCK)
-    except Exception:
-        for _line in each_line(path, again=True, nul=True):
-            pass  # it names the mistake
-        raise
+    with _opened(path, again=True) as file:
+        block = file.read(_BLOCK).removeprefix(codecs.BOM_UTF8)
+        while block:
+            lines, last = lines + block.count(b"\n"), block[-1:]
+            digest.update(block)
+            block = file.read(_BLOCK)
     return lines + (last != b"\n"), digest.hexdigest()
 
 
 @contextlib.contextmanager
-def _opened(path: str, *, again: bool) -> Iterator[tuple[BinaryIO, str]]:
-    """Yield a file, an object or standard input to read bytes from, decompressed, and the name of its compression."""
+def _opened(path: str | Path, *, again: bool) -> Iterator[BinaryIO]:
+    """Yield a file, an object or standard input to read decompressed bytes from. Errors within the block name it."""
+    name, kind = name_of(path), ""
+    try:
+        with _bytes(str(path), again=again) as file:
+            begin = file.peek(6)
+            packed = (one for end, one in PACKED.items() if begin.startswith(one[1]) or str(path).endswith(end))
+            kind, _, unpacked = next(packed, ("", b"", None))
+            yield io.BufferedReader(unpacked(file)) if unpacked else file
+    except UserError:
+        raise
+    except Exception as error:
+        system = isinstance(error, OSError) and error.strerror
+        if kind and not system and not isinstance(error, MemoryError):  # errors of decompressors have many classes
+            raise UserError(
+                f"{name} is not a complete {kind} file ({error}): copy it again, or rename it if it is plain text"
+            ) from error
+        if not isinstance(error, OSError | ValueError):
+            raise
+        raise UserError(f"{name} cannot be read: {system or error}; choose a text file") from error
+
+
+@contextlib.contextmanager
+def _bytes(path: str, *, again: bool) -> Iterator[io.BufferedReader]:
     raw: Any
     if path == "-":
         raw = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)  # read as far as there is something
@@ -172,13 +177,7 @@ def _opened(path: str, *, again: bool) -> Iterator[tuple[BinaryIO, str]]:
         raw = open_regular(path) if again else open(path, "rb", buffering=0)  # noqa: SIM115
     file = io.BufferedReader(raw)
     try:
-        begin = file.peek(6)
-        for suffix, (kind, magic, unpacked) in PACKED.items():
-            if begin.startswith(magic) or path.endswith(suffix):
-                yield io.BufferedReader(unpacked(file)), kind
-                break
-        else:
-            yield file, ""
+        yield file
     finally:
         file.detach()
         if path != "-":
