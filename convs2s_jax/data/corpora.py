@@ -379,12 +379,13 @@ _generate_kinds = functools.lru_cache(maxsize=1)(cldr.generate_kinds)
 
 
 def _cldr(cfg: DataConfig, split: str) -> list[Source]:
-    # a target-only corpus has the phrases of a parallel one, so that no test phrase occurs in train
-    return [Source("", lambda: zip(*_generate(cfg.src or "en", cfg.tgt, cfg.cldr)[split], strict=True))]
+    def pairs() -> Iterable[Pair]:
+        if cfg.labelled:
+            return zip(*_generate_kinds(cfg.src, cfg.cldr)[split], strict=True)
+        # a target-only corpus has the phrases of a parallel one, so that no test phrase occurs in train
+        return zip(*_generate(cfg.src or "en", cfg.tgt, cfg.cldr)[split], strict=True)
 
-
-def _cldr_kinds(cfg: DataConfig, split: str) -> list[Source]:
-    return [Source("", lambda: zip(*_generate_kinds(cfg.src, cfg.cldr)[split], strict=True))]
+    return [Source("", pairs)]
 
 
 def _tfds(cfg: DataConfig, split: str) -> list[Source]:
@@ -405,7 +406,7 @@ SOURCES: Mapping[str, Callable[[DataConfig, str], Sequence[Source]]] = {
     "files": _files,
     "tsv": _in_folder,
     "cldr": _cldr,
-    "cldr_kinds": _cldr_kinds,
+    "cldr_kinds": _cldr,
     "tfds": _tfds,
     "hf": _hugging_face,
 }

@@ -32,18 +32,12 @@ Share = Callable[[Parts, Progress], None]
 """Does all parts, in this process or in others, while the second argument gets the amounts that were done."""
 
 
-def alone(work: Parts, progress: Progress) -> None:
-    """Do all parts in this process."""
-    for key in work.sizes:
-        _do(work, key, progress)
-
-
 def local(workers: int) -> Share:
-    """Return `share` with this number of workers; 0: one for each core."""
+    """Return `share` with this number of workers; 0: one for each core. With one, this process does all parts."""
     return functools.partial(share, workers=workers or os.cpu_count() or 1)
 
 
-def share(work: Parts, progress: Progress, *, workers: int) -> None:
+def share(work: Parts, progress: Progress, *, workers: int = 1) -> None:
     """Do all parts in new processes, if there is more than one worker. These end with this process, however it ends.
 
     Raises:
@@ -52,7 +46,8 @@ def share(work: Parts, progress: Progress, *, workers: int) -> None:
     """
     workers = min(workers, len(work.sizes))
     if workers < 2:
-        alone(work, progress)
+        for key in work.sizes:
+            _do(work, key, progress)
         return
     context = multiprocessing.get_context("spawn")
     taken, done = context.Value("q", 0), context.Value("q", 0)

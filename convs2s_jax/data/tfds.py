@@ -17,7 +17,6 @@ from convs2s_jax.core.network import unreachable
 from convs2s_jax.data import tables
 from convs2s_jax.data.hugging_face import SPLITS
 
-_PIECE = 1000  # number of examples read at once: one by one takes twice the time
 _DAMAGED = (
     "one of its files is missing, damaged, or not in the format array_record; copy it again, or delete its folder in "
     "data.tfds_dir and prepare it again"
@@ -50,8 +49,8 @@ def read(
 
 def _examples(builder: Any, split: str) -> Iterator[dict[str, Any]]:
     examples = builder.as_data_source(split=split)
-    for first in range(0, len(examples), _PIECE):
-        yield from examples.__getitems__(range(first, min(first + _PIECE, len(examples))))
+    for first in range(0, len(examples), tables.BLOCK):  # one by one takes twice the time
+        yield from examples.__getitems__(range(first, min(first + tables.BLOCK, len(examples))))
 
 
 def _prepared(name: str, folder: str) -> Any:

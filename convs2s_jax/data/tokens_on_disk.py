@@ -107,7 +107,7 @@ class Side(NamedTuple):
 
 
 def tokenize(
-    sides: Sequence[Side], cache: Cache, *, tell: Tell = lambda _: None, share: processes.Share = processes.alone
+    sides: Sequence[Side], cache: Cache, *, tell: Tell = lambda _: None, share: processes.Share = processes.share
 ) -> list[TokenizedText]:
     """Encode texts, with a progress bar if standard error is a terminal, or open the files of an earlier call.
 

@@ -11,7 +11,7 @@ tensorflow_datasets = pytest.importorskip("tensorflow_datasets")
 core = tensorflow_datasets.core
 
 from convs2s_jax.core.errors import UserError  # noqa: E402
-from convs2s_jax.data import corpora, parallel_text, tfds  # noqa: E402
+from convs2s_jax.data import corpora, parallel_text, tables, tfds  # noqa: E402
 from convs2s_jax.data.config import DataConfig  # noqa: E402
 from tests import tiny  # noqa: E402
 
@@ -61,7 +61,7 @@ def config(folder, name="phrases", **values):
 
 
 def test_both_sides_are_read_as_lines(folder, monkeypatch):
-    monkeypatch.setattr(tfds, "_PIECE", 2)
+    monkeypatch.setattr(tables, "BLOCK", 2)
     text = parallel_text.read(config(folder), "train")
     assert sorted(zip(text.src, text.tgt, strict=True)) == [
         ("", ""),

@@ -276,7 +276,7 @@ def tokenize(
     """Return the token ids of a split, from the cache if an earlier run left them there intact."""
     sides = Side(f"{text.name}.src", text.src, made.src), Side(f"{text.name}.tgt", text.tgt, made.tgt)
     if share is None:  # other processes take seconds to start
-        share = processes.local(cfg.data.workers) if len(text) > tokens_on_disk.RANGE else processes.alone
+        share = processes.local(cfg.data.workers if len(text) > tokens_on_disk.RANGE else 1)
     src, tgt = tokens_on_disk.tokenize(sides, _cache(cfg, workdir), tell=tell, share=share)
     split = Split(text=text, src=src, tgt=tgt)
     task_of(cfg.model).check_targets(split, made)
