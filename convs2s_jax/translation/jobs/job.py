@@ -34,8 +34,6 @@ WIDTH = 64
 """Typed sources of up to this many tokens, including the end symbol, share the programs compiled before the first."""
 FLAGS = ("format", "batch_size", "batch_tokens")
 """Options of every kind of model that affect the bytes. Batching options affect the last digits of scores."""
-CHECKED = 4096
-"""Lines to check at once."""
 Progress = Callable[[int], None]
 
 
@@ -169,7 +167,7 @@ class Translation(_Lines):
         required = not translator.reads_source or any(role in self.texts for role in roles)
         if required and not options.parts and all(text.again for text in self.texts.values()):
             rows = Reader(self.texts)
-            while window := rows.window(CHECKED):
+            while window := rows.window(self.size):
                 self._check(self._asked(window, rows.line))
 
     def _asked(self, rows: Rows, end: int) -> TextRequest:
