@@ -128,7 +128,7 @@ def run(name: str, folder: Path) -> subprocess.CompletedProcess:
     text = shortened(name)
     for port in ("8080", "12355"):
         text = text.replace(port, str(free_port()))
-    for link in ("launch", "configs", "benchmarks", "train.py", "decode.py"):
+    for link in ("launch", "configs", "benchmarks", "examples", "train.py", "decode.py"):
         (folder / link).symlink_to(ROOT / link)
     known = environment(1)
     known["XLA_FLAGS"] = re.sub(r"--xla_force_host_platform_device_count=\d+", "", known["XLA_FLAGS"])

@@ -1,17 +1,29 @@
 """Each example against an independent reference."""
 
+import dataclasses
 import importlib.util
 import itertools
+import json
+import shlex
 from pathlib import Path
 
 import jax
 import numpy as np
 import optax
 import pytest
+import sacrebleu
 
+from convs2s_jax.core.command_line import split_overrides
+from convs2s_jax.core.config import build, override
+from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import PAD
+from convs2s_jax.data import corpora
+from convs2s_jax.data.cldr import CldrConfig, generate
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.training.loss import loss
+from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.loop import train
+from convs2s_jax.translation.translator import load
 from tests import tiny
 
 FOLDER = Path(__file__).parents[2] / "examples"
@@ -139,3 +151,86 @@ def test_a_sweep_plans_each_case(tmp_path):
     flags = [f"--config={tiny.config_file(tmp_path)}", "--lengths=8", "--tokens_per_chip=64"]
     found = example("scale_sweep").main(tmp_path / "sweep", ("cpu:1", "cpu:2"), flags)
     assert [sorted(line) for line in found.values()] == [[1, 2], [1, 2]]
+
+
+@pytest.mark.drill
+def test_synthetic_text_is_aligned_and_a_reranked_line_has_the_largest_sum(tmp_path, capsys):
+    """Each recipe from its command to its end, against the library: translations, scores, and what its flags read."""
+    module, lines = example("synthetic"), {}
+    for split, sides in generate("en", "de", CldrConfig(train=300, valid=12, test=8)).items():
+        for name, side in zip(("en", "de"), sides, strict=True):
+            lines[f"{split}.{name}"] = [*side]
+            (tmp_path / f"{split}.{name}").write_text("".join(f"{line}\n" for line in side), encoding="utf-8")
+    short = {"search__max_length_a": 0.0, "search__max_length_b": 10, "search__beam_size": 3}
+    values = tiny.values(**tiny.files(tmp_path, "en", "de"), **short)
+    forward, reverse, other = (str(tmp_path / name) for name in ("forward", "reverse", "other"))
+    train(build(Config, values), Path(forward))
+    train(tiny.config(**tiny.files(tmp_path, "de", "en"), **short), Path(reverse))
+
+    def run(recipe, workdir, output, *more):
+        output = tmp_path / output
+        module.main([recipe, f"--workdir={workdir}", f"--output={output}", *more])
+        return output, capsys.readouterr().out.strip()
+
+    def written(path):
+        return path.read_text(encoding="utf-8").splitlines()
+
+    def with_flags(printed):
+        cfg = values
+        for path, text in split_overrides(shlex.split(printed))[1]:
+            cfg = override(cfg, path, text)
+        return build(Config, cfg)
+
+    def texts(workdir, lines, **options):
+        model = load(workdir, tell=print)
+        search = dataclasses.replace(model.cfg.search, **options.pop("search", {}))
+        return [
+            [(one.text, one.score) for one in each.hypotheses]
+            for each in model.translate(lines, search=search, **options)
+        ]
+
+    mono = lines["test.de"]
+    output, printed = run("back-translate", reverse, "bt", f"--input={tmp_path}/test.de", "--seed=1")
+    assert written(output.with_suffix(".de")) == mono
+    sampled = texts(reverse, mono, search={"sampling": True, "beam_size": 1}, key=jax.random.key(1))
+    assert written(output.with_suffix(".en")) == [text for [(text, _)] in sampled]
+    data = with_flags(printed).data
+    text = corpora.read(data, "train")
+    assert [*text.src] == lines["train.en"] + [f"<bt> {text}" for [(text, _)] in sampled]
+    assert [*text.tgt] == lines["train.de"] + mono
+    assert [*corpora.read(data, "valid").tgt] == lines["valid.de"]
+
+    output, printed = run("distil", forward, "distilled", "--", "--beam_size=2")
+    text = corpora.read(with_flags(printed).data, "train")
+    assert [*text.src] == written(output.with_suffix(".en")) == lines["train.en"]
+    best = [each[0][0] for each in texts(forward, lines["train.en"], search={"beam_size": 2})]
+    assert [*text.tgt] == written(output.with_suffix(".de")) == best
+    with pytest.raises(UserError, match=r"train\.en is the input or of the run's corpus"):
+        run("distil", forward, "train")
+
+    _, printed = run("reverse", forward, "backwards")
+    cfg = with_flags(printed)
+    for split in corpora.SPLITS:
+        text = corpora.read(cfg.data, split)
+        assert [*text.src] == lines[f"{split}.en"]
+        assert [line.split() for line in text.tgt] == [[*reversed(line.split())] for line in lines[f"{split}.de"]]
+    train(cfg, Path(other))
+
+    given = [f"--right_to_left={other}", f"--input={tmp_path}/test.en", f"--reference={tmp_path}/test.de"]
+    output, printed = run("rerank", forward, "best.de", *given, "--nbest=3", "--weight=2", "--nonormalize")
+    listed = texts(forward, lines["test.en"], search={"beam_size": 3, "normalize": False}, nbest=3)
+    second, chosen = load(other, tell=print), written(output)
+    search = dataclasses.replace(second.cfg.search, normalize=False)
+    every = [" ".join(reversed(text.split())) for hypotheses in listed for text, _ in hypotheses]
+    assert written(tmp_path / "best.de.nbest.de") == every
+    read = iter(map(json.loads, written(tmp_path / "best.de.scores.jsonl")))
+    assert len(chosen) == len(listed)
+    for source, hypotheses, line in zip(lines["test.en"], listed, chosen, strict=True):
+        backwards = [every.pop(0) for _ in hypotheses]
+        scores = [one.best.score for one in second.score([source] * len(backwards), backwards, search=search)]
+        np.testing.assert_allclose([next(read)["hypotheses"][0]["score"] for _ in scores], scores, rtol=1e-5)
+        sums = [score + 2 * more for (_, score), more in zip(hypotheses, scores, strict=True)]
+        at = [text for text, _ in hypotheses].index(line)
+        np.testing.assert_allclose(sums[at], max(sums), rtol=1e-5)
+    assert chosen != [each[0][0] for each in listed]
+    assert f"{sacrebleu.corpus_bleu(chosen, [mono], force=True).score:.2f}" in printed
