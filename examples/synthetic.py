@@ -42,10 +42,8 @@ def back_translate(given, passed):
     real = {"train": [(f"train.{data.tgt}", f"train.{data.src}")]}
     with contextlib.suppress(UserError):  # the corpus has moved
         for split in corpora.SPLITS if data.corpus == "files" else ():
-            there = corpora.SOURCES["files"](data, split)
-            real[split] = [one.files[::-1] if len(one.files) > 1 else one.files[0] for one in there] or real.get(
-                split, []
-            )
+            there = [source.files for source in corpora.SOURCES["files"](data, split)]
+            real[split] = [one[::-1] if len(one) > 1 else one[0] for one in there] or real.get(split, [])
     mixture = [{"files": real.pop("train")}, {"files": [pair[::-1]], "tag": given.tag}]  # Caswell et al. 2019
     return flags({"corpus": "files", "dir": "", "files": real, "mixture": mixture})
 
