@@ -346,16 +346,17 @@ def checksums(cfg: DataConfig, split: str) -> list[list[str]] | None:
     Raises:
       UserError: a file exists in two forms, or the folder does not exist.
     """
-    of = functools.cache(_checksum)
     parts = _parts(cfg, split)
     sources = [source for part, _ in parts for source in part if source.files]
     if not sources or any(scheme_of(file) for source in sources for file in source.files):
         return None
     skips = ["skip_damaged"] * cfg.skip_damaged
+    files = dict.fromkeys(file for source in sources for file in source.files)
     try:
-        found = [[*map(of, source.files), *source.columns, *skips] for source in sources]
+        sums = dict(zip(files, stores.in_parallel(_checksum, files), strict=True))
     except OSError:
         return None
+    found = [[*map(sums.__getitem__, source.files), *source.columns, *skips] for source in sources]
     changes = [str(cfg.normalize), str(cfg.filters), unicodedata.unidata_version]
     found += [changes] if cfg.normalize or cfg.filters != FilterConfig() else []
     return [*found, *([str(len(part)), tag] for part, tag in parts if cfg.mixture and split == "train")]

@@ -63,7 +63,10 @@ def read_train_and_valid(cfg: DataConfig, folder: Path | None = None) -> tuple[P
 def shared_pairs(train: ParallelText, *texts: ParallelText) -> list[int]:
     """Count the pairs of each split that are also in the training text, including copies but not empty pairs."""
     pairs = {pair for text in texts for pair in _pairs(text)} - {("", "")}
-    found = {pair for pair in _pairs(train) if pair in pairs}  # one pass for all splits
+    src, tgt = ({pair[side] for pair in pairs} for side in (0, 1))
+    lines, wanted = (train.src, src) if len(src) > len(tgt) else (train.tgt, tgt)  # the side that tells more
+    rows = [i for i, line in enumerate(lines) if line in wanted]  # one pass for all splits
+    found = {(train.src[i], train.tgt[i]) for i in rows} & pairs
     return [sum(pair in found for pair in _pairs(text)) for text in texts]
 
 
