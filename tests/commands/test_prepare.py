@@ -3,7 +3,7 @@
 import pytest
 
 from convs2s_jax.commands.convs2s import COMMANDS
-from convs2s_jax.data import parallel_text, tokens_on_disk
+from convs2s_jax.data import parallel_text, processes, tokens_on_disk
 from convs2s_jax.data.corpora import ParallelText
 from convs2s_jax.training.run.loop import train
 from tests import tiny
@@ -11,7 +11,8 @@ from tests.processes import called
 from tests.stores import bucket  # noqa: F401  (a fixture)
 
 
-def test_a_training_finds_what_was_prepared(tmp_path, capsys):
+def test_a_training_finds_what_was_prepared(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(processes.multiprocessing, "get_context", lambda _: pytest.fail("short text takes no process"))
     workdir, config = tmp_path / "run", tiny.config_file(tmp_path)
     COMMANDS["prepare"].run(["convs2s prepare", f"--config={config}", f"--workdir={workdir}"])
     told = capsys.readouterr().err.splitlines()

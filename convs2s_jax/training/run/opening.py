@@ -239,11 +239,13 @@ def prepare_only(
     """
     check_utf8("--workdir", workdir)
     check_rules(cfg)
-    share = processes.on_cluster if engine == "ray" else processes.local(cfg.data.workers)
+    share: processes.Share | None = processes.on_cluster if engine == "ray" else None
+    if part is not None:
+        share = tokens_on_disk.only(*part, share or processes.local(cfg.data.workers))
     with locked(workdir) if part is None else nullcontext():
         _check_workdir(workdir, cfg)
         try:
-            run = prepare(cfg, workdir, tell, share=share if part is None else tokens_on_disk.only(*part, share))
+            run = prepare(cfg, workdir, tell, share=share)
         except tokens_on_disk.PartDone as done:
             tell(str(done))
             return
