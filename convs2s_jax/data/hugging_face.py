@@ -1,5 +1,6 @@
 """Data sets of Hugging Face's library `datasets`, from its hub or a local folder, as parallel text."""
 
+import functools
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -45,6 +46,7 @@ def _rows(data: Any) -> Iterator[Any]:
         yield from (dict(zip(block, row, strict=True)) for row in zip(*block.values(), strict=True))
 
 
+@functools.lru_cache(maxsize=1)  # one start asks for each split, some of them twice
 def _opened(name: str) -> Any:
     """Return the splits of a data set, by name."""
     import datasets
