@@ -50,12 +50,12 @@ def main() -> None:
             made.src.encode(lines)
 
     def normalized(rule: str) -> Callable[[list[tuple[str, str]]], object]:
-        clean = normalizer((rule,))  # type: ignore[arg-type]
+        clean = normalizer((rule,))
         return lambda pairs: [[*map(clean, pair)] for pair in pairs]
 
     ways: dict[str, Callable[[list[tuple[str, str]]], object]] = {"tokenising": tokenize}
     for name, part in {**PARTS, "all of these": everything, "languages of both sides": languages}.items():
-        ways[name] = Filter(FilterConfig(**part), (0, 1), None).keep  # type: ignore[arg-type]
+        ways[name] = Filter(FilterConfig(**part), (0, 1), None).keep
     ways |= {"nfkc": normalized("nfkc"), "moses": normalized("moses")}
     times: dict[str, list[float]] = {name: [] for name in ways}
     pairs = [*zip(*sides, strict=True)]

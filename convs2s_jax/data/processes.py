@@ -84,10 +84,7 @@ def on_cluster(work: Parts, progress: Progress) -> None:
     Raises:
       UserError: Ray is not installed, cannot be reached, or a task failed.
     """
-    try:
-        import ray
-    except ImportError as error:
-        raise UserError("--engine=ray needs Ray: pip install '.[ray]'") from error
+    ray = imported_ray()
     try:
         ray.init(ignore_reinit_error=True, log_to_driver=False, logging_level="ERROR")
         do, waiting = ray.remote(lambda task: task(lambda _: None)), dict[Any, Any]()
@@ -111,6 +108,15 @@ def on_cluster(work: Parts, progress: Progress) -> None:
         ) from error
     finally:
         ray.shutdown()
+
+
+def imported_ray() -> Any:
+    """Return the library Ray with its data sets. Raises UserError if it is not installed."""
+    try:
+        import ray.data
+    except ImportError as error:
+        raise UserError("--engine=ray needs Ray: pip install '.[ray]'") from error
+    return ray
 
 
 def _do(work: Parts, key: Any, progress: Progress) -> None:

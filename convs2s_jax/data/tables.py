@@ -3,16 +3,13 @@
 import contextlib
 import itertools
 import json
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from convs2s_jax.core import stores
+from convs2s_jax.core import local_copies
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, counted, did_you_mean, first_line, shown
 from convs2s_jax.core.files import open_regular
-from convs2s_jax.core.places import scheme_of
 from convs2s_jax.data.text_files import each_line, parsed, suffix_of, utf_8
 
 Pair = tuple[str | None, str | None]
@@ -131,9 +128,7 @@ def _parquet_rows(path: str, names: Sequence[str]) -> Iterator[dict[str, Any]]:
     import pyarrow  # slow to import
     from pyarrow import compute, parquet
 
-    with tempfile.TemporaryFile() if scheme_of(path) else open_regular(path) as file:
-        if scheme_of(path):  # its end is read first
-            shutil.copyfileobj(stores.Reader(path), file, stores.RANGE)
+    with local_copies.incoming("data.files", path) as copy, open_regular(copy) as file:  # its end is read first
         table = parquet.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False, page_checksum_verification=True)
 
         def texts(rows: Any, name: str) -> list[Any]:

@@ -25,8 +25,6 @@ BLOCK = 1 << 16
 LONGEST = 1 << 24
 """Maximum length of a line in bytes. Devices and files of zeros have no newline and would otherwise fill the memory."""
 
-_BLOCK = 1 << 20
-
 
 def read_lines(path: str | Path, *, again: bool = False, nul: bool = False) -> list[str]:
     """Return the lines of a text file. Arguments and errors are as in `each_line`."""
@@ -82,10 +80,10 @@ def parsed(
                 yield found
 
 
-def _blocks(file: BinaryIO) -> Iterator[bytes]:
+def _blocks(file: io.BufferedReader) -> Iterator[bytes]:
     """Yield blocks of whole lines without a byte order mark; the last may have no end, or be too long."""
     rest, mark = b"", codecs.BOM_UTF8
-    while data := file.read1(BLOCK):  # type: ignore[attr-defined]
+    while data := file.read1(BLOCK):
         whole, end, rest = (rest + data).rpartition(b"\n")
         if end or len(rest) > LONGEST:
             yield (whole + end or rest).removeprefix(mark)
@@ -135,16 +133,16 @@ def count(path: str | Path) -> tuple[int, str]:
     """
     lines, last, digest = 0, b"\n", checksums.stream()
     with _opened(path, again=True) as file:
-        block = file.read(_BLOCK).removeprefix(codecs.BOM_UTF8)
+        block = file.read(BLOCK).removeprefix(codecs.BOM_UTF8)
         while block:
             lines, last = lines + block.count(b"\n"), block[-1:]
             digest.update(block)
-            block = file.read(_BLOCK)
+            block = file.read(BLOCK)
     return lines + (last != b"\n"), digest.hexdigest()
 
 
 @contextlib.contextmanager
-def _opened(path: str | Path, *, again: bool) -> Iterator[BinaryIO]:
+def _opened(path: str | Path, *, again: bool) -> Iterator[io.BufferedReader]:
     """Yield a file, an object or standard input to read decompressed bytes from. Errors within the block name it."""
     name, kind = name_of(path), ""
     try:

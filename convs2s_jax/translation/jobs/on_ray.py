@@ -5,6 +5,7 @@ import sys
 from typing import Any
 
 from convs2s_jax.core.errors import Tell, UserError
+from convs2s_jax.data.processes import imported_ray
 from convs2s_jax.translation.jobs import decoding, parts
 from convs2s_jax.translation.jobs.options import Options
 
@@ -42,10 +43,7 @@ def decode(options: Options, *, tell: Tell) -> None:
     Raises:
       UserError: the input is invalid, or Ray is not installed.
     """
-    try:
-        import ray.data
-    except ImportError as error:
-        raise UserError("--engine=ray needs Ray: pip install '.[ray]'") from error
+    ray = imported_ray()
     ray.init(ignore_reinit_error=True)  # RAY_ADDRESS names a cluster; by default, one on this machine
     gpus = ray.cluster_resources().get("GPU", 0)
     most = int(min(options.parts, gpus or ray.cluster_resources()["CPU"]))
